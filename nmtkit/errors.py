@@ -1,0 +1,23 @@
+"""Every mistake a user can make ends in one of these: one message, with the place and the remedy, and exit code 2."""
+
+
+class NmtkitError(Exception):
+    """A fault that the user can mend. Its text names the place and the remedy; it is shown without a traceback."""
+
+    exit_code = 2
+
+
+class RecipeError(NmtkitError):
+    """A recipe, or an override of one, is not valid."""
+
+
+class DataError(NmtkitError):
+    """An input file is missing, damaged or does not fit the others."""
+
+
+class CheckpointError(NmtkitError):
+    """A run folder or a checkpoint is missing, incomplete or of another shape."""
+
+
+class TrainingError(NmtkitError):
+    """Training cannot go on: the loss is not finite, or nothing is left to train on."""

@@ -1,0 +1,1 @@
+"""Pure tensors in, tensors out: no batch, no memory, no recipe."""

@@ -1,0 +1,1 @@
+"""One file per paper; importing this package registers every model."""

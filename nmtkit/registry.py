@@ -1,0 +1,53 @@
+"""Names for the things a recipe can choose from."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from nmtkit.errors import RecipeError
+
+T = TypeVar("T")
+
+
+def near_names(given: str, valid: Iterable[str]) -> str:
+    """Says which valid name is nearest to the one given, and lists them all; one sentence each."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}valid names: {', '.join(names)}"
+
+
+class Registry(Generic[T]):
+    """A table from names to things, filled by decorators where the things are defined.
+
+    Args:
+        what: what the members are, in the words of an error message ("model", "tokenizer").
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._members: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Returns a decorator that enters its argument under `name`; a name can be taken once."""
+
+        def enter(member: T) -> T:
+            assert name not in self._members, f"{self.what} {name!r} is registered twice"
+            self._members[name] = member
+            return member
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """Returns the member of that name.
+
+        Raises:
+            RecipeError: there is none; the message offers the nearest name and lists all.
+        """
+        if name not in self._members:
+            raise RecipeError(f"unknown {self.what} {name!r}: {near_names(name, self._members)}")
+        return self._members[name]
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._members)

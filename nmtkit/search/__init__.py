@@ -1,0 +1,1 @@
+"""Finding good translations under any model: beam search, rules, penalties, sampling."""

@@ -1,0 +1,197 @@
+"""The base of every part's settings, and the one door to YAML and pydantic.
+
+A part declares its settings as a frozen class with one line of meaning under each field. A recipe file is read with the
+line of every key, so that a fault is reported where it stands; all faults of a file are reported at once.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.registry import near_names
+
+__all__ = [
+    "Field",
+    "Settings",
+    "dump_yaml",
+    "field_validator",
+    "load_yaml",
+    "model_validator",
+    "parse",
+    "parse_value",
+]
+
+KeyPath = tuple[str | int, ...]
+Lines = Mapping[KeyPath, int]
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; unknown keys are refused, and the text under a field is its meaning for users."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+class _LineLoader(yaml.SafeLoader):
+    """A YAML loader that refuses a key given twice and reads `1e-3` as the number everybody means."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node)
+            line = key_node.start_mark.line + 1
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice, first on line {seen[key]}", key_node.start_mark
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 wants a dot in a float ("1.0e-3"); a recipe may say 1e-3.
+_FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]*|\.[0-9_]+([eE][-+]?[0-9]+)?)$"
+
+_LineLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
+
+
+def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key_node, value_node in node.value:
+            key = (*path, key_node.value)
+            lines[key] = key_node.start_mark.line + 1
+            _collect_lines(value_node, key, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            item_path = (*path, number)
+            lines[item_path] = item.start_mark.line + 1
+            _collect_lines(item, item_path, lines)
+
+
+def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """Reads a YAML file that holds one mapping.
+
+    Returns:
+        The mapping, and the line (from 1) of every key in it by its path.
+
+    Raises:
+        DataError: the file cannot be read.
+        RecipeError: it is not YAML, or not a mapping; the message gives the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as fault:
+        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+    except UnicodeDecodeError as fault:
+        raise DataError(f"{path}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
+    try:
+        root = yaml.compose(text, Loader=_LineLoader)
+        data = yaml.load(text, Loader=_LineLoader)
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        place = f"{path}, line {mark.line + 1}" if mark else str(path)
+        raise RecipeError(f"{place}: not valid YAML: {getattr(fault, 'problem', None) or fault}") from fault
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise RecipeError(f"{path}: expected `key: value` lines, found a {type(data).__name__}")
+    lines: dict[KeyPath, int] = {}
+    if root is not None:
+        _collect_lines(root, (), lines)
+    return data, lines
+
+
+def parse_value(text: str) -> Any:
+    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would read it."""
+    try:
+        return yaml.load(text, Loader=_LineLoader)
+    except yaml.YAMLError as fault:
+        raise RecipeError(f"--set: {text!r} is not a valid value: {getattr(fault, 'problem', fault)}") from fault
+
+
+def dump_yaml(data: Mapping[str, Any]) -> str:
+    """The mapping as YAML text, keys in their order."""
+    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=110)
+
+
+def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
+    """Follows a fault's location from `cls`; the location's union tags, which no file holds, are left out."""
+    kept: list[str | int] = []
+    here: list[type[BaseModel]] = [cls]
+    for part in path:
+        if isinstance(part, int):
+            kept.append(part)
+            continue
+        found = [c.model_fields[part] for c in here if part in c.model_fields]
+        if found:
+            kept.append(part)
+            here = [c for field in found for c in _classes_in(field.annotation)]
+            continue
+        tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
+        if tagged:
+            here = tagged
+        else:
+            kept.append(part)
+            return (here[0] if len(here) == 1 else None), tuple(kept)
+    return (here[0] if len(here) == 1 else None), tuple(kept)
+
+
+def _classes_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [c for part in get_args(annotation) for c in _classes_in(part)]
+
+
+def _sentence(fault: Mapping[str, Any], cls: type[BaseModel], lines: Lines, where: str) -> str:
+    owner, path = _settings_at(cls, tuple(fault["loc"]))
+    dotted = ".".join(str(part) for part in path)
+    line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
+    place = f"{where}, line {line}" if line is not None else where
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        advice = near_names(str(path[-1]), owner.model_fields) if owner else ""
+        return f"{place}: unknown key `{dotted}`: {advice}"
+    if kind == "missing":
+        return f"{place}: `{dotted}` is missing"
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        given = fault["input"].get("kind") if isinstance(fault["input"], dict) else fault["input"]
+        tags = [tag.strip(" '") for tag in str(fault.get("ctx", {}).get("expected_tags", "")).split(",")]
+        if kind == "union_tag_not_found":
+            return f"{place}: `{dotted}.kind` is missing"
+        kind_line = lines.get((*path, "kind"), line)
+        place = f"{where}, line {kind_line}" if kind_line is not None else where
+        return f"{place}: `{dotted}.kind`: unknown name {given!r}: {near_names(str(given), tags)}"
+    given = fault["input"]
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {given!r})"
+    if kind == "literal_error":
+        options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
+        message = f"not one of its values: {near_names(str(given), options)}"
+    return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
+
+
+def parse(cls: type[S], data: Mapping[str, Any], where: str, lines: Lines | None = None) -> S:
+    """Checks `data` against the settings class.
+
+    Args:
+        cls: the class to build.
+        data: plain mappings, lists, numbers and strings, as YAML gives them.
+        where: what to call the place in a message: a file's name, or `--set`.
+        lines: the line of every key, if it came from a file.
+
+    Raises:
+        RecipeError: one line for every fault, each with the place, the dotted key, what was given and what is valid.
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        sentences = [_sentence(dict(fault), cls, lines or {}, where) for fault in error.errors()]
+        raise RecipeError("\n".join(sentences)) from error

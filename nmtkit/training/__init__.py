@@ -1,0 +1,1 @@
+"""Fitting any model: the loop, losses, schedules, checkpoints."""
