@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 KeyPath = tuple[str | int, ...]
-Lines = Mapping[KeyPath, int]
+Places = Mapping[KeyPath, str]
 
 
 class Settings(BaseModel):
@@ -76,11 +76,11 @@ def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) ->
             _collect_lines(item, item_path, lines)
 
 
-def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """Reads a YAML file that holds one mapping.
 
     Returns:
-        The mapping, and the line (from 1) of every key in it by its path.
+        The mapping, and the place ("FILE, line N", from 1) of every key in it by its path.
 
     Raises:
         DataError: the file cannot be read.
@@ -106,7 +106,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     lines: dict[KeyPath, int] = {}
     if root is not None:
         _collect_lines(root, (), lines)
-    return data, lines
+    return data, {key: f"{path}, line {line}" for key, line in lines.items()}
 
 
 def parse_value(text: str) -> Any:
@@ -150,42 +150,39 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
     return [c for part in get_args(annotation) for c in _classes_in(part)]
 
 
-def _sentence(fault: Mapping[str, Any], cls: type[BaseModel], lines: Lines, where: str) -> str:
+def _sentence(fault: Mapping[str, Any], cls: type[BaseModel], places: Places, where: str) -> str:
+    """One fault of pydantic's as one sentence: place, dotted key, what was given, what is valid."""
     owner, path = _settings_at(cls, tuple(fault["loc"]))
     dotted = ".".join(str(part) for part in path)
-    line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
-    place = f"{where}, line {line}" if line is not None else where
-    kind = fault["type"]
+    place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
+    kind, given = fault["type"], fault["input"]
     if kind == "extra_forbidden":
-        advice = near_names(str(path[-1]), owner.model_fields) if owner else ""
-        return f"{place}: unknown key `{dotted}`: {advice}"
+        advice = f": {near_names(str(path[-1]), owner.model_fields)}" if owner else ""
+        return f"{place}: unknown key `{dotted}`{advice}"
     if kind == "missing":
         return f"{place}: `{dotted}` is missing"
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        given = fault["input"].get("kind") if isinstance(fault["input"], dict) else fault["input"]
-        tags = [tag.strip(" '") for tag in str(fault.get("ctx", {}).get("expected_tags", "")).split(",")]
-        if kind == "union_tag_not_found":
-            return f"{place}: `{dotted}.kind` is missing"
-        kind_line = lines.get((*path, "kind"), line)
-        place = f"{where}, line {kind_line}" if kind_line is not None else where
-        return f"{place}: `{dotted}.kind`: unknown name {given!r}: {near_names(str(given), tags)}"
-    given = fault["input"]
+    if kind == "union_tag_not_found":
+        return f"{place}: `{dotted}.kind` is missing"
+    if kind == "union_tag_invalid":
+        tags = [tag.strip(" '") for tag in fault["ctx"]["expected_tags"].split(",")]
+        place = places.get((*path, "kind"), place)
+        return f"{place}: `{dotted}.kind`: unknown name {given['kind']!r}: {near_names(str(given['kind']), tags)}"
     message = str(fault["msg"]).removeprefix("Value error, ")
-    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {given!r})"
     if kind == "literal_error":
         options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
         message = f"not one of its values: {near_names(str(given), options)}"
+    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {given!r})"
     return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
 
 
-def parse(cls: type[S], data: Mapping[str, Any], where: str, lines: Lines | None = None) -> S:
+def parse(cls: type[S], data: Mapping[str, Any], where: str, places: Places | None = None) -> S:
     """Checks `data` against the settings class.
 
     Args:
         cls: the class to build.
         data: plain mappings, lists, numbers and strings, as YAML gives them.
-        where: what to call the place in a message: a file's name, or `--set`.
-        lines: the line of every key, if it came from a file.
+        where: what to call the place in a message where `places` has none: a file's name, or `--set`.
+        places: where each key stands, as `load_yaml` gives it.
 
     Raises:
         RecipeError: one line for every fault, each with the place, the dotted key, what was given and what is valid.
@@ -193,5 +190,5 @@ def parse(cls: type[S], data: Mapping[str, Any], where: str, lines: Lines | None
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        sentences = [_sentence(dict(fault), cls, lines or {}, where) for fault in error.errors()]
+        sentences = [_sentence(dict(fault), cls, places or {}, where) for fault in error.errors()]
         raise RecipeError("\n".join(sentences)) from error

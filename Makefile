@@ -1,0 +1,49 @@
+# Every target sets up what it needs: a virtual environment in .venv with torch and this package.
+# Another torch:  make TORCH=torch==2.4.1 demo      Another Python:  make PYTHON=python3.12 test
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+BIN := .venv/bin
+READY := .venv/.ready-$(TORCH)
+
+.PHONY: demo test test-slow check format bench data clean
+
+# The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
+demo: $(READY)
+	$(BIN)/nmtkit train demo --overwrite
+	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." 2>/dev/null
+	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." -o runs/demo/pictures/attention.png
+	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." -o runs/demo/pictures/attention.html
+
+# One thread a process and one process a core: tests use small tensors, which more threads only slow down.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p nmtkit
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Training speed beside bare torch, decoding speed; needs a quiet machine.
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+data: $(READY)
+	$(BIN)/python data/generate.py
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet "$(TORCH)" -e ".[dev,tensorboard]"
+	rm -f .venv/.ready-*
+	touch "$(READY)"
+
+clean:
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m nmtkit`."""
+
+from nmtkit.cli import main
+
+main()

@@ -1,0 +1,95 @@
+"""The command line: one small file per command, loaded only when that command runs."""
+
+import importlib
+import os
+import sys
+
+import click
+
+from nmtkit import __version__
+from nmtkit.errors import NmtkitError
+
+# name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
+COMMANDS = {
+    "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
+    "train": "Train the model of a recipe; --resume goes on where it stopped.",
+    "translate": "Translate standard input, one line out for each line in.",
+    "score": "BLEU, chrF, TER and ROUGE of one or several outputs.",
+    "rescore": "Log-probabilities of given translations under a model.",
+    "plot-attention": "Draw what a model looks at, as PNG, SVG, PDF, HTML or text.",
+    "average": "Average checkpoints of a run into one.",
+    "recipe": "List, show, check and explain recipes.",
+    "doctor": "Versions, devices, and which device will be used and why.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on use, so that `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of a working day."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command's module."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"nmtkit.cli.{cmd_name.replace('-', '_')}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest name in the message."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from nmtkit.registry import near_names
+
+            raise click.UsageError(f"no such command {args[0]!r}: {near_names(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, from the words above instead of the modules."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="nmtkit")
+def cli() -> None:
+    """Neural machine translation and summarization in PyTorch.
+
+    \b
+    A first try (a few minutes on a CPU):
+      nmtkit train demo
+      echo "The old woman does not see the red car." | nmtkit translate
+
+    \b
+    Your own two text files, line by line translations of each other:
+      nmtkit recipe show multi30k-en-de-transformer > my.yaml     # then name your files in it
+      nmtkit train my.yaml
+
+    \b
+    Shell completion (bash; zsh and fish likewise):
+      eval "$(_NMTKIT_COMPLETE=bash_source nmtkit)"
+    """
+
+
+def main() -> None:
+    """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
+    try:
+        code = cli.main(prog_name="nmtkit", standalone_mode=False)
+    except NmtkitError as fault:
+        click.echo(f"nmtkit: error: {fault}", err=True)
+        code = fault.exit_code
+    except click.ClickException as fault:
+        fault.show()
+        code = fault.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("nmtkit: stopped", err=True)
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output went away (as `head` does). Nothing is wrong; do not complain at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,21 @@
+"""Opening a translator for the commands that use a trained run."""
+
+from nmtkit import console, device, folder
+from nmtkit.translator import Translator
+
+
+def open_translator(
+    model: str | None,
+    device_name: str,
+    weights: str,
+    batch_tokens: int | None = None,
+    settings: dict[str, object] | None = None,
+    threads: int | None = None,
+) -> Translator:
+    """Finds the run, opens it, and says on stderr which run and which device it is."""
+    run, why = folder.find(model)
+    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings)
+    if threads is not None:
+        device.prepare(translator.device, threads=threads)
+    console.say(f"model {run.path} ({why}), on {device.describe(translator.device)}", stderr=True)
+    return translator

@@ -1,0 +1,128 @@
+"""`nmtkit recipe`: ls, show, check, explain, schema."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit import console, recipe, run
+from nmtkit.cli import options
+from nmtkit.errors import RecipeError
+
+
+@click.group("recipe")
+def command() -> None:
+    r"""List, show, check and explain recipes.
+
+    \b
+    Examples:
+      nmtkit recipe ls
+      nmtkit recipe show multi30k-en-de-transformer > mine.yaml
+      nmtkit recipe check mine.yaml --set training.lr=0.001
+      nmtkit recipe explain training.schedule
+    """
+
+
+@command.command("ls")
+def ls() -> None:
+    r"""List the recipes that come with nmtkit.
+
+    \b
+    Example:
+      nmtkit recipe ls
+    """
+    rows = []
+    for name in recipe.shipped():
+        loaded = recipe.load(name)
+        rows.append([name, loaded.model.kind, loaded.description])
+    console.table("", ["recipe", "model", "what it is for"], rows)
+
+
+@command.command("show")
+@click.argument("name", metavar="RECIPE")
+@click.option("--resolved", is_flag=True, help="Every default written out, `extends` and --set followed.")
+@options.overrides
+def show(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
+    r"""Print a recipe, as a start for one's own.
+
+    \b
+    Examples:
+      nmtkit recipe show demo
+      nmtkit recipe show multi30k-en-de-rnnsearch --resolved > mine.yaml
+    """
+    if resolved or overrides:
+        click.echo(recipe.load(name, overrides).to_yaml(), nl=False)
+    else:
+        click.echo(recipe.locate(name).read_text(encoding="utf-8"), nl=False)
+
+
+@command.command("check")
+@click.argument("name", metavar="RECIPE")
+@options.overrides
+def check(name: str, overrides: tuple[str, ...]) -> None:
+    r"""Check a recipe without training: its keys, its files, its model's size.
+
+    Every fault of the keys is reported at once, with file and line; exit code 2 if there is any. Missing text files are
+    reported too, but a recipe for text that is not here yet is not at fault for that.
+
+    \b
+    Examples:
+      nmtkit recipe check mine.yaml
+      nmtkit recipe check wmt14-en-de-transformer-base
+    """
+    loaded = recipe.load(name, overrides)
+    rows = [[key, value] for key, value in run.dry_run(loaded)]
+    console.table(loaded.name, ["what", "value"], rows)
+
+
+@command.command("explain")
+@click.argument("key", required=False)
+@click.option("--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Whose values to show.")
+def explain(key: str | None, name: str) -> None:
+    r"""Explain a recipe's keys: meaning, default, and the value in one recipe.
+
+    \b
+    Examples:
+      nmtkit recipe explain
+      nmtkit recipe explain search
+      nmtkit recipe explain model.attention_size --recipe multi30k-en-de-rnnsearch
+    """
+    loaded = recipe.load(name)
+    rows = [row for row in _rows(loaded, "") if key is None or row[0] == key or row[0].startswith(f"{key}.")]
+    if not rows:
+        raise RecipeError(f"no key `{key}` in a recipe: {recipe.near_names(key or '', [r[0] for r in _rows(loaded, '')])}")
+    console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
+
+
+def _rows(settings: Any, prefix: str) -> list[list[str]]:
+    rows = []
+    for key, field in type(settings).model_fields.items():
+        value = getattr(settings, key)
+        if isinstance(value, recipe.Settings):
+            rows += _rows(value, f"{prefix}{key}.")
+        else:
+            default = "(required)" if field.is_required() else _short(field.get_default(call_default_factory=True))
+            rows.append([f"{prefix}{key}", _short(value), default, " ".join((field.description or "").split())])
+    return rows
+
+
+def _short(value: Any) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+@command.command("schema")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to a file.")
+def schema(output: Path | None) -> None:
+    r"""Print the JSON schema of recipes, for editors that check YAML while one types.
+
+    \b
+    Example:
+      nmtkit recipe schema -o recipe.schema.json
+    """
+    text = json.dumps(recipe.schema(), ensure_ascii=False, indent=1) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        run.write_output(output, text)

@@ -1,0 +1,222 @@
+"""`nmtkit score`: how good outputs are, with signatures, significance and scores by length."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from nmtkit import console
+from nmtkit.data.corpus import read_lines
+from nmtkit.errors import DataError
+from nmtkit.metrics import (
+    ROUGE_METRICS,
+    SENTENCE_RULES,
+    TOKENIZERS,
+    Comparison,
+    LengthBucket,
+    Options,
+    Score,
+    by_length,
+    compare,
+    metric_names,
+    outside_rouge,
+    score_all,
+)
+
+SIGNIFICANT = 0.05
+
+
+@click.command("score")
+@click.argument("hyps", metavar="HYP...", nargs=-1, required=True)
+@click.option("--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference; repeat for several.")
+@click.option("--source", metavar="SRC", help="Source text; its lengths sort the lines of --by-length.")
+@click.option(
+    "--metrics",
+    metavar="LIST",
+    default="bleu,chrf,ter,rouge",
+    show_default=True,
+    help="Of bleu, chrf, chrf++, ter, rouge1, rouge2, rougeL, rougeLsum, rouge (all four), in the order to print.",
+)
+@click.option("--tokenize", type=click.Choice(TOKENIZERS), default="13a", show_default=True, help="Tokenizer of BLEU.")
+@click.option("--lowercase", is_flag=True, help="BLEU and chrF ignore case (TER and ROUGE always do).")
+@click.option("--stem/--no-stem", default=True, show_default=True, help="ROUGE compares English Porter stems.")
+@click.option(
+    "--sentences",
+    type=click.Choice(SENTENCE_RULES),
+    default="auto",
+    show_default=True,
+    help="Sentences of ROUGE-Lsum. auto: cut at <t> or <s> tags, which are removed, else after . ! ?; newline: each "
+    "line of a file is one sentence.",
+)
+@click.option("--by-length", "show_lengths", is_flag=True, help="BLEU by words of the source, else of the first REF.")
+@click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
+@click.option(
+    "--significance/--no-significance",
+    default=None,
+    help="Paired bootstrap against the first HYP, with 95% intervals. Default: on with several HYPs.",
+)
+@click.option(
+    "--n-samples", type=click.IntRange(min=1), default=1000, show_default=True, help="Draws of the bootstrap."
+)
+@click.option("--seed", type=click.IntRange(min=1), default=12345, show_default=True, help="Seed of the bootstrap.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits instead of tables.")
+def command(
+    hyps: tuple[str, ...],
+    ref_paths: tuple[str, ...],
+    source: str | None,
+    metrics: str,
+    tokenize: str,
+    lowercase: bool,
+    stem: bool,
+    sentences: str,
+    show_lengths: bool,
+    edges: str,
+    significance: bool | None,
+    n_samples: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Score outputs against references: BLEU, chrF, TER and ROUGE, each with its signature.
+
+    HYP and REF are text files with one example per line, plain or gzip-compressed, UTF-8; one HYP may be "-" for
+    standard input. Detokenized text is expected; give --tokenize none for text that is tokenized already. Several
+    HYPs are compared with the first; * marks a difference from it with p below 0.05.
+
+    \b
+    Examples:
+      nmtkit score output.de --ref test.de
+      nmtkit translate < test.en | nmtkit score - --ref test.de --metrics bleu,chrf
+      nmtkit score baseline.de new.de --ref test.de --n-samples 2000
+      nmtkit score output.de --ref test.de --source test.en --by-length
+      nmtkit score summaries.txt --ref gold0.txt --ref gold1.txt --metrics rouge --json
+    """
+    names = metric_names(name.strip() for name in metrics.split(",") if name.strip())
+    options = Options(tokenize, lowercase, stem, sentences)
+    length_edges = _parse_edges(edges)
+    if source is not None and not show_lengths:
+        raise click.UsageError("--source is only read for --by-length; give both or neither")
+    if hyps.count("-") > 1:
+        raise click.UsageError("standard input (-) can be only one of the HYPs")
+
+    systems = [(path, _read(path)) for path in hyps]
+    first, n_lines = hyps[0], len(systems[0][1])
+    refs = [_read(path) for path in ref_paths]
+    others = [*systems[1:], *zip(ref_paths, refs, strict=True)]
+    if source is not None:
+        source_lines = _read(source)
+        others.append((source, source_lines))
+    for path, lines in others:
+        if len(lines) != n_lines:
+            raise DataError(
+                f"different line counts: {first} has {n_lines} lines, {path} has {len(lines)}; every line of one "
+                "must belong to the same line of the other"
+            )
+
+    rows: list[list[Score]]
+    comparisons: list[list[Comparison]] | None = None
+    if significance or (significance is None and len(systems) > 1):
+        comparisons = compare(systems, refs, names, options, n_samples, seed)
+        rows = [[cell.score for cell in row] for row in comparisons]
+    else:
+        rows = [score_all(lines, refs, names, options) for _, lines in systems]
+    buckets: list[list[LengthBucket]] | None = None
+    if show_lengths:
+        measured = refs[0] if source is None else source_lines
+        buckets = [by_length(lines, refs, measured, length_edges, options) for _, lines in systems]
+
+    dropped = sum(outside_rouge(ref) for ref in refs)
+    if dropped and any(name in ROUGE_METRICS for name in names):
+        console.say(
+            f"note: {dropped} of {n_lines * len(refs)} reference lines hold letters or digits other than a-z and 0-9, "
+            "which rouge-score drops; compare their ROUGE only with figures made the same way",
+            stderr=True,
+        )
+    if as_json:
+        _print_json(hyps, ref_paths, rows, comparisons, buckets)
+    else:
+        _print_tables(hyps, rows, comparisons, buckets)
+
+
+def _parse_edges(text: str) -> list[int]:
+    try:
+        return [int(edge) for edge in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is not a list of whole numbers such as 10,20,30", param_hint="--edges"
+        ) from error
+
+
+def _read(path: str) -> list[str]:
+    lines = _read_stdin() if path == "-" else list(read_lines(path))
+    if not lines:
+        raise DataError(f"{'standard input' if path == '-' else path}: no lines; the file is empty")
+    return lines
+
+
+def _read_stdin() -> list[str]:
+    lines = []
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            lines.append(line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8"))
+        except UnicodeDecodeError as fault:
+            raise DataError(f"standard input, line {number}: not UTF-8 (byte {fault.start + 1}); convert it") from fault
+    return lines
+
+
+def _print_json(
+    hyps: Sequence[str],
+    ref_paths: Sequence[str],
+    rows: list[list[Score]],
+    comparisons: list[list[Comparison]] | None,
+    buckets: list[list[LengthBucket]] | None,
+) -> None:
+    systems = []
+    for i, path in enumerate(hyps):
+        scores = [asdict(score) for score in rows[i]]
+        if comparisons is not None:
+            for entry, cell in zip(scores, comparisons[i], strict=True):
+                entry |= {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
+        system: dict[str, object] = {"system": path, "scores": scores}
+        if buckets is not None:
+            system["by_length"] = [asdict(bucket) for bucket in buckets[i]]
+        systems.append(system)
+    click.echo(json.dumps({"references": list(ref_paths), "systems": systems}, indent=2, ensure_ascii=False))
+
+
+def _print_tables(
+    hyps: Sequence[str],
+    rows: list[list[Score]],
+    comparisons: list[list[Comparison]] | None,
+    buckets: list[list[LengthBucket]] | None,
+) -> None:
+    table = []
+    for column, score in enumerate(rows[0]):
+        if comparisons is None:
+            cells = [f"{row[column].value:.2f}" for row in rows]
+        else:
+            cells = [_cell(row[column]) for row in comparisons]
+        table.append([score.name, *cells])
+    console.table("scores", ["metric", *hyps], table)
+    if comparisons is not None and len(hyps) > 1:
+        console.say(f"* p < {SIGNIFICANT} against {hyps[0]} (paired bootstrap; ± is the 95% interval)")
+    if buckets is not None:
+        console.table("BLEU by length", ["words", "lines", *hyps], _length_rows(buckets))
+    console.table("signatures", ["metric", "signature"], [[score.name, score.signature] for score in rows[0]])
+
+
+def _cell(comparison: Comparison) -> str:
+    text = f"{comparison.score.value:.2f} ± {comparison.interval:.2f}"
+    if comparison.p_value is None:
+        return text
+    return f"{text} (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
+
+
+def _length_rows(buckets: list[list[LengthBucket]]) -> list[list[str]]:
+    table = []
+    for column, bucket in enumerate(buckets[0]):
+        words = f"{bucket.low}-{bucket.high}" if bucket.high is not None else f"{bucket.low} and more"
+        scores = [row[column].score for row in buckets]
+        table.append([words, str(bucket.count), *("-" if score is None else f"{score.value:.2f}" for score in scores)])
+    return table

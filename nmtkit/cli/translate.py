@@ -1,0 +1,94 @@
+"""`nmtkit translate`."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from nmtkit import console
+from nmtkit.cli import options
+from nmtkit.cli.opening import open_translator
+from nmtkit.translator import Translation, text_lines, windows
+
+
+@click.command()
+@options.model
+@options.weights
+@options.device
+@options.beam_size
+@options.length_penalty
+@click.option("--n-best", type=click.IntRange(1), default=1, help="How many translations of each line, best first.")
+@click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each line, with scores and tokens.")
+@options.batch_tokens
+@options.threads
+def command(
+    model: str | None,
+    weights: str,
+    device: str,
+    beam_size: int | None,
+    length_penalty: str | None,
+    n_best: int,
+    scores: bool,
+    as_json: bool,
+    batch_tokens: int | None,
+    threads: int | None,
+) -> None:
+    r"""Translate standard input: one line out for each line in, in order.
+
+    An empty line gives an empty line. With --n-best K every line gives up to K lines, each "NUMBER TAB SCORE TAB
+    LOG-PROBABILITY TAB TRANSLATION", NUMBER counting input lines from 1. The score is the log-probability (natural log)
+    after the length penalty.
+
+    \b
+    Examples:
+      nmtkit translate < input.txt > output.txt
+      nmtkit translate -m runs/mine --beam-size 10 --length-penalty gnmt:0.6 < input.txt
+      nmtkit translate --n-best 3 < input.txt
+      nmtkit translate --json < input.txt | jq .best.score
+    """
+    settings = options.search_settings(beam_size, length_penalty)
+    if n_best > 1 and beam_size is None:
+        settings["beam_size"] = max(n_best, 5)
+    translator = open_translator(model, device, weights, batch_tokens, settings, threads)
+    source = click.get_binary_stream("stdin")
+    unfinished = 0
+    with console.LineProgress("lines") as progress:
+        results = translator.stream(windows(text_lines(source, "standard input")), n_best)
+        for number, found in enumerate(results, start=1):
+            unfinished += not found[0].finished
+            if as_json:
+                lines = [json.dumps(_json(number, found), ensure_ascii=False)]
+            elif n_best > 1:
+                lines = [f"{number}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}" for one in found]
+            elif scores:
+                lines = [f"{found[0].score:.6f}\t{found[0].log_prob:.6f}\t{found[0].text}"]
+            else:
+                lines = [found[0].text]
+            sys.stdout.write("".join(line + "\n" for line in lines))
+            progress.advance()
+            if progress.lines % 32 == 0 or not progress.fast:
+                sys.stdout.flush()
+    sys.stdout.flush()
+    if unfinished:
+        console.say(
+            f"{unfinished} of the translations reached the length limit before their end; "
+            "raise search.max_length_ratio or search.max_length_offset if they look cut",
+            stderr=True,
+        )
+
+
+def _json(number: int, found: list[Translation]) -> dict[str, Any]:
+    def one(translation: Translation) -> dict[str, Any]:
+        fields = asdict(translation)
+        del fields["attention"], fields["src_tokens"]
+        return fields
+
+    return {
+        "line": number,
+        "source_tokens": found[0].src_tokens,
+        "best": one(found[0]),
+        "others": [one(translation) for translation in found[1:]],
+    }

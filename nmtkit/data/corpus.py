@@ -1,0 +1,433 @@
+"""From files to examples: reading, checking, and the report of what was found."""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.errors import DataError
+from nmtkit.settings import Field, Settings, field_validator, model_validator
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Lengths: TypeAlias = npt.NDArray[np.int64]
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+
+class Files(Settings):
+    """Where the pairs of one split are: two line-aligned text files, or one JSONL file; plain or .gz.
+
+    Several files of a kind are read one after the other.
+    """
+
+    src: list[str] = Field(default_factory=list)
+    """Source text, one sentence a line."""
+    tgt: list[str] = Field(default_factory=list)
+    """Target text; line n belongs to line n of the source. May be left out of a test set."""
+    jsonl: list[str] = Field(default_factory=list)
+    """Instead of src and tgt: one JSON object a line."""
+    src_field: str = "src"
+    """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces."""
+    tgt_field: str = "tgt"
+    """jsonl: the key of the target."""
+
+    @field_validator("src", "tgt", "jsonl", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Files":
+        if bool(self.jsonl) == bool(self.src):
+            raise ValueError("give either src (and tgt), or jsonl")
+        if self.jsonl and self.tgt:
+            raise ValueError(
+                "tgt is for text files; a jsonl file holds both sides: name the keys with src_field, tgt_field"
+            )
+        if self.tgt and len(self.src) != len(self.tgt):
+            raise ValueError(f"src names {len(self.src)} files and tgt {len(self.tgt)}: they must be paired")
+        return self
+
+    def paths(self) -> list[str]:
+        """All files."""
+        return [*self.src, *self.tgt, *self.jsonl]
+
+    def within(self, folder: str) -> "Files":
+        """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
+
+        def settle(paths: list[str]) -> list[str]:
+            return [str(Path(folder, path)) if Path(folder, path).exists() else path for path in paths]
+
+        return self.model_copy(update={name: settle(getattr(self, name)) for name in ("src", "tgt", "jsonl")})
+
+
+class DataConfig(Settings):
+    """The corpora, and which training pairs are left out. Valid and test pairs are never left out."""
+
+    folder: str = ""
+    """Where relative paths begin; a file that is not there is looked for from the current folder."""
+    train: Files
+    """Pairs to learn from."""
+    valid: Files | None = None
+    """Pairs to watch the training by."""
+    test: Files | None = None
+    """Pairs to be translated and scored at the end."""
+    max_length: int = Field(default=256, ge=1)
+    """The most tokens of a side of a training pair; a longer one is handled as `over_long` says."""
+    max_tgt_length: int | None = Field(default=None, ge=1)
+    """Another limit for targets; default: the same."""
+    over_long: Literal["drop", "truncate"] = "drop"
+    """drop: leave such pairs out of training. truncate: cut them to max_length, in all splits."""
+    max_ratio: float | None = Field(default=None, gt=1.0)
+    """Leave out pairs of which one side has more than so many times the tokens of the other; default: no limit."""
+    drop_duplicates: bool = False
+    """Keep only the first of equal pairs."""
+
+    @model_validator(mode="after")
+    def _has_targets(self) -> "DataConfig":
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if files is not None and files.src and not files.tgt:
+                raise ValueError(f"{name}: tgt is missing; only a test set may go without targets")
+        return self
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The most tokens of a source and of a target."""
+        return self.max_length, self.max_tgt_length or self.max_length
+
+    def splits(self) -> dict[str, Files]:
+        """The splits that were given, by name: train, then valid, then test; their paths begin at `folder`."""
+        given = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: files.within(self.folder) for name, files in given.items() if files is not None}
+
+    def paths(self) -> list[str]:
+        """All files of all splits; they begin at `folder`."""
+        return [path for files in self.splits().values() for path in files.paths()]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence or document to translate, with its translation where there is one."""
+
+    src: str
+    """Source text."""
+    tgt: str | None
+    """Target text."""
+    line: int
+    """The line it came from, counted from 1; over all files of the split where there are several."""
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    r"""The lines of a text file, plain or gzip-compressed (told by its first bytes), one at a time, without line ends.
+
+    Only \n and \r\n end a line, so that line numbers agree with every other tool; a byte-order mark at the beginning
+    of the file is not part of the text.
+
+    Raises:
+        DataError: the file is missing, not UTF-8 (with the line), or a broken gzip file.
+    """
+    number = 0
+    try:
+        with open(path, "rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = gzip.GzipFile(fileobj=raw) if packed else raw
+            for number, line in enumerate(stream, start=1):
+                text = line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
+                yield text.removeprefix("\ufeff") if number == 1 else text
+    except UnicodeDecodeError as fault:
+        raise DataError(f"{path}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); convert it") from fault
+    except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
+        raise DataError(
+            f"{path}: broken gzip file after line {number} ({fault}); fetch or compress it again"
+        ) from fault
+    except OSError as fault:
+        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+
+
+def read_pairs(files: Files) -> Iterator[Example]:
+    """The pairs of one split, one at a time.
+
+    Raises:
+        DataError: a file cannot be read, line-aligned files differ in length, or a JSONL line lacks a field.
+    """
+    line = 0
+    for path in files.jsonl:
+        for number, text in enumerate(read_lines(path), start=1):
+            line += 1
+            yield _from_json(text, files, f"{path}, line {number}", line)
+    for position, src_path in enumerate(files.src):
+        if not files.tgt:
+            for src in read_lines(src_path):
+                line += 1
+                yield Example(src, None, line)
+            continue
+        for src, tgt in _aligned(src_path, files.tgt[position]):
+            line += 1
+            yield Example(src, tgt, line)
+
+
+def _aligned(src_path: str, tgt_path: str) -> Iterator[tuple[str, str]]:
+    sources, targets = read_lines(src_path), read_lines(tgt_path)
+    count = 0
+    for src in sources:
+        tgt = next(targets, None)
+        if tgt is None:
+            more = 1 + sum(1 for _ in sources)
+            raise _unequal(src_path, count + more, tgt_path, count)
+        count += 1
+        yield src, tgt
+    more = sum(1 for _ in targets)
+    if more:
+        raise _unequal(src_path, count, tgt_path, count + more)
+
+
+def _unequal(src_path: str, src_count: int, tgt_path: str, tgt_count: int) -> DataError:
+    return DataError(
+        f"{src_path} has {src_count} lines, but {tgt_path} has {tgt_count}: "
+        "line n of one must be the translation of line n of the other"
+    )
+
+
+def _from_json(text: str, files: Files, where: str, line: int) -> Example:
+    try:
+        record = json.loads(text)
+    except ValueError as fault:
+        raise DataError(f"{where}: not JSON: {fault}") from fault
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
+    sides = []
+    for name, option in ((files.src_field, "src_field"), (files.tgt_field, "tgt_field")):
+        if name not in record:
+            raise DataError(f"{where}: no field {name!r}; it has {', '.join(record) or 'none'}: set {option}")
+        value = record[name]
+        if isinstance(value, list) and all(isinstance(part, str) for part in value):
+            value = " ".join(value)
+        if not isinstance(value, str):
+            raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
+        # One example is one line everywhere else: in references, in hypotheses, on the terminal.
+        sides.append(" ".join(value.splitlines()))
+    return Example(sides[0], sides[1], line)
+
+
+# What can be found wrong with a pair, in the words of the report.
+EMPTY = "empty side"
+OVER_LONG = "over-long"
+RATIO = "length ratio"
+DUPLICATE = "duplicate"
+IN_TRAIN = "pair also in train"
+SRC_IN_TRAIN = "source also in train"
+
+
+@dataclass
+class Finding:
+    """How often one kind of fault was found in a split."""
+
+    count: int = 0
+    """Pairs with this fault."""
+    first_line: int = 0
+    """The line of the first one, from 1."""
+    action: str = "kept"
+    """What was done with them: kept, dropped or truncated."""
+
+
+@dataclass
+class SplitReport:
+    """What was found in one split. A dropped pair is counted under one kind of fault, the first that applies."""
+
+    read: int = 0
+    """Pairs in the files."""
+    kept: int = 0
+    """Pairs left after dropping."""
+    src_tokens: int = 0
+    """Source tokens of the kept pairs, without EOS."""
+    tgt_tokens: int = 0
+    """Target tokens of the kept pairs, without EOS."""
+    src_unknown: int = 0
+    """Source tokens that are not in the vocabulary."""
+    tgt_unknown: int = 0
+    """Target tokens that are not in the vocabulary."""
+    src_longest: int = 0
+    """The most tokens of a kept source."""
+    tgt_longest: int = 0
+    """The most tokens of a kept target."""
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """Faults by kind."""
+
+    def found(self, kind: str, lines: Sequence[int], action: str) -> None:
+        """Counts the pairs of these lines under one kind of fault."""
+        if len(lines):
+            finding = self.findings.setdefault(kind, Finding(0, int(lines[0]), action))
+            finding.count += len(lines)
+
+
+@dataclass
+class DataReport:
+    """What the check of a corpus found, split by split."""
+
+    splits: dict[str, SplitReport] = field(default_factory=dict)
+    """By the name of the split."""
+    tokenizer: dict[str, str | int] = field(default_factory=dict)
+    """What was learned, from how many pairs."""
+
+    def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
+        """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
+        self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """The report as a table: split, what, how many, first line, what was done."""
+        rows = []
+        if self.tokenizer:
+            t = self.tokenizer
+            used = f"{t['pairs_used']:,} of {t['pairs']:,} pairs"
+            rows.append(
+                ("tokenizer", f"{t['kind']}, learned from {used}", f"{t['src_size']:,}/{t['tgt_size']:,}", "", "")
+            )
+        for name, split in self.splits.items():
+            rows.append((name, "pairs", f"{split.read:,}", "", f"{split.kept:,} kept"))
+            for kind, finding in split.findings.items():
+                rows.append((name, kind, f"{finding.count:,}", str(finding.first_line), finding.action))
+            for side, tokens, unknown, longest in (
+                ("source", split.src_tokens, split.src_unknown, split.src_longest),
+                ("target", split.tgt_tokens, split.tgt_unknown, split.tgt_longest),
+            ):
+                if tokens:
+                    mean = tokens / max(1, split.kept)
+                    what = f"{side} tokens: {mean:.1f} a pair, at most {longest}"
+                    rows.append((name, what, f"{tokens:,}", "", f"{unknown / tokens:.3%} unknown"))
+        return rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        return {
+            "tokenizer": dict(self.tokenizer),
+            "splits": {
+                name: {
+                    **{key: value for key, value in vars(split).items() if key != "findings"},
+                    "findings": {kind: dict(vars(finding)) for kind, finding in split.findings.items()},
+                }
+                for name, split in self.splits.items()
+            },
+        }
+
+
+class HashSet:
+    """A set of 64-bit hashes for whole corpora: 8 bytes a member, and as much again while it grows.
+
+    Members stand in sorted runs, each less than half as long as the one before it.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Hashes] = []
+
+    def contains(self, hashes: Hashes) -> Mask:
+        """For each hash, whether it is a member."""
+        found = np.zeros(len(hashes), dtype=bool)
+        for run in self._runs:
+            place = np.searchsorted(run, hashes)
+            found |= run[np.minimum(place, len(run) - 1)] == hashes
+        return found
+
+    def add(self, hashes: Hashes) -> Mask:
+        """Makes the hashes members; for each, whether it was one already or stood earlier in the same call."""
+        old = self.contains(hashes)
+        unique, first = np.unique(hashes, return_index=True)
+        repeated = np.ones(len(hashes), dtype=bool)
+        repeated[first] = False
+        run = unique[~old[first]]
+        while self._runs and len(run) and len(self._runs[-1]) < 2 * len(run):
+            run = np.concatenate([self._runs.pop(), run])
+            run.sort(kind="stable")
+        if len(run):
+            self._runs.append(run)
+        return old | repeated
+
+
+def _hashes(texts: Sequence[str]) -> Hashes:
+    digests = [hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), dtype=np.uint64)
+
+
+class Checker:
+    """Finds the faulty pairs of a corpus, counts them in the report and says which to leave out.
+
+    Train must come first: it is what the other splits are compared with. Memory: 16 bytes for a training pair.
+
+    Args:
+        config: what to leave out of training.
+        report: filled as the corpus goes by.
+    """
+
+    def __init__(self, config: DataConfig, report: DataReport) -> None:
+        self.config = config
+        self.report = report
+        self._pairs = HashSet()
+        self._sources = HashSet()
+
+    def texts(self, split: str, examples: Sequence[Example]) -> Mask:
+        """Checks raw text: empty sides, duplicates, overlap with train.
+
+        Returns:
+            For each example, whether it stays.
+        """
+        out = self.report.splits.setdefault(split, SplitReport())
+        out.read += len(examples)
+        lines = np.array([example.line for example in examples], dtype=np.int64)
+        train = split == "train"
+        keep = np.ones(len(examples), dtype=bool)
+
+        empty = np.array([not e.src.strip() or (e.tgt is not None and not e.tgt.strip()) for e in examples], dtype=bool)
+        out.found(EMPTY, lines[empty].tolist(), "dropped" if train else "kept")
+        if train:
+            keep &= ~empty
+
+        sources = _hashes([e.src for e in examples])
+        pairs = _hashes([f"{e.src}\n{e.tgt}" for e in examples])
+        if train:
+            self._sources.add(sources[keep])
+            double = np.zeros_like(keep)
+            double[keep] = self._pairs.add(pairs[keep])
+            out.found(DUPLICATE, lines[double].tolist(), "dropped" if self.config.drop_duplicates else "kept")
+            if self.config.drop_duplicates:
+                keep &= ~double
+            return keep
+        in_train = self._pairs.contains(pairs) & ~empty
+        out.found(IN_TRAIN, lines[in_train].tolist(), "kept")
+        out.found(SRC_IN_TRAIN, lines[self._sources.contains(sources) & ~in_train & ~empty].tolist(), "kept")
+        return keep
+
+    def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
+        """Checks lengths in tokens, EOS not counted.
+
+        Args:
+            split: which split.
+            lines: the line of each example, `(n,)`.
+            src: tokens of each source, `(n,)`.
+            tgt: tokens of each target, `(n,)`.
+
+        Returns:
+            For each example, whether it stays. With `over_long: truncate` the caller cuts what is longer.
+        """
+        out = self.report.splits[split]
+        train = split == "train"
+        keep = np.ones(len(lines), dtype=bool)
+        src_limit, tgt_limit = self.config.limits
+        over = src > src_limit
+        if tgt is not None:
+            over |= tgt > tgt_limit
+        truncate = self.config.over_long == "truncate"
+        out.found(OVER_LONG, lines[over].tolist(), "truncated" if truncate else "dropped" if train else "kept")
+        if train and not truncate:
+            keep &= ~over
+        if self.config.max_ratio is not None and tgt is not None:
+            uneven = keep & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
+            out.found(RATIO, lines[uneven].tolist(), "dropped" if train else "kept")
+            if train:
+                keep &= ~uneven
+        return keep

@@ -1,0 +1,381 @@
+"""From text to ids and back: sentencepiece (bpe, unigram, char) and words behind one class.
+
+All tokenizers speak the same language of pieces: "▁" (U+2581) marks the beginning of a word, so that joining pieces and
+turning every mark into a space gives the text back. In raw text the mark itself counts as white space.
+"""
+
+import io
+import json
+import re
+import threading
+import unicodedata
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import sentencepiece
+
+from nmtkit.data.corpus import DataReport, Example
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.errors import CheckpointError, DataError, RecipeError
+from nmtkit.settings import Field, Settings, model_validator, parse
+
+T = TypeVar("T")
+
+MARK = "▁"
+"""Begins the first piece of every word."""
+
+
+class TokenizerConfig(Settings):
+    """How text is cut into tokens."""
+
+    kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
+    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation)."""
+    vocab_size: int = Field(default=8000, ge=5)
+    """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
+    joint: bool = True
+    """One vocabulary for both sides, learned on both; otherwise one for each."""
+    sampling: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Cut training text anew each time; 0 is off. bpe: the chance of leaving out a merge (BPE-dropout; 0.1 is
+    usual). unigram: how sharply the likeliest cuts are preferred (alpha of subword regularization; 0.2 is usual)."""
+    lowercase: bool = False
+    """Turn all text into lower case first."""
+    normalization: Literal["nfkc", "none"] = "nfkc"
+    """nfkc: compatible characters become one (full-width letters, ligatures); none: text as it is."""
+    min_frequency: int = Field(default=1, ge=1)
+    """word only: rarer words are unknown."""
+    character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
+    """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
+    train_lines: int = Field(default=1_000_000, ge=1)
+    """Learn from at most so many pairs, spread evenly over the corpus."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "TokenizerConfig":
+        if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
+            raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
+        if self.min_frequency > 1 and self.kind != "word":
+            raise ValueError("min_frequency: only kind word counts words; use vocab_size to limit subwords")
+        return self
+
+
+class Tokenizer(ABC):
+    """Cuts text into tokens and joins them again.
+
+    Args:
+        config: how it was learned.
+        vocabulary: its tokens.
+    """
+
+    def __init__(self, config: TokenizerConfig, vocabulary: Vocabulary) -> None:
+        self.config = config
+        self.vocabulary = vocabulary
+
+    @abstractmethod
+    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+        """The ids of each text, without BOS and EOS.
+
+        Args:
+            texts: raw text, one sentence (or document) each.
+            seed: if given, draws one of the possible cuts at random, at the rate `config.sampling`; the same texts
+                and seed give the same cuts. None gives the one best cut.
+        """
+
+    @abstractmethod
+    def tokens(self, text: str) -> list[str]:
+        """The tokens of a text in the order of their ids, unknown ones by their own spelling (for copying)."""
+
+    @abstractmethod
+    def save(self, stem: Path) -> None:
+        """Writes the one file that `load` needs, at `stem` with a suffix of the tokenizer's own."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text, without BOS and EOS."""
+        return self.encode_many([text])[0]
+
+    def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
+        """The tokens of some ids, "▁" at the beginnings of words; PAD, BOS and EOS are left out.
+
+        Args:
+            ids: plain ids, or extended ones (see `Vocabulary.extend`).
+            oov: the tokens of the ids from V upwards.
+        """
+        return self.vocabulary.tokens_of((number for number in ids if number not in (PAD, BOS, EOS)), oov)
+
+    def join(self, pieces: Iterable[str]) -> str:
+        """The text of some pieces."""
+        return "".join(pieces).replace(MARK, " ").strip()
+
+    def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
+        """The text of some ids; an unknown word reads <unk>."""
+        return self.join(self.pieces(ids, oov))
+
+    def _prepared(self, text: str) -> str:
+        # Not sentencepiece's own case folding, which would also write German "ß" as "ss".
+        return text.lower() if self.config.lowercase else text
+
+
+# set_random_generator_seed sets one number for the whole process: nobody may come between it and the call it is for.
+_SAMPLING = threading.Lock()
+
+
+class SentencePieceTokenizer(Tokenizer):
+    """Subwords or characters by a sentencepiece model.
+
+    Args:
+        config: how it was learned.
+        model: the serialized model.
+
+    Raises:
+        CheckpointError: the bytes are not a sentencepiece model with our four special ids.
+    """
+
+    def __init__(self, config: TokenizerConfig, model: bytes) -> None:
+        self._model = model
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as fault:
+            raise CheckpointError("not a sentencepiece model, or damaged; preprocess again") from fault
+        size = self._processor.get_piece_size()
+        super().__init__(config, Vocabulary([self._processor.id_to_piece(number) for number in range(size)]))
+
+    @classmethod
+    def learn(cls, config: TokenizerConfig, lines: Sequence[str]) -> "SentencePieceTokenizer":
+        """Learns a model; the same lines give the same model on every machine.
+
+        bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
+
+        Raises:
+            RecipeError: the text is too small for `vocab_size`, or has more characters than that.
+            DataError: there is no text.
+        """
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter([line.lower() for line in lines] if config.lowercase else lines),
+                model_writer=model,
+                model_type=config.kind,
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=config.kind != "char",
+                character_coverage=config.character_coverage,
+                normalization_rule_name="nmt_nfkc" if config.normalization == "nfkc" else "identity",
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                # The estimates of unigram are summed up by thread: the number is fixed, so that no machine differs.
+                num_threads=4,
+                # Its default would leave out lines of more than 4192 bytes without a word.
+                max_sentence_length=1 << 24,
+                minloglevel=2,
+            )
+        except RuntimeError as fault:
+            raise _explained(config, str(fault)) from fault
+        return cls(config, model.getvalue())
+
+    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+        """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 with l = all (unigram)."""
+        texts = [self._prepared(text) for text in texts]
+        if seed is None:
+            encoded: list[list[int]] = self._processor.encode(texts)
+            return encoded
+        with _SAMPLING:
+            sentencepiece.set_random_generator_seed(seed % (1 << 31))
+            # One thread: the draws of several would depend on who comes first.
+            sampled: list[list[int]] = self._processor.encode(
+                texts, enable_sampling=True, alpha=self.config.sampling, nbest_size=-1, num_threads=1
+            )
+        return sampled
+
+    def tokens(self, text: str) -> list[str]:
+        """See `Tokenizer`."""
+        tokens: list[str] = self._processor.encode(self._prepared(text), out_type=str)
+        return tokens
+
+    def save(self, stem: Path) -> None:
+        """Writes `stem`.model."""
+        stem.with_suffix(".model").write_bytes(self._model)
+
+
+def _explained(config: TokenizerConfig, fault: str) -> RecipeError | DataError:
+    """Says in our words what sentencepiece's trainer refused."""
+    too_big = re.search(r"Vocabulary size too high .*<= (\d+)", fault)
+    if too_big:
+        return RecipeError(
+            f"tokenizer.vocab_size: {config.vocab_size} is too large for this text; "
+            f"{too_big[1]} is the largest possible ({config.kind})"
+        )
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
+    if too_small:
+        return RecipeError(
+            f"tokenizer.vocab_size: {config.vocab_size} is too small: every character needs a token; "
+            f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
+        )
+    if "sentences_.empty()" in fault or "all_chars_count" in fault:
+        return DataError("tokenizer: there is no text to learn from; the training files hold only empty lines")
+    return DataError(f"tokenizer: sentencepiece cannot learn from this text: {fault}")
+
+
+# Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
+_MARKS = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+_WORD = re.compile(rf"\d+(?:[.,]\d+)+|[\w{_MARKS}]+|[^\s]")
+
+
+class WordTokenizer(Tokenizer):
+    """Words, numbers and single punctuation marks.
+
+    Text is split at white space; within, runs of letters and digits stay together (with their accents), so do the
+    digits of a number around a point or comma, and every other character stands alone. Joining gives the text back,
+    up to the width of white space and unknown words (an unknown piece is taken for a word of its own).
+    """
+
+    @classmethod
+    def learn(cls, config: TokenizerConfig, lines: Sequence[str]) -> "WordTokenizer":
+        """Takes the most frequent words.
+
+        Raises:
+            DataError: no word is left.
+        """
+        cutter = cls(config, Vocabulary(SPECIALS))
+        counts: Counter[str] = Counter()
+        for line in lines:
+            counts.update(cutter.tokens(line))
+        vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency)
+        if len(vocabulary) == len(SPECIALS):
+            raise DataError("tokenizer: no words to learn from: the training text is empty, or min_frequency too high")
+        return cls(config, vocabulary)
+
+    def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
+        """See `Tokenizer`. There is one way to cut a text into words: `seed` must be None."""
+        assert seed is None, "a word tokenizer cannot sample"
+        return [self.vocabulary.ids(self.tokens(text)) for text in texts]
+
+    def tokens(self, text: str) -> list[str]:
+        """See `Tokenizer`."""
+        text = self._prepared(text).replace(MARK, " ")
+        if self.config.normalization == "nfkc":
+            text = unicodedata.normalize("NFKC", text)
+        tokens: list[str] = []
+        for word in text.split():
+            first = len(tokens)
+            tokens += _WORD.findall(word)
+            tokens[first] = MARK + tokens[first]
+        return tokens
+
+    def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
+        """See `Tokenizer`."""
+        unknown = SPECIALS[UNK]
+        return [MARK + piece if piece == unknown else piece for piece in super().pieces(ids, oov)]
+
+    def save(self, stem: Path) -> None:
+        """Writes `stem`.vocab."""
+        self.vocabulary.save(stem.with_suffix(".vocab"))
+
+
+@dataclass(frozen=True)
+class TokenizerPair:
+    """The tokenizers of both sides; with a joint vocabulary they are the same object."""
+
+    src: Tokenizer
+    """The source's."""
+    tgt: Tokenizer
+    """The target's."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.src is self.tgt
+
+    @property
+    def sampling(self) -> bool:
+        """Whether training text is to be cut anew each time."""
+        return self.src.config.sampling > 0
+
+    def save(self, folder: Path) -> None:
+        """Writes all that `load` needs into the folder, which is made if need be.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.shared:
+                self.src.save(folder / "joint")
+            else:
+                self.src.save(folder / "src")
+                self.tgt.save(folder / "tgt")
+            settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False)
+            (folder / "tokenizer.json").write_text(settings + "\n", encoding="utf-8")
+        except OSError as fault:
+            raise CheckpointError(f"{folder}: cannot write the tokenizer: {fault.strerror}") from fault
+
+    @classmethod
+    def load(cls, folder: Path) -> "TokenizerPair":
+        """Reads what `save` wrote.
+
+        Raises:
+            CheckpointError: a file is missing or damaged; the message names it.
+        """
+        settings = folder / "tokenizer.json"
+        try:
+            config = parse(TokenizerConfig, json.loads(settings.read_text(encoding="utf-8")), str(settings))
+        except OSError as fault:
+            raise CheckpointError(f"{settings}: cannot read it: {fault.strerror}; preprocess again") from fault
+        except (ValueError, RecipeError) as fault:
+            raise CheckpointError(f"{settings}: damaged ({fault}); preprocess again") from fault
+        if config.joint:
+            joint = _load(config, folder / "joint")
+            return cls(joint, joint)
+        return cls(_load(config, folder / "src"), _load(config, folder / "tgt"))
+
+
+def _load(config: TokenizerConfig, stem: Path) -> Tokenizer:
+    if config.kind == "word":
+        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(".vocab")))
+    path = stem.with_suffix(".model")
+    try:
+        return SentencePieceTokenizer(config, path.read_bytes())
+    except OSError as fault:
+        raise CheckpointError(f"{path}: cannot read the vocabulary: {fault.strerror}; preprocess again") from fault
+    except CheckpointError as fault:
+        raise CheckpointError(f"{path}: {fault}") from fault
+
+
+def learn(config: TokenizerConfig, pairs: Iterable[Example], report: DataReport | None = None) -> TokenizerPair:
+    """Learns the tokenizers from training pairs.
+
+    Memory is bounded by `config.train_lines`: of a larger corpus every 2nd, 4th, 8th, ... pair is used, whichever is
+    the first to fit.
+
+    Args:
+        config: the settings.
+        pairs: source and target text; read once.
+        report: if given, notes how many pairs were used of how many, and the sizes of the vocabularies.
+
+    Raises:
+        RecipeError: `vocab_size` does not fit the text.
+        DataError: there is no text.
+    """
+    kept: list[Example] = []
+    stride = 1
+    total = 0
+    for total, pair in enumerate(pairs, start=1):
+        if (total - 1) % stride == 0:
+            kept.append(pair)
+            if len(kept) > config.train_lines:
+                kept = kept[::2]
+                stride *= 2
+    src_lines = [pair.src for pair in kept]
+    tgt_lines = [pair.tgt for pair in kept if pair.tgt is not None]
+    teacher: type[SentencePieceTokenizer | WordTokenizer]
+    teacher = WordTokenizer if config.kind == "word" else SentencePieceTokenizer
+    if config.joint:
+        joint = teacher.learn(config, src_lines + tgt_lines)
+        tokenizers = TokenizerPair(joint, joint)
+    else:
+        tokenizers = TokenizerPair(teacher.learn(config, src_lines), teacher.learn(config, tgt_lines))
+    if report is not None:
+        report.learned(config.kind, len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), len(kept), total)
+    return tokenizers

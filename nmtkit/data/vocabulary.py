@@ -1,0 +1,119 @@
+"""The table between tokens and ids, and its extension by the unknown words of one example for models that copy."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from nmtkit.errors import CheckpointError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+class Vocabulary:
+    """Tokens by id. The first four are always PAD, UNK, BOS and EOS.
+
+    Args:
+        tokens: all tokens in the order of their ids, the four specials first; no token twice, none empty.
+
+    Raises:
+        CheckpointError: the list is not such a table.
+    """
+
+    def __init__(self, tokens: Sequence[str]) -> None:
+        if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
+            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; preprocess again")
+        self.tokens = list(tokens)
+        self._ids = {token: number for number, token in enumerate(self.tokens)}
+        if len(self._ids) != len(self.tokens) or "" in self._ids:
+            raise CheckpointError("vocabulary: a token is empty or stands there twice; preprocess again")
+
+    @classmethod
+    def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
+        """Keeps the most frequent tokens; among equally frequent ones, those first in code-point order.
+
+        Args:
+            counts: how often each token occurs.
+            max_size: the most ids, the four specials included; None for no limit.
+            min_frequency: a token must occur at least this often.
+        """
+        kept = sorted(
+            (token for token, count in counts.items() if count >= min_frequency and token and token not in SPECIALS),
+            key=lambda token: (-counts[token], token),
+        )
+        room = None if max_size is None else max(0, max_size - len(SPECIALS))
+        return cls([*SPECIALS, *kept[:room]])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: str) -> bool:
+        return token in self._ids
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.tokens == other.tokens
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.tokens))
+
+    def id_of(self, token: str) -> int:
+        """The token's id, or UNK."""
+        return self._ids.get(token, UNK)
+
+    def ids(self, tokens: Iterable[str]) -> list[int]:
+        """The ids of some tokens, UNK for those that are not in the table."""
+        get = self._ids.get
+        return [get(token, UNK) for token in tokens]
+
+    def extend(self, src_tokens: Iterable[str]) -> tuple[list[int], list[str]]:
+        """Gives the unknown words of one source the ids V, V+1, ... in the order of their first occurrence.
+
+        To be called on the *target* vocabulary: extended ids are what the decoder can emit (See et al. 2017,
+        section 2.2, the extended vocabulary).
+
+        Returns:
+            One id per source token, and the unknown words: the i-th has the id V+i.
+        """
+        ids: list[int] = []
+        extra: dict[str, int] = {}
+        for token in src_tokens:
+            known = self._ids.get(token)
+            ids.append(extra.setdefault(token, len(self.tokens) + len(extra)) if known is None else known)
+        return ids, list(extra)
+
+    def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
+        """The target's ids where unknown words that occur in the source (`oov`) have their extended ids.
+
+        An unknown word that does not occur in the source stays UNK.
+        """
+        extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
+        return [self._ids[token] if token in self._ids else extra.get(token, UNK) for token in tgt_tokens]
+
+    def tokens_of(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
+        """The tokens of some ids; ids from V upwards are read from `oov`."""
+        size = len(self.tokens)
+        return [self.tokens[number] if number < size else oov[number - size] for number in ids]
+
+    def save(self, path: Path) -> None:
+        """Writes one token a line, UTF-8; line n (from 0) is id n."""
+        path.write_bytes(("\n".join(self.tokens) + "\n").encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Reads what `save` wrote.
+
+        Raises:
+            CheckpointError: the file is missing, cut short or not a vocabulary.
+        """
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except OSError as fault:
+            raise CheckpointError(f"{path}: cannot read the vocabulary: {fault.strerror}; preprocess again") from fault
+        except UnicodeDecodeError as fault:
+            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); preprocess again") from fault
+        if not text.endswith("\n"):
+            raise CheckpointError(f"{path}: cut short (no line end after the last token); preprocess again")
+        try:
+            # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
+            return cls(text[:-1].split("\n"))
+        except CheckpointError as fault:
+            raise CheckpointError(f"{path}: {fault}") from fault

@@ -1,0 +1,93 @@
+"""Which device the work runs on, and the few process-wide switches that make a CPU fast."""
+
+import ctypes
+import os
+import sys
+from typing import Literal
+
+import torch
+
+from nmtkit.errors import NmtkitError
+
+MatmulPrecision = Literal["highest", "high", "medium"]
+
+
+def available() -> list[str]:
+    """The devices that `choose` accepts here, best first."""
+    names = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return [*names, "cpu"]
+
+
+def choose(name: str = "auto") -> torch.device:
+    """The device of that name; `auto` takes the first CUDA device, else the CPU.
+
+    Raises:
+        NmtkitError: there is no such device here; nothing is ever moved to the CPU in silence.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    names = available()
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    known = device is not None and (name in names or (name == "cuda" and "cuda:0" in names))
+    if device is None or not known:
+        raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
+    return device
+
+
+def describe(device: torch.device) -> str:
+    """The device in words for a person, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
+
+
+def bf16_pays(device: torch.device) -> bool:
+    """Whether bfloat16 products are done by the hardware: CUDA since Ampere; CPUs with AVX-512 BF16, AMX or ARM's BF16."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    if device.type == "cpu":
+        try:
+            with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+                flags = set(file.read(20_000).split())
+        except OSError:
+            return False
+        return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
+    return False
+
+
+def keep_memory_in_heap() -> bool:
+    """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
+
+    A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a page
+    fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):
+        return False
+    mmap_max, trim_threshold, top_pad = -4, -1, -2
+    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, -1) and mallopt(top_pad, 64 << 20))
+
+
+def prepare(device: torch.device, matmul_precision: MatmulPrecision = "highest", threads: int | None = None) -> None:
+    """Sets the process up for work on `device`.
+
+    Args:
+        device: where the work will run.
+        matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside.
+        threads: CPU threads; None leaves torch's choice (the cores this process may use).
+    """
+    torch.set_float32_matmul_precision(matmul_precision)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    elif "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(min(torch.get_num_threads(), len(os.sched_getaffinity(0))))
+    if device.type == "cpu":
+        keep_memory_in_heap()

@@ -1,0 +1,193 @@
+"""The folder of a run: the one place that knows the names of its files, and how to open the model in it."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.errors import CheckpointError, NmtkitError
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.recipe import Recipe, load
+from nmtkit.training import checkpoint
+
+RUNS = Path("runs")
+MODEL_VARIABLE = "NMTKIT_MODEL"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names only: making the object touches no file."""
+
+    path: Path
+
+    @property
+    def recipe(self) -> Path:
+        """The resolved recipe, every default written out."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def vocabulary(self) -> Path:
+        """The tokenizers."""
+        return self.path / "vocabulary"
+
+    @property
+    def data(self) -> Path:
+        """The memory-mapped arrays."""
+        return self.path / "data"
+
+    @property
+    def report(self) -> Path:
+        """What preprocessing found in the text."""
+        return self.path / "data-report.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Weights and training state."""
+        return self.path / "checkpoints"
+
+    @property
+    def average(self) -> Path:
+        """Averaged weights, made by `nmtkit average`."""
+        return self.path / "average.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line: every update that was logged and every validation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def result(self) -> Path:
+        """How training ended; its presence says that the run is finished."""
+        return self.path / "result.json"
+
+    @property
+    def pictures(self) -> Path:
+        """Where the demo puts its pictures."""
+        return self.path / "pictures"
+
+    def exists(self) -> bool:
+        """Whether a run has begun here."""
+        return self.recipe.is_file()
+
+    def load_recipe(self) -> Recipe:
+        """The recipe of the run.
+
+        Raises:
+            CheckpointError: this is not the folder of a run.
+        """
+        if not self.recipe.is_file():
+            what = "it has no recipe.yaml" if self.path.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{self.path}: not the folder of a run: {what}; name the folder that `train` wrote")
+        return load(self.recipe)
+
+    def load_tokenizers(self) -> TokenizerPair:
+        """The tokenizers of the run.
+
+        Raises:
+            CheckpointError: they are missing or damaged.
+        """
+        if not self.vocabulary.is_dir():
+            raise CheckpointError(
+                f"{self.vocabulary}: the run has no vocabulary; copy the whole run folder, or preprocess it again"
+            )
+        return TokenizerPair.load(self.vocabulary)
+
+    def weights(self, which: str = "auto") -> Path:
+        """The weights' file.
+
+        Args:
+            which: `best`, `last`, `average`, `auto` (the average if one was made, else the best, else the last), or a file.
+
+        Raises:
+            CheckpointError: the run has no such weights.
+        """
+        best, last = checkpoint.best_weights(self.checkpoints), checkpoint.last_weights(self.checkpoints)
+        average = self.average if self.average.is_file() else None
+        named = {"best": best, "last": last, "average": average, "auto": average or best or last}
+        found = named[which] if which in named else Path(which)
+        if found is None or not found.is_file():
+            have = [name for name in ("average", "best", "last") if named[name] is not None]
+            there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
+            raise CheckpointError(f"{self.path}: no weights {which!r}; {there}")
+        return found
+
+    def build(self, recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
+        """The recipe's model with fresh weights, drawn from torch's generator."""
+        sizes = VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
+        return MODELS.get(recipe.model.kind)(recipe.model, sizes)
+
+    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
+        """The trained model in evaluation mode on `device`, its tokenizers and its recipe."""
+        recipe = self.load_recipe()
+        tokenizers = self.load_tokenizers()
+        weights = self.weights(which)
+        model = self.build(recipe, tokenizers)
+        checkpoint.load_weights(model, weights)
+        return model.to(device).eval(), tokenizers, recipe
+
+
+def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
+    """The run to use, and in words why that one.
+
+    Args:
+        model: a run's folder, or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if model is None and os.environ.get(MODEL_VARIABLE):
+        folder, _ = find(os.environ[MODEL_VARIABLE], runs)
+        return folder, f"${MODEL_VARIABLE}"
+    if model is not None:
+        folder = RunFolder(Path(model))
+        if not folder.path.exists() and (runs / model).is_dir():
+            folder = RunFolder(runs / model)
+        return folder, "as asked"
+    finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
+    if not finished:
+        raise CheckpointError(
+            f"no finished run under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, or train one (`nmtkit train demo`)"
+        )
+    newest = max(finished, key=lambda run: run.result.stat().st_mtime)
+    return newest, f"the newest finished run under {runs}/"
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never half of it."""
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file atomically.
+
+    Raises:
+        NmtkitError: it cannot be written.
+    """
+    temporary = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as fault:
+        raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
+
+
+def append_json_line(path: Path, data: dict[str, Any]) -> None:
+    """Adds one JSON object as a line."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(data, ensure_ascii=False) + "\n")
+
+
+def cut_json_lines(path: Path, keep: Iterable[str]) -> None:
+    """Replaces the file's lines; used when a resumed run takes back what it had logged past its checkpoint."""
+    write_text(path, "".join(line + "\n" for line in keep))

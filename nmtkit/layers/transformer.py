@@ -1,0 +1,410 @@
+"""The parts of the Transformer (Vaswani et al. 2017): attention with heads, feed-forward, positions, blocks.
+
+Shapes use the letters of `models/base.py`, and:
+
+    H  the width of the model    A  attention heads    D = H / A  width of a head    P  positions kept in a cache
+
+Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a key may be read.
+"""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.layers.dropout import Dropout, dropout
+
+Norm = Literal["pre", "post"]
+Activation = Literal["relu", "gelu"]
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Position encodings `(length,width)`, float32: sine in the even columns, cosine in the odd ones.
+
+    PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5.
+    """
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+    table = torch.empty(length, width, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * rate)
+    table[:, 1::2] = torch.cos(position * rate)[:, : width // 2]
+    return table.float()
+
+
+class SinusoidalPositions(nn.Module):
+    """The table of `sinusoids`, as long as it is asked to be.
+
+    Args:
+        width: H.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.register_buffer("table", sinusoids(256, width), persistent=False)
+
+    def forward(self, length: int) -> Tensor:
+        """The encodings of positions 0 to length-1: `(length,H)`."""
+        if length > self.table.shape[0]:
+            self.table = sinusoids(2 * length, self.width).to(self.table)
+        return self.table[:length]
+
+
+class LearnedPositions(nn.Module):
+    """One trained vector per position (Gehring et al. 2017; section 3.5 of Vaswani et al. finds them as good).
+
+    Args:
+        width: H.
+        most: how many positions there are.
+    """
+
+    def __init__(self, width: int, most: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(most, width))
+        # The size of sinusoids would drown the words while the vectors still mean nothing.
+        nn.init.normal_(self.table, std=0.1)
+
+    def forward(self, length: int) -> Tensor:
+        """The vectors of positions 0 to length-1: `(length,H)`.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        most = self.table.shape[0]
+        if length > most:
+            raise ValueError(
+                f"a sentence reaches position {length}, but the model learned only {most} positions: "
+                "leave out or split longer sentences, or train with a larger max_positions or sinusoidal positions"
+            )
+        return self.table[:length]
+
+
+def split_heads(states: Tensor, heads: int) -> Tensor:
+    """`(B,Q,A*D)` to `(B,A,Q,D)`; a view."""
+    return states.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(states: Tensor) -> Tensor:
+    """`(B,A,Q,D)` to `(B,Q,A*D)`."""
+    return states.transpose(1, 2).flatten(2)
+
+
+def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(D)), the weights in equation 1 of Vaswani et al. 2017.
+
+    Args:
+        query: `(B,A,Q,D)`.
+        keys: `(B,A,S,D)`.
+        mask: broadcasts to `(B,A,Q,S)`; every query must have a key that it may read.
+
+    Returns:
+        `(B,A,Q,S)`; zero where the mask is False.
+    """
+    energies = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    if mask is not None:
+        energies = energies.masked_fill(~mask, -math.inf)
+    return energies.softmax(-1)
+
+
+def _fused_pays(query: Tensor, rate: float) -> bool:
+    """Whether torch's fused attention is the faster way.
+
+    On a CPU it is, by about 2, as long as its products go to the default backend. Through oneDNN, where bfloat16 and a
+    lowered float32 precision go, its many small products cost ten times the batched ones (single queries excepted);
+    and with dropout it is not fused at all.
+    """
+    if query.device.type != "cpu":
+        return True
+    default_backend = query.dtype != torch.bfloat16 and torch.get_float32_matmul_precision() == "highest"
+    return rate == 0.0 and (default_backend or query.shape[-2] == 1)
+
+
+def attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, causal: bool = False, rate: float = 0.0
+) -> Tensor:
+    """softmax(Q K^T / sqrt(D)) V: equation 1 of Vaswani et al. 2017, by the fastest way the device has.
+
+    Args:
+        query: `(B,A,Q,D)`.
+        keys: `(B,A,S,D)`.
+        values: `(B,A,S,D)`.
+        mask: `(B,1,1,S)`, True where a key may be read; None reads all.
+        causal: query i reads keys 0 to i only; needs Q = S and no mask.
+        rate: dropout of the weights.
+
+    Returns:
+        `(B,A,Q,D)`.
+    """
+    if _fused_pays(query, rate):
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
+    if causal:
+        mask = torch.ones(query.shape[-2], keys.shape[-2], dtype=torch.bool, device=query.device).tril()
+    return dropout(attention_weights(query, keys, mask), rate, True) @ values
+
+
+def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
+    """Xavier's uniform range for each of `parts` square-ish products that one packed product holds; zero bias."""
+    fan_out, fan_in = linear.weight.shape[0] // parts, linear.weight.shape[1]
+    bound = math.sqrt(6.0 / (fan_in + fan_out))
+    nn.init.uniform_(linear.weight, -bound, bound)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself; section 3.2.2 of Vaswani et al. 2017.
+
+    One product makes queries, keys and values of all heads, in this order.
+
+    Args:
+        width: H.
+        heads: A.
+        rate: dropout of the weights.
+    """
+
+    def __init__(self, width: int, heads: int, rate: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.rate = rate
+        self.query_keys_values = _xavier(nn.Linear(width, 3 * width), 3)
+        self.out = _xavier(nn.Linear(width, width), 1)
+
+    def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        packed = self.query_keys_values(states).unflatten(-1, (3, self.heads, -1))  # (B,Q,3,A,D)
+        query, keys, values = packed.unbind(-3)
+        return query, keys, values  # (B,Q,A,D) each
+
+    def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """All positions at once.
+
+        Args:
+            states: `(B,Q,H)`.
+            mask: `(B,1,1,Q)`, True where a position may be read.
+            causal: each position reads only itself and earlier ones.
+
+        Returns:
+            `(B,Q,H)`.
+        """
+        query, keys, values = (part.transpose(1, 2) for part in self._project(states))  # (B,A,Q,D)
+        context = attend(query, keys, values, mask, causal, self.rate if self.training else 0.0)
+        out: Tensor = self.out(merge_heads(context))
+        return out
+
+    def step(self, states: Tensor, cache: Tensor) -> Tensor:
+        """The newest position only; its keys and values are written into the last place of the cache.
+
+        Args:
+            states: `(B,K,H)`, one position of each of N = B*K sequences.
+            cache: `(N,P,2,A,D)`, keys and values; the last place is still empty.
+
+        Returns:
+            `(B,K,H)`.
+        """
+        query, keys, values = self._project(states.reshape(-1, 1, states.shape[-1]))  # (N,1,A,D)
+        cache[:, -1, 0] = keys[:, 0]
+        cache[:, -1, 1] = values[:, 0]
+        all_keys, all_values = (part.transpose(1, 2) for part in cache.unbind(2))  # (N,A,P,D)
+        rate = self.rate if self.training else 0.0
+        context = attend(query.transpose(1, 2), all_keys, all_values, rate=rate)  # (N,A,1,D)
+        out: Tensor = self.out(context.reshape(states.shape))
+        return out
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2.
+
+    Args:
+        width: H.
+        heads: A.
+        rate: dropout of the weights.
+    """
+
+    def __init__(self, width: int, heads: int, rate: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.rate = rate
+        self.keys_values = _xavier(nn.Linear(width, 2 * width), 2)
+        self.query = _xavier(nn.Linear(width, width), 1)
+        self.out = _xavier(nn.Linear(width, width), 1)
+
+    def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values `(B,A,S,D)` of a memory `(B,S,H)`."""
+        keys, values = self.keys_values(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)  # (B,S,A,D) each
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def forward(
+        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Q queries per sentence: the positions of a target, or the hypotheses of a beam.
+
+        Args:
+            states: `(B,Q,H)`.
+            keys: `(B,A,S,D)` from `project`.
+            values: `(B,A,S,D)` from `project`.
+            mask: `(B,1,1,S)`, True where a source token is real.
+            need_weights: whether to return the weights; this does not change the result.
+
+        Returns:
+            `(B,Q,H)`, and the weights averaged over the heads `(B,Q,S)` if asked for.
+        """
+        query = split_heads(self.query(states), self.heads)  # (B,A,Q,D)
+        context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
+        weights = attention_weights(query, keys, mask).mean(1) if need_weights else None
+        return self.out(merge_heads(context)), weights
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2: equation 2 of Vaswani et al. 2017; or with GELU (Hendrycks and Gimpel 2016).
+
+    Args:
+        width: H.
+        inner: the width in between.
+        activation: in between.
+        rate: dropout after the activation.
+    """
+
+    def __init__(self, width: int, inner: int, activation: Activation, rate: float) -> None:
+        super().__init__()
+        self.inner = _xavier(nn.Linear(width, inner), 1)
+        self.out = _xavier(nn.Linear(inner, width), 1)
+        self.activation = activation
+        self.dropout = Dropout(rate)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """`(...,H)` to `(...,H)`."""
+        inner = self.inner(states)
+        inner = F.relu(inner, inplace=True) if self.activation == "relu" else F.gelu(inner)
+        out: Tensor = self.out(self.dropout(inner))
+        return out
+
+
+class Residual(nn.Module):
+    """The frame around every sub-layer f.
+
+    post: LayerNorm(x + dropout(f(x))), section 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
+    which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
+
+    Args:
+        width: H.
+        norm: where the normalization stands.
+        rate: dropout of the sub-layer's result.
+    """
+
+    def __init__(self, width: int, norm: Norm, rate: float) -> None:
+        super().__init__()
+        self.pre = norm == "pre"
+        self.norm = nn.LayerNorm(width)
+        self.dropout = Dropout(rate)
+
+    def enter(self, states: Tensor) -> Tensor:
+        """What the sub-layer reads; any shape `(...,H)`."""
+        return self.norm(states) if self.pre else states
+
+    def leave(self, states: Tensor, result: Tensor) -> Tensor:
+        """What follows the sub-layer: its input and its result together."""
+        states = states + self.dropout(result)
+        return states if self.pre else self.norm(states)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017.
+
+    Args:
+        width: H.
+        heads: A.
+        inner: width of the feed-forward part.
+        norm: where normalization stands.
+        activation: of the feed-forward part.
+        rate: dropout of the sub-layers' results.
+        attention_rate: dropout of attention weights.
+        activation_rate: dropout after the activation.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        inner: int,
+        norm: Norm,
+        activation: Activation,
+        rate: float,
+        attention_rate: float,
+        activation_rate: float,
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(width, heads, attention_rate)
+        self.around_self_attention = Residual(width, norm, rate)
+        self.feed_forward = FeedForward(width, inner, activation, activation_rate)
+        self.around_feed_forward = Residual(width, norm, rate)
+
+    def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True where a token is real."""
+        around = self.around_self_attention
+        states = around.leave(states, self.self_attention(around.enter(states), mask))
+        around = self.around_feed_forward
+        return around.leave(states, self.feed_forward(around.enter(states)))
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
+
+    Args: as for `EncoderLayer`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        inner: int,
+        norm: Norm,
+        activation: Activation,
+        rate: float,
+        attention_rate: float,
+        activation_rate: float,
+    ) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(width, heads, attention_rate)
+        self.around_self_attention = Residual(width, norm, rate)
+        self.cross_attention = CrossAttention(width, heads, attention_rate)
+        self.around_cross_attention = Residual(width, norm, rate)
+        self.feed_forward = FeedForward(width, inner, activation, activation_rate)
+        self.around_feed_forward = Residual(width, norm, rate)
+
+    def forward(
+        self,
+        states: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        cache: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Whole targets at once, or one step of a beam.
+
+        Args:
+            states: `(B,T,H)`, all positions of B targets; or with a cache `(B,K,H)`, one position of N = B*K targets.
+            keys: `(B,A,S,D)`, this layer's projection of the memory.
+            values: `(B,A,S,D)`, likewise.
+            mask: `(B,1,1,S)`, True where a source token is real.
+            cache: `(N,P,2,A,D)`, keys and values of the positions so far, its last place empty; it is filled here.
+            need_weights: whether to return the weights of the attention to the memory.
+
+        Returns:
+            States of the same shape, and the weights averaged over heads `(B,T,S)` or `(B,K,S)` if asked for.
+        """
+        around = self.around_self_attention
+        entering = around.enter(states)
+        if cache is None:
+            result = self.self_attention(entering, causal=True)
+        else:
+            result = self.self_attention.step(entering, cache)
+        states = around.leave(states, result)
+        around = self.around_cross_attention
+        result, weights = self.cross_attention(around.enter(states), keys, values, mask, need_weights)
+        states = around.leave(states, result)
+        around = self.around_feed_forward
+        return around.leave(states, self.feed_forward(around.enter(states))), weights

@@ -1,0 +1,246 @@
+"""The Transformer: "Attention Is All You Need", Vaswani et al. 2017."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import RecipeError
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    Readout,
+    Seq2Seq,
+    VocabularySizes,
+    rows_per_sentence,
+)
+from nmtkit.settings import Field, model_validator
+
+
+class TransformerConfig(ModelConfig):
+    """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
+
+    kind: Literal["transformer"] = "transformer"
+    """Which model."""
+    hidden_size: int = Field(default=256, ge=2)
+    """Width of the model (d_model); also the size of its embeddings."""
+    feed_forward_size: int = Field(default=1024, ge=1)
+    """Inner width of the feed-forward part (d_ff)."""
+    heads: int = Field(default=4, ge=1)
+    """Attention heads; they divide hidden_size."""
+    encoder_layers: int = Field(default=3, ge=1)
+    """Layers of the encoder."""
+    decoder_layers: int = Field(default=3, ge=1)
+    """Layers of the decoder; fewer than in the encoder translate faster."""
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Dropout of embeddings and of every sub-layer's result."""
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout of attention weights; slow on a CPU, where attention then is not fused."""
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Dropout inside the feed-forward part."""
+    norm: Literal["pre", "post"] = "pre"
+    """Normalize before each sub-layer (trains without a long warm-up), or after it as in the paper."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    """Positions as sines of fixed wavelengths, or one trained vector each."""
+    max_positions: int = Field(default=1024, ge=1)
+    """How many positions are learned; sinusoidal positions have no limit."""
+    tie: Literal["none", "decoder", "all"] = "decoder"
+    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Between the two products of the feed-forward part."""
+    alignment_layer: int | None = Field(default=None, ge=1)
+    """Decoder layer, counted from 1, whose attention is shown as the alignment; without it, the last but one."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "TransformerConfig":
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change one")
+        if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
+            raise ValueError(
+                f"alignment_layer {self.alignment_layer} does not exist: decoder_layers is {self.decoder_layers}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class TransformerMemory(Memory):
+    """What the decoder's layers read of the source: one entry per decoder layer."""
+
+    keys: tuple[Tensor, ...]
+    """L x `(B,A,S,D)`."""
+    values: tuple[Tensor, ...]
+    """L x `(B,A,S,D)`."""
+
+
+@dataclass(frozen=True)
+class TransformerState(DecoderState):
+    """Keys and values of the positions so far.
+
+    `select` only notes which row of the caches each hypothesis continues; the next step copies those rows to their new
+    place and appends to them in one go, so that following the parents costs no copy of its own.
+    """
+
+    caches: tuple[Tensor, ...]
+    """L x `(M,P,2,A,D)`: keys and values of P positions of the M hypotheses of the step before."""
+    rows: Tensor
+    """`(N,)`: each hypothesis' row in the caches."""
+    position: Tensor
+    """`(N,)`: the position of the next word, from 0."""
+
+    def select(self, index: Tensor) -> "TransformerState":
+        """Picks hypotheses by number, as `Rows.select` does."""
+        return replace(self, rows=self.rows.index_select(0, index), position=self.position.index_select(0, index))
+
+    def room_for_one(self) -> tuple[Tensor, ...]:
+        """New caches `(N,P+1,2,A,D)` with the history of each hypothesis; the last place is not filled."""
+
+        def grown(cache: Tensor) -> Tensor:
+            if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
+                return F.pad(cache.index_select(0, self.rows), (0, 0, 0, 0, 0, 0, 0, 1))
+            places = cache.shape[1]
+            roomy = cache.new_empty(self.rows.shape[0], places + 1, *cache.shape[2:])
+            torch.index_select(cache, 0, self.rows, out=roomy[:, :places])
+            return roomy
+
+        return tuple(grown(cache) for cache in self.caches)
+
+
+@MODELS.register("transformer")
+class Transformer(Seq2Seq):
+    """Encoder and decoder of attention and feed-forward layers.
+
+    Args:
+        config: see `TransformerConfig`.
+        sizes: of the vocabularies.
+
+    Raises:
+        RecipeError: `tie: all` without a shared vocabulary.
+    """
+
+    Config = TransformerConfig
+
+    def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        if config.tie == "all" and not sizes.shared:
+            raise RecipeError(
+                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
+                "set tokenizer.joint to true, or model.tie to `decoder`"
+            )
+        width = config.hidden_size
+        self.width = width
+        self.heads = config.heads
+        self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
+        self.tgt_embedding = self._embedding(sizes.tgt)
+        self.src_embedding = self.tgt_embedding if config.tie == "all" else self._embedding(sizes.src)
+        self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
+        self.dropout = Dropout(config.dropout)
+
+        sublayers = (
+            width,
+            config.heads,
+            config.feed_forward_size,
+            config.norm,
+            config.activation,
+            config.dropout,
+            config.attention_dropout,
+            config.activation_dropout,
+        )
+        self.encoder = nn.ModuleList(EncoderLayer(*sublayers) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(*sublayers) for _ in range(config.decoder_layers))
+        # Post-norm layers end in a normalization of their own.
+        self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
+
+        self.output = nn.Linear(width, sizes.tgt)
+        nn.init.zeros_(self.output.bias)
+        if config.tie == "none":
+            nn.init.normal_(self.output.weight, std=width**-0.5)
+        else:
+            self.output.weight = self.tgt_embedding.weight
+
+    def _embedding(self, size: int) -> nn.Embedding:
+        embedding = nn.Embedding(size, self.width)
+        # After the scaling by sqrt(H) of section 3.4 each element has variance 1.
+        nn.init.normal_(embedding.weight, std=self.width**-0.5)
+        return embedding
+
+    @staticmethod
+    def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
+        if config.positions == "learned":
+            return LearnedPositions(config.hidden_size, config.max_positions)
+        return SinusoidalPositions(config.hidden_size)
+
+    def encode(self, batch: Batch) -> TransformerMemory:
+        """Runs the encoder and projects keys and values of every decoder layer."""
+        mask = batch.src_mask[:, None, None, :]  # (B,1,1,S)
+        states = self.src_embedding(batch.src) * math.sqrt(self.width) + self.src_positions(batch.src.shape[1])
+        states = self.dropout(states)  # (B,S,H)
+        for layer in self.encoder:
+            states = layer(states, mask)
+        states = self.encoder_norm(states)
+        keys, values = zip(*(layer.cross_attention.project(states) for layer in self.decoder), strict=True)
+        if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
+            keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
+        return TransformerMemory(batch.src_mask, batch.src_extended, batch.n_oov, keys, values)
+
+    def start(self, memory: Memory) -> TransformerState:
+        """Empty caches."""
+        assert isinstance(memory, TransformerMemory)
+        keys = memory.keys[0]
+        sentences, heads, _, head_width = keys.shape
+        empty = keys.new_empty(sentences, 0, 2, heads, head_width)
+        rows = torch.arange(sentences, device=keys.device)
+        return TransformerState(tuple(empty for _ in self.decoder), rows, torch.zeros_like(rows))
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, TransformerState]:
+        """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
+        assert isinstance(state, TransformerState)
+        beam = rows_per_sentence(tokens.shape[0], memory)
+        caches = state.room_for_one()
+        positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
+        states = self.dropout(self._embed_tgt(tokens, memory) * math.sqrt(self.width) + positions)
+        states = states.view(-1, beam, self.width)  # (B,K,H)
+        states, attention = self._decode(states, memory, caches, need_attention)
+        attention = None if attention is None else attention.flatten(0, 1)  # (N,S)
+        rows = torch.arange(tokens.shape[0], device=tokens.device)
+        return Readout(states.flatten(0, 1), attention), TransformerState(caches, rows, state.position + 1)
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """All positions at once. Padding stands on the right, so that no real position reads it."""
+        assert batch.tgt_in is not None
+        states = self.tgt_embedding(batch.tgt_in) * math.sqrt(self.width) + self.tgt_positions(batch.tgt_in.shape[1])
+        states, attention = self._decode(self.dropout(states), memory, None, need_attention)
+        return Readout(states, attention)
+
+    def _decode(
+        self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, need_attention: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The decoder's layers over `(B,T,H)`, or with caches over one step `(B,K,H)`."""
+        assert isinstance(memory, TransformerMemory)
+        mask = memory.mask[:, None, None, :]  # (B,1,1,S)
+        attention = None
+        for number, layer in enumerate(self.decoder):
+            states, weights = layer(
+                states,
+                memory.keys[number],
+                memory.values[number],
+                mask,
+                None if caches is None else caches[number],
+                need_attention and number == self.alignment_layer,
+            )
+            attention = attention if weights is None else weights
+        return self.decoder_norm(states), attention
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """The output layer: natural logs `(...,V)`."""
+        return F.log_softmax(self.output(readout.features), -1)

@@ -1,0 +1,441 @@
+"""Beam search over whole batches; greedy search is beam 1.
+
+Letters as in `models/base.py`, and
+
+    R   sentences still searched (R = B at first; finished ones are dropped)
+    W   hypotheses per sentence in this step: 1 in the first, K after it
+    C   candidates per sentence and step: 2K, so that K remain when up to K of them end
+
+Everything a step decides stays on the device, in tensors; nothing is read back before the end but, now and then, how
+many sentences are finished. Which hypothesis continues which is kept as back-pointers, followed once at the end.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.models.base import Memory, Seq2Seq
+from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, length_limits
+from nmtkit.search.scoring import LengthPenalty, coverage_penalty, length_penalty
+from nmtkit.settings import Field
+
+BLOCK = 64
+"""Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
+DROP_FRACTION = 8
+"""Finished sentences are dropped once they are one in this many; every drop copies the memory of the others."""
+ACCELERATOR_CHECK_EVERY = 8
+"""Steps between two looks at how many sentences are finished; on an accelerator a look waits for the device."""
+
+Integers = npt.NDArray[np.int64]
+
+
+class SearchConfig(RuleSettings):
+    """How translations are searched for."""
+
+    beam_size: int = Field(default=5, ge=1)
+    """Hypotheses kept for each sentence; 1 is greedy search."""
+    length_penalty: LengthPenalty = "average"
+    """What divides the log-probability |Y| tokens long: none (1), average (|Y|^alpha), gnmt (((5+|Y|)/6)^alpha)."""
+    alpha: float = Field(default=1.0, ge=0.0)
+    """Strength of the length penalty; 0 is none."""
+    coverage_penalty: float = Field(default=0.0, ge=0.0)
+    """Strength (beta) of the penalty for source words that got little attention; needs a model with attention."""
+    stop: Literal["first_k", "exact"] = "first_k"
+    """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation, or as much of it as the length limit allowed."""
+
+    ids: list[int]
+    """Without BOS and EOS; a model that copies also gives extended ids."""
+    finished: bool
+    """Whether it ended in EOS; if not, it was cut at the length limit."""
+    score: float
+    """What hypotheses are ranked by: the log-probability after length and coverage penalty."""
+    log_prob: float
+    """Sum of `token_log_probs`."""
+    token_log_probs: list[float]
+    """One for each id, then that of EOS if finished."""
+    attention: npt.NDArray[np.float32] | None
+    """One row for each of `token_log_probs`, S columns; None if not asked for, or if the model has no attention."""
+
+
+@dataclass(frozen=True)
+class Choice(Rows):
+    """What one step decided for each of R sentences; candidates best first, parents among W hypotheses."""
+
+    candidates: Tensor
+    """`(R,C)`, int64: parent * X + token."""
+    scores: Tensor
+    """Log-probability of each candidate, from the start, `(R,C)`."""
+    ended: Tensor
+    """`(R,C)`, bool: those that become finished hypotheses."""
+    kept: Tensor
+    """`(R,K)`: the candidates to go on with, by number."""
+    kept_scores: Tensor
+    """Their log-probabilities `(R,K)`; minus infinity where fewer than K were left."""
+
+
+Choose = Callable[[Tensor, Tensor, int], Choice]
+"""(log_probs `(R*W,X)`, scores `(R,W)`, K) -> Choice."""
+
+
+def search(
+    model: Seq2Seq,
+    batch: Batch,
+    config: SearchConfig,
+    n_best: int = 1,
+    need_attention: bool = False,
+    prefix: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """Translates every sentence of the batch.
+
+    Each step looks at the 2K best continuations of a sentence's K hypotheses. Those among the first K that end in EOS are
+    finished; the K best of the others go on. With `first_k` a sentence is done when K hypotheses are finished: to stop
+    with the first one costs BLEU, because short hypotheses finish first. With `exact` it is done when `n_best` are
+    finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
+    length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
+
+    Equal scores are ordered as `torch.topk` orders them, which depends only on the numbers of that sentence: the
+    sentences of a batch do not influence each other.
+
+    Args:
+        model: any model, in eval mode; it is not changed.
+        batch: B sentences, on the model's device; targets are not read.
+        config: how to search.
+        n_best: hypotheses to return for each sentence, at most `beam_size`.
+        need_attention: whether to return attention as well.
+        prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
+            counts. It may end in EOS: then the translation is given, and only scored.
+
+    Returns:
+        For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
+
+    Raises:
+        RecipeError: `n_best` is more than `beam_size`, or a coverage penalty is asked of a model without attention.
+        CheckpointError: the model gives log-probabilities that are not numbers.
+    """
+    return walk(model, batch, config, choose_best, n_best, need_attention, prefix)
+
+
+@dataclass(frozen=True)
+class _Sentences(Rows):
+    """All that has one row per sentence and is dropped with it."""
+
+    memory: Memory
+    limits: Tensor
+    """Most tokens, EOS counted, `(R,)`."""
+    largest_divisor: Tensor
+    """The length penalty at the limit `(R,)`."""
+    prefix: Tensor | None
+    """Forced tokens `(R,P)`."""
+    done: Tensor
+    """`(R,)`, bool."""
+    n_finished: Tensor
+    """`(R,)`: finished hypotheses so far."""
+    best: Tensor
+    """Scores of the best finished hypotheses `(R,n_best)`, best first; kept for `exact` only."""
+
+
+@torch.inference_mode()
+def walk(
+    model: Seq2Seq,
+    batch: Batch,
+    config: SearchConfig,
+    choose: Choose,
+    n_best: int,
+    need_attention: bool = False,
+    prefix: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    """The loop of `search`, for any way to choose the hypotheses to go on with; see there."""
+    assert not model.training, "the model is in training mode: call model.eval() first"
+    if n_best > config.beam_size:
+        raise RecipeError(
+            f"n_best {n_best} is more than beam_size {config.beam_size}: raise beam_size, or lower n_best"
+        )
+    if config.coverage_penalty and not model.has_attention:
+        raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+    beam_size = config.beam_size
+    memory = model.encode(batch)
+    state = model.start(memory)
+    device = memory.mask.device
+    check_every = 1 if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
+
+    limits = length_limits(config, batch.src_lengths.cpu(), None if prefix is None else prefix.cpu())
+    longest = int(limits.max())
+    penalties = length_penalty(config.length_penalty, torch.arange(1, longest + 1), config.alpha)
+    divisors = penalties.tolist()  # of 1, 2, ... tokens
+    largest = penalties[limits - 1].float().to(device)
+    limits = limits.to(device)
+    tokens = torch.full((batch.size,), BOS, device=device)
+    scores = torch.zeros(batch.size, 1, device=device)
+    zeros = torch.zeros_like(tokens)
+    numbers = torch.arange(batch.size, device=device)
+    best = torch.full((batch.size, n_best), -INFINITY, device=device)
+    live = _Sentences(memory, limits, largest, prefix, zeros.bool(), zeros, best)
+    history = tokens[:, None][:, :0] if config.no_repeat_ngram else None  # (N,0)
+    coverage: Tensor | None = None  # (N,S)
+    trace = _Trace(numbers)
+
+    for step in range(longest):
+        attend = need_attention or config.coverage_penalty > 0
+        log_probs, readout, state = model.step(tokens, state, live.memory, attend)  # (N,X)
+        if log_probs.dtype in (torch.float16, torch.bfloat16):
+            log_probs = log_probs.float()
+        width = scores.shape[1]
+        wanted = None
+        if live.prefix is not None and step < live.prefix.shape[1]:
+            wanted = live.prefix[:, step].repeat_interleave(width)  # (N,)
+        apply_rules(log_probs, config, step, history, wanted)
+        choice = choose(log_probs, scores, beam_size)
+
+        n_tokens = log_probs.shape[1]
+        parents = choice.candidates.gather(1, choice.kept)  # (R,K)
+        tokens = (parents % n_tokens).view(-1)
+        parents = parents // n_tokens
+        choice = replace(choice, ended=choice.ended & ~live.done[:, None])
+        final = choice.scores / divisors[step]  # (R,C)
+        if config.coverage_penalty:
+            assert readout.attention is not None
+            coverage = readout.attention if coverage is None else coverage + readout.attention
+            mask = live.memory.mask.repeat_interleave(width, 0)
+            cost = coverage_penalty(coverage, mask, config.coverage_penalty).view(-1, width)  # (R,W)
+            final = final + cost.gather(1, choice.candidates // n_tokens)
+        trace.add(choice, final, n_tokens, readout.attention if need_attention else None)
+        scores = choice.kept_scores
+
+        n_finished = live.n_finished + choice.ended.sum(1)
+        best = live.best
+        if config.stop == "exact":
+            best = torch.cat([best.to(final.dtype), final.masked_fill(~choice.ended, -INFINITY)], 1).topk(n_best, 1)[0]
+            reach = scores.amax(1) / live.largest_divisor  # (R,): no more cost, the largest divisor
+            satisfied = best[:, -1] >= reach
+        else:
+            satisfied = n_finished >= beam_size
+        # A sentence without a live hypothesis has nothing to go on with: all ways were forbidden, or have ended.
+        done = live.done | satisfied | (live.limits <= step + 1) | (scores.amax(1) == -INFINITY)
+        live = replace(live, done=done, n_finished=n_finished, best=best)
+
+        if step + 1 == longest:
+            break
+        kept = None
+        if (step + 1) % check_every == 0:
+            n_done = int(done.sum())
+            if n_done == len(done):
+                break
+            if n_done * DROP_FRACTION >= len(done):
+                kept = (~done).nonzero().view(-1)  # rows among R
+        if kept is None and width == beam_size == 1:
+            rows = None  # greedy: every hypothesis is its own parent
+        else:
+            first = torch.arange(len(done), device=device)[:, None] * width
+            rows = first + parents  # (R,K): rows of the state
+            rows = (rows if kept is None else rows.index_select(0, kept)).view(-1)
+        if kept is not None:
+            trace.drop(kept)
+            live = live.select(kept)
+            scores = scores.index_select(0, kept)
+            tokens = tokens.view(-1, beam_size).index_select(0, kept).view(-1)
+        if rows is not None:
+            state = state.select(rows)
+            history = history.index_select(0, rows) if history is not None else None
+            coverage = coverage.index_select(0, rows) if coverage is not None else None
+        if history is not None:
+            history = torch.cat([history, tokens[:, None]], 1)
+    return trace.read(limits, n_best)
+
+
+def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
+    """The choice of beam search; see `search`."""
+    scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (R,C)
+    is_end = candidates % log_probs.shape[1] == EOS
+    ended = is_end & (scores > -INFINITY)
+    ended[:, beam_size:] = False
+    kept = is_end.to(torch.uint8).sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
+    return Choice(candidates, scores, ended, kept, scores.gather(1, kept))
+
+
+def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
+
+    Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
+    that win it, and only those are looked into.
+
+    Args:
+        log_probs: `(R*W,X)`.
+        scores: log-probabilities of the hypotheses, `(R,W)`.
+        count: C.
+
+    Returns:
+        Scores of the continuations `(R,C)`, best first, and which they are `(R,C)`: parent * X + token. Where fewer than
+        C exist, the rest has a score of minus infinity.
+    """
+    n_sentences, width = scores.shape
+    n_tokens = log_probs.shape[1]
+    n_blocks = n_tokens // BLOCK
+    whole = n_blocks * BLOCK
+    tops = []
+    if n_blocks:
+        tops.append(log_probs[:, :whole].unflatten(1, (n_blocks, BLOCK)).amax(2))
+    if whole < n_tokens:
+        tops.append(log_probs[:, whole:].amax(1, keepdim=True))
+        n_blocks += 1
+    block_tops = torch.cat(tops, 1) if len(tops) > 1 else tops[0]  # (N,n_blocks)
+    block_tops = (block_tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
+    blocks = block_tops.topk(min(count, width * n_blocks), 1, sorted=False)[1]  # (R,c)
+
+    parents = blocks // n_blocks
+    columns = (blocks % n_blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (R,c,BLOCK)
+    flat = (parents * n_tokens)[:, :, None] + columns.clamp(max=n_tokens - 1)
+    flat = flat.view(n_sentences, -1)  # (R,c*BLOCK)
+    inside = log_probs.view(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
+    if whole < n_tokens:
+        inside = inside.masked_fill(columns >= n_tokens, -INFINITY)
+    missing = max(0, count - inside[0].numel())
+    values, places = inside.view(n_sentences, -1).topk(count - missing, 1)
+    return pad(values, (0, missing), value=-INFINITY), pad(flat.gather(1, places), (0, missing))
+
+
+@dataclass
+class _Segment:
+    """The steps between two drops: the same R sentences."""
+
+    sentences: Tensor
+    """Rows in the batch `(R,)`."""
+    choices: list[Choice] = field(default_factory=list)
+    final: list[Tensor] = field(default_factory=list)
+    attention: list[Tensor] = field(default_factory=list)
+
+
+class _Trace:
+    """What every step decided, on the device; `read` follows the back-pointers."""
+
+    def __init__(self, sentences: Tensor) -> None:
+        self.n_tokens = 0
+        self._n_sentences = len(sentences)
+        self._segments = [_Segment(sentences)]
+
+    def add(self, choice: Choice, final: Tensor, n_tokens: int, attention: Tensor | None) -> None:
+        """Notes a step: its choice, the ranking scores `(R,C)`, X, and the attention `(R*W,S)` it was made with."""
+        self.n_tokens = n_tokens
+        segment = self._segments[-1]
+        segment.choices.append(choice)
+        segment.final.append(final)
+        if attention is not None:
+            segment.attention.append(attention)
+
+    def drop(self, kept: Tensor) -> None:
+        """From now on only these rows of the sentences go on."""
+        self._segments.append(_Segment(self._segments[-1].sentences.index_select(0, kept)))
+
+    def read(self, limits: Tensor, n_best: int) -> list[list[Hypothesis]]:
+        """The best hypotheses of all sentences; letters as above, T steps.
+
+        Raises:
+            CheckpointError: a log-probability was not a number.
+        """
+        limit = limits.cpu().numpy()  # (B,)
+        candidates = self._whole(lambda segment: [choice.candidates for choice in segment.choices], 0)  # (T,B,C)
+        scores = self._whole(lambda segment: [choice.scores for choice in segment.choices], -INFINITY)
+        ended = self._whole(lambda segment: [choice.ended for choice in segment.choices], False)
+        kept = self._whole(lambda segment: [choice.kept for choice in segment.choices], 0)  # (T,B,K)
+        final = self._whole(lambda segment: segment.final, -INFINITY)
+        if np.isnan(scores).any():
+            raise CheckpointError(
+                "the model's log-probabilities are not numbers (NaN): its weights are damaged; use an earlier checkpoint"
+            )
+        n_steps, n_sentences, n_candidates = candidates.shape
+        beam_size = kept.shape[2]
+        sentence = np.arange(n_sentences)[:, None]
+
+        # All hypotheses there are: the ended candidates of all steps, then those cut at the limit.
+        last = np.minimum(limit, n_steps)[:, None] - 1  # (B,1): the last step before the limit
+        cut_at = kept[last, sentence, np.arange(beam_size)]  # (B,K)
+        cut = final[last, sentence, cut_at]
+        cut = np.where((limit[:, None] <= n_steps) & ~ended[last, sentence, cut_at], cut, -INFINITY)
+        whole = np.where(ended, final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
+        order = np.concatenate(
+            [
+                np.argsort(-whole, axis=1, kind="stable")[:, :n_best],
+                np.argsort(-cut, axis=1, kind="stable")[:, :n_best] + whole.shape[1],
+            ],
+            axis=1,
+        )  # (B,2*n): finished ones first, each kind best first
+        score = np.concatenate([whole, cut], axis=1)[sentence, order]
+        finished = order < whole.shape[1]
+        at = np.where(finished, order // n_candidates, last)  # (B,2*n): the step of the last token
+        chosen = np.where(finished, order % n_candidates, 0)
+        chosen[:, n_best:] = np.take_along_axis(cut_at, order[:, n_best:] - whole.shape[1], axis=1)
+
+        # Back from the last step, all hypotheses at once.
+        log_probs = np.zeros((*order.shape, n_steps), scores.dtype)  # (B,2*n,T): summed from the start
+        tokens = np.zeros(log_probs.shape, np.int64)
+        parents = np.zeros(log_probs.shape, np.int64)
+        slot = np.zeros(order.shape, np.int64)
+        for step in reversed(range(n_steps)):
+            here = np.where(step == at, chosen, kept[step, sentence, slot])
+            parent, token = np.divmod(candidates[step, sentence, here], self.n_tokens)
+            slot = np.where(step <= at, parent, 0)
+            tokens[:, :, step], parents[:, :, step] = token, slot
+            log_probs[:, :, step] = scores[step, sentence, here]
+        attention = self._attention(parents) if self._segments[0].attention else None  # (T,B,2*n,S)
+
+        results = []
+        for row in range(n_sentences):
+            hypotheses = []
+            for which in np.flatnonzero(score[row] > -INFINITY)[:n_best]:
+                length = int(at[row, which]) + 1
+                sums = log_probs[row, which, :length]
+                ids = tokens[row, which, :length].tolist()
+                is_finished = bool(finished[row, which])
+                hypotheses.append(
+                    Hypothesis(
+                        ids=ids[:-1] if is_finished else ids,
+                        finished=is_finished,
+                        score=float(score[row, which]),
+                        log_prob=float(sums[-1]),
+                        token_log_probs=np.diff(sums, prepend=0.0).tolist(),
+                        attention=None if attention is None else attention[:length, row, which],
+                    )
+                )
+            results.append(hypotheses)
+        return results
+
+    def _whole(self, pick: Callable[[_Segment], list[Tensor]], fill: float) -> npt.NDArray[Any]:
+        """One kind of tensors `(R,*)` of all steps as `(T,B,*)`, `fill` where a sentence had been dropped."""
+        parts = []
+        for segment in self._segments:
+            if segment.choices:
+                part = torch.stack(pick(segment)).cpu().numpy()  # (t,R,*)
+                full = np.full((part.shape[0], self._n_sentences, part.shape[2]), fill, part.dtype)
+                full[:, segment.sentences.cpu().numpy()] = part
+                parts.append(full)
+        return np.concatenate(parts)
+
+    def _attention(self, parents: Integers) -> npt.NDArray[np.float32]:
+        """The attention rows of the hypotheses that were followed: `(T,B,n,S)` for parents `(B,n,T)`."""
+        rows = []
+        step = 0
+        for segment in self._segments:
+            position = torch.zeros(self._n_sentences, dtype=torch.long, device=segment.sentences.device)
+            position[segment.sentences] = torch.arange(len(segment.sentences), device=position.device)
+            for weights in segment.attention:
+                width = weights.shape[0] // len(segment.sentences)
+                parent = torch.from_numpy(parents[:, :, step]).to(weights.device)  # (B,n)
+                # Past the end of a hypothesis the row is any row: it is cut off.
+                index = (position[:, None] * width + parent).clamp(max=weights.shape[0] - 1)
+                rows.append(weights[index])
+                step += 1
+        attention: npt.NDArray[np.float32] = torch.stack(rows).float().cpu().numpy()
+        return attention

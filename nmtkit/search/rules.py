@@ -1,0 +1,149 @@
+"""What may follow a prefix. Rules set the log-probability of a forbidden continuation to minus infinity.
+
+The log-probabilities of what stays allowed are not renormalised: the score of a hypothesis is the model's own. Every
+rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule that is off costs nothing.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.settings import Field, Settings, model_validator
+
+INFINITY = float("inf")
+
+
+class RuleSettings(Settings):
+    """How long a hypothesis may be, and which words may not follow."""
+
+    min_length: int = Field(default=0, ge=0)
+    """The fewest tokens of a hypothesis, EOS not counted."""
+    max_length: int = Field(default=256, ge=1)
+    """The most tokens of a hypothesis, EOS counted; what has not ended by then is returned as it stands."""
+    max_length_ratio: float = Field(default=2.0, ge=0.0)
+    """A second limit, by the source: this many tokens for each source token ..."""
+    max_length_offset: int = Field(default=30, ge=1)
+    """... and this many more. The lower of the two limits holds."""
+    no_repeat_ngram: int = Field(default=0, ge=0)
+    """No hypothesis holds the same n-gram twice, for n-grams of this many tokens; 0: no such rule."""
+    forbid_unknown: bool = False
+    """Never write the unknown word."""
+
+    @model_validator(mode="after")
+    def _lengths_leave_room(self) -> "RuleSettings":
+        if self.min_length >= self.max_length:
+            raise ValueError(
+                f"min_length {self.min_length} leaves no room below max_length {self.max_length} (which counts the end "
+                "of the sentence): lower min_length or raise max_length"
+            )
+        return self
+
+
+def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None) -> Tensor:
+    """The most tokens, EOS counted, of a hypothesis for each sentence.
+
+    Args:
+        settings: the two limits.
+        src_lengths: source tokens, EOS counted, `(B,)`.
+        prefix: forced prefixes `(B,P)`, padded with PAD, or None. A forced prefix is never cut, nor min_length refused:
+            where a limit leaves no room for them it is raised.
+
+    Returns:
+        `(B,)`, int64, at least 1.
+    """
+    by_source = (src_lengths.float() * settings.max_length_ratio).floor().long() + settings.max_length_offset
+    limits = by_source.clamp(min=settings.min_length + 1, max=settings.max_length)
+    if prefix is not None:
+        limits = torch.maximum(limits, (prefix != PAD).sum(1) + 1)
+    return limits
+
+
+def apply_rules(
+    log_probs: Tensor, settings: RuleSettings, step: int, history: Tensor | None, wanted: Tensor | None
+) -> Tensor:
+    """All rules of the settings, in the one order in which they do not contradict each other.
+
+    PAD and BOS never follow. A forced token overrides every other rule. If no continuation at all is left, EOS is
+    allowed.
+
+    Args:
+        log_probs: `(N,X)`; written into.
+        settings: which rules.
+        step: how many tokens each hypothesis has.
+        history: those tokens `(N,step)`; needed by `no_repeat_ngram` only.
+        wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
+
+    Returns:
+        `log_probs`.
+    """
+    forced = log_probs.gather(1, wanted[:, None]) if wanted is not None else None  # (N,1), before anything is forbidden
+    repeats = settings.no_repeat_ngram and history is not None
+    end = log_probs[:, EOS].clone() if repeats else None
+    forbid(log_probs, PAD)
+    forbid(log_probs, BOS)
+    if settings.forbid_unknown:
+        forbid(log_probs, UNK)
+    if step < settings.min_length:
+        forbid(log_probs, EOS)
+    if end is not None and history is not None:
+        forbid_repeats(log_probs, history, settings.no_repeat_ngram)
+        end_where_stuck(log_probs, end)
+    if wanted is not None and forced is not None:
+        force(log_probs, wanted, forced)
+    return log_probs
+
+
+def forbid(log_probs: Tensor, token: int) -> None:
+    """Forbids one token to all hypotheses; `log_probs` `(N,X)` is written into."""
+    log_probs[:, token] = -INFINITY
+
+
+def forbid_repeats(log_probs: Tensor, history: Tensor, size: int) -> None:
+    """Forbids every token that would complete an n-gram which the hypothesis already holds.
+
+    Args:
+        log_probs: `(N,X)`; written into.
+        history: the tokens so far `(N,t)`.
+        size: tokens in an n-gram, at least 1.
+    """
+    length = history.shape[1]
+    if length < size:
+        return
+    grams = history.unfold(1, size, 1)  # (N,t-size+1,size)
+    tail = history[:, None, length - size + 1 :]  # (N,1,size-1): what the next token would complete
+    again = (grams[:, :, :-1] == tail).all(2)  # (N,t-size+1)
+    # Added, not assigned: a token that ends several n-grams stays forbidden if any of them matches.
+    ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
+    log_probs.scatter_add_(1, grams[:, :, -1], ban)
+
+
+def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:
+    """Allows EOS to hypotheses that may not be continued in any way.
+
+    Args:
+        log_probs: `(N,X)`; written into.
+        end: the model's own log-probability of EOS `(N,)`.
+    """
+    stuck = log_probs.amax(1) == -INFINITY
+    log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
+
+
+def force(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
+    """Leaves the wanted token as the only continuation.
+
+    Args:
+        log_probs: `(N,X)`; written into.
+        wanted: one token per hypothesis `(N,)`; PAD where the hypothesis is free.
+        forced: the model's own log-probability of that token `(N,1)`.
+    """
+    bound = (wanted != PAD)[:, None]  # (N,1)
+    log_probs.masked_fill_(bound, -INFINITY)
+    index = wanted[:, None]
+    log_probs.scatter_(1, index, torch.where(bound, _possible(forced), log_probs.gather(1, index)))
+
+
+def _possible(log_probs: Tensor) -> Tensor:
+    """At least the log of the smallest number: what a rule demands must not die of a probability of zero."""
+    return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))

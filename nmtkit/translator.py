@@ -1,0 +1,302 @@
+"""Text to text for any model: windows of input, order kept, n-best, scores, attention."""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+import torch
+
+from nmtkit import device as devices
+from nmtkit import folder as folders
+from nmtkit.data.batch import collate, in_order_batches
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import EOS
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.heatmap import AttentionPicture, merge_subwords
+from nmtkit.models.base import Seq2Seq
+from nmtkit.search.beam import Hypothesis, SearchConfig, search
+from nmtkit.search.scoring import normalised
+
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+# How many padded source tokens one batch holds unless the caller says otherwise. A CPU is busy with few rows and its
+# caches overflow with many; a GPU wants all it can get.
+BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one source line."""
+
+    text: str
+    score: float
+    """The log-probability after length and coverage penalties; what the search ranks by."""
+    log_prob: float
+    """Sum over the target's tokens and EOS, in nats."""
+    tokens: list[str]
+    """Target pieces, without EOS."""
+    token_log_probs: list[float]
+    """One a token, EOS last."""
+    src_tokens: list[str]
+    """Source pieces, without EOS."""
+    finished: bool = True
+    """False where the search reached its length limit before EOS."""
+    attention: FloatArray | None = None
+    """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
+
+
+EMPTY = Translation("", 0.0, 0.0, [], [], [])
+
+
+class Translator:
+    """A model, its tokenizers and how to search.
+
+    Args:
+        model: in evaluation mode, on its device.
+        tokenizers: of both sides.
+        config: how to search.
+        batch_tokens: padded source tokens in a batch; None takes what suits the device.
+        name: what to call the model in titles.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        tokenizers: TokenizerPair,
+        config: SearchConfig,
+        batch_tokens: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.model = model
+        self.tokenizers = tokenizers
+        self.config = config
+        self.device = next(model.parameters()).device
+        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 4096)
+        self.name = name
+
+    @classmethod
+    def load(
+        cls,
+        run: str | None = None,
+        device: str = "auto",
+        weights: str = "auto",
+        batch_tokens: int | None = None,
+        **search_settings: object,
+    ) -> "Translator":
+        """Opens a trained run.
+
+        Args:
+            run: its folder or its name under `runs/`; None as `nmtkit translate` without `-m`.
+            device: `auto`, `cpu`, `cuda`, `cuda:1`, ...
+            weights: `auto`, `best`, `last`, `average`, or a file.
+            batch_tokens: padded source tokens in a batch.
+            search_settings: keys of the recipe's `search` group that differ, e.g. `beam_size=1`.
+
+        Raises:
+            NmtkitError: no such run, weights, device or setting; the message says what there is.
+        """
+        folder, _ = folders.find(run)
+        return cls.from_folder(folder, device, weights, batch_tokens, search_settings)
+
+    @classmethod
+    def from_folder(
+        cls,
+        folder: folders.RunFolder,
+        device: str = "auto",
+        weights: str = "auto",
+        batch_tokens: int | None = None,
+        search_settings: dict[str, object] | None = None,
+    ) -> "Translator":
+        """As `load`, for a run already found."""
+        place = devices.choose(device)
+        model, tokenizers, recipe = folder.open_model(place, weights)
+        devices.prepare(place, recipe.training.matmul_precision)
+        config = recipe.search.changed(search_settings or {})
+        return cls(model, tokenizers, config, batch_tokens, recipe.name)
+
+    def translate(self, lines: Iterable[str]) -> list[str]:
+        """The best translation of each line; an empty line gives an empty line."""
+        return [best[0].text for best in self.search(list(lines))]
+
+    def stream(self, windows: Iterable[list[str]], n_best: int = 1) -> Iterator[list[Translation]]:
+        """Translates window after window, so that memory does not grow with the input; order is kept."""
+        for window in windows:
+            yield from self.search(window, n_best)
+
+    @torch.inference_mode()
+    def search(self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False) -> list[list[Translation]]:
+        """The `n_best` translations of every line, best first.
+
+        Lines are sorted by length into batches and given back in their own order. An empty line is translated by an empty
+        line, without asking the model.
+        """
+        encoded = [ids if line.strip() else [] for line, ids in zip(lines, self._encode(lines), strict=True)]
+        found: list[list[Translation]] = [[EMPTY] for _ in lines]
+        filled = [number for number, ids in enumerate(encoded) if ids]
+        lengths = np.array([len(encoded[number]) + 1 for number in filled], dtype=np.int64)
+        for members in in_order_batches(lengths, self.batch_tokens):
+            numbers = [filled[member] for member in members]
+            batch = collate([encoded[number] for number in numbers], None).to(self.device)
+            results = search(self.model, batch, self.config, n_best=n_best, need_attention=need_attention)
+            for number, hypotheses in zip(numbers, results, strict=True):
+                found[number] = [self._translation(hypothesis, encoded[number]) for hypothesis in hypotheses]
+        return found
+
+    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.tokenizers.src.encode_many(list(lines))
+
+    def _translation(self, hypothesis: Hypothesis, src_ids: list[int]) -> Translation:
+        ids = [int(token) for token in hypothesis.ids]
+        tokenizer = self.tokenizers.tgt
+        return Translation(
+            text=tokenizer.decode(ids),
+            score=hypothesis.score,
+            log_prob=hypothesis.log_prob,
+            tokens=tokenizer.pieces(ids),
+            token_log_probs=[float(value) for value in hypothesis.token_log_probs],
+            src_tokens=self.tokenizers.src.pieces(src_ids),
+            finished=hypothesis.finished,
+            attention=None if hypothesis.attention is None else hypothesis.attention[:, : len(src_ids) + 1],
+        )
+
+    @torch.inference_mode()
+    def rescore(
+        self, sources: Sequence[str], targets: Sequence[str], need_attention: bool = False
+    ) -> list[Translation]:
+        """What the model says of given translations: the same numbers as a search that had found them.
+
+        Raises:
+            DataError: the sides differ in length, or one side of a pair is empty and the other is not.
+        """
+        if len(sources) != len(targets):
+            raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
+        src = self._encode(sources)
+        return self.rescore_ids(src, self.tokenizers.tgt.encode_many(list(targets)), need_attention)
+
+    @torch.inference_mode()
+    def rescore_ids(
+        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], need_attention: bool = False
+    ) -> list[Translation]:
+        """As `rescore`, for ids without BOS and EOS."""
+        for number, (source, target) in enumerate(zip(src, tgt, strict=True), start=1):
+            if bool(len(source)) != bool(len(target)):
+                side = "target" if len(source) else "source"
+                raise DataError(f"pair {number}: its {side} side is empty; a model cannot score half a pair")
+        found: list[Translation] = [EMPTY for _ in src]
+        filled = [number for number, ids in enumerate(src) if len(ids)]
+        lengths = np.array([max(len(src[n]), len(tgt[n])) + 1 for n in filled], dtype=np.int64)
+        for members in in_order_batches(lengths, self.batch_tokens):
+            numbers = [filled[member] for member in members]
+            batch = collate([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
+            output = self.model(batch, need_attention=need_attention)
+            assert batch.tgt_out is not None
+            chosen = output.log_probs.gather(-1, batch.tgt_out[..., None])[..., 0].float().cpu()  # (B,T)
+            attention = None if output.attention is None else output.attention.float().cpu().numpy()  # (B,T,S)
+            for row, number in enumerate(numbers):
+                length = len(tgt[number]) + 1
+                log_probs = chosen[row, :length].double()
+                weights = None if attention is None else attention[row, :length, : len(src[number]) + 1]
+                ids = [int(token) for token in tgt[number]]
+                log_prob = float(log_probs.sum())
+                found[number] = Translation(
+                    text=self.tokenizers.tgt.decode(ids),
+                    score=normalised(log_prob, length, self.config, weights),
+                    log_prob=log_prob,
+                    tokens=self.tokenizers.tgt.pieces(ids),
+                    token_log_probs=log_probs.tolist(),
+                    src_tokens=self.tokenizers.src.pieces(src[number]),
+                    attention=weights,
+                )
+        return found
+
+    def pictures(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[AttentionPicture]:
+        """The attention of each pair as a picture, subwords merged to words.
+
+        Args:
+            sources: source lines.
+            targets: given translations, one a source; None draws the model's own.
+
+        Raises:
+            NmtkitError: the model has no attention.
+            DataError: a line is empty.
+        """
+        if not self.model.has_attention:
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) has no attention to draw; "
+                "train one that has, e.g. rnnsearch or transformer"
+            )
+        for number, line in enumerate(sources, start=1):
+            if not line.strip():
+                raise DataError(f"source line {number} is empty: there is nothing to draw")
+        if targets is None:
+            drawn = [best[0] for best in self.search(sources, need_attention=True)]
+        else:
+            drawn = self.rescore(sources, targets, need_attention=True)
+        return [self._picture(translation) for translation in drawn]
+
+    def _picture(self, translation: Translation) -> AttentionPicture:
+        assert translation.attention is not None
+        end = self.tokenizers.tgt.vocabulary.tokens[EOS]
+        tgt_tokens = [*translation.tokens, end][: translation.attention.shape[0]]
+        src_words, tgt_words, weights = merge_subwords(
+            [*translation.src_tokens, end], tgt_tokens, translation.attention.astype(np.float64)
+        )
+        return AttentionPicture(src_words, tgt_words, weights, title=self.name, score=translation.score)
+
+
+def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
+    """Cuts a stream of lines into windows to be translated together.
+
+    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into full
+    windows, while somebody who types, or a program that waits for each answer, is answered at once. The first window is
+    smaller, so that first results come early. At most two windows are held in memory.
+    """
+    arrived: queue.Queue[str | None | BaseException] = queue.Queue(maxsize=most)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as fault:
+            arrived.put(fault)
+
+    threading.Thread(target=read, daemon=True).start()
+    limit = min(64, most)
+    window: list[str] = []
+    while True:
+        try:
+            item = arrived.get(timeout=patience if window else None)
+        except queue.Empty:
+            yield window
+            window = []
+            continue
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            break
+        window.append(item)
+        if len(window) >= limit:
+            yield window
+            window, limit = [], most
+    if window:
+        yield window
+
+
+def text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    r"""The lines of a byte stream as text. Only \n (or \r\n) ends a line.
+
+    Raises:
+        DataError: a line is not UTF-8.
+    """
+    for number, line in enumerate(stream, start=1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as fault:
+            raise DataError(
+                f"{name}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); convert it, e.g. with iconv"
+            ) from fault
+        yield text.removesuffix("\n").removesuffix("\r")

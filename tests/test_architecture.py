@@ -1,0 +1,155 @@
+"""The house rules as data: who may import whom, and which library has which door. Read from the source with `ast`."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "nmtkit"
+
+# Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
+FLOORS = {
+    "errors": 1,
+    "heatmap": 1,
+    "registry": 2,
+    "settings": 3,
+    "data": 4,
+    "device": 4,
+    "layers": 4,
+    "metrics": 4,
+    "models": 5,
+    "search": 6,
+    "training": 6,
+    "recipe": 7,
+    "folder": 8,
+    "console": 9,
+    "translator": 9,
+    "run": 10,
+    "cli": 11,
+}
+
+# Library -> the only files that may import it.
+DOORS = {
+    "click": {"cli"},
+    "rich": {"console.py"},
+    "sentencepiece": {"data/tokenizer.py"},
+    "sacrebleu": {"metrics.py"},
+    "rouge_score": {"metrics.py"},
+    "yaml": {"settings.py"},
+    "pydantic": {"settings.py"},
+    "matplotlib": {"heatmap.py"},
+    "safetensors": {"training/checkpoint.py"},
+}
+
+# Imports that do not stand at the top of a file: lazy commands, and heavy libraries in their one door.
+LAZY = {"cli/__init__.py", "heatmap.py", "__init__.py"}
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+ENTRANCES = {"__init__.py", "__main__.py"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(name: str) -> str:
+    return name.split("/")[0].removesuffix(".py")
+
+
+def imports(path: Path, nested: bool) -> list[str]:
+    """Absolute dotted names imported by a file; `nested` includes those inside functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = ast.walk(tree) if nested else iter(tree.body)
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            # `from nmtkit.data import batch` may name a module; `from nmtkit.errors import X` names a thing in one.
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room_of(name_of(path)) for path in FILES if name_of(path) not in ENTRANCES}
+    assert rooms == set(FLOORS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_go_downward(path: Path) -> None:
+    name = name_of(path)
+    if name in ENTRANCES:
+        return
+    room = room_of(name)
+    for module in imports(path, nested=True):
+        parts = module.split(".")
+        if parts[0] != "nmtkit" or len(parts) == 1 or parts[1] not in FLOORS:
+            continue
+        other = parts[1]
+        assert other == room or FLOORS[other] < FLOORS[room], f"{name} (floor {FLOORS[room]}) imports {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_one_door_per_library(path: Path) -> None:
+    name = name_of(path)
+    for module in imports(path, nested=True):
+        library = module.split(".")[0]
+        if library in DOORS:
+            assert name in DOORS[library] or room_of(name) in DOORS[library], f"{name} imports {library}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_stand_at_the_top(path: Path) -> None:
+    if name_of(path) in LAZY:
+        return
+    assert sorted(imports(path, nested=False)) == sorted(
+        module for module in imports(path, nested=True) if module not in type_checking_imports(path)
+    )
+
+
+def type_checking_imports(path: Path) -> set[str]:
+    """Names imported under `if TYPE_CHECKING:` only."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for inner in node.body:
+                if isinstance(inner, ast.ImportFrom):
+                    found |= {f"{inner.module}.{alias.name}" for alias in inner.names}
+                elif isinstance(inner, ast.Import):
+                    found |= {alias.name for alias in inner.names}
+    return found
+
+
+def test_search_and_losses_know_no_concrete_model() -> None:
+    for path in [*sorted((PACKAGE / "search").glob("*.py")), PACKAGE / "training/losses.py"]:
+        for module in imports(path, nested=True):
+            assert not module.startswith("nmtkit.models") or module.startswith("nmtkit.models.base"), (path, module)
+
+
+def test_no_isinstance_on_a_model_and_no_kwargs_in_the_core() -> None:
+    checked = 0
+    for room in ("models", "search", "training"):
+        for path in (PACKAGE / room).glob("*.py"):
+            checked += 1
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    assert node.args.kwarg is None, f"{path.name}: {node.name} takes **{node.args.kwarg.arg}"
+    assert checked >= 10
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_needs_no_torch(arguments: list[str]) -> None:
+    program = (
+        "import sys; from nmtkit.cli import cli\n"
+        f"try: cli.main({arguments!r}, prog_name='nmtkit')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'rich', 'matplotlib', 'pydantic', 'sacrebleu', 'yaml'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nmtkit" in done.stdout

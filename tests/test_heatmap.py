@@ -1,0 +1,321 @@
+import io
+import re
+import stat
+import subprocess
+import sys
+import warnings
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from nmtkit.errors import NmtkitError
+from nmtkit.heatmap import AttentionPicture, PictureWarning, check_path, merge_subwords, save
+
+
+def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
+    weights = np.random.default_rng(0).dirichlet(np.ones(columns) * 0.3, size=rows)
+    src = [f"source{i}" for i in range(columns)]
+    tgt = [f"target{i}" for i in range(rows)]
+    return AttentionPicture(src, tgt, weights, title=title, score=-1.5)
+
+
+def size_of(path: Path) -> tuple[int, int]:
+    with Image.open(path) as image:
+        image.load()  # decodes every pixel, so a damaged file fails here
+        return image.size
+
+
+# Merging, by hand: two target pieces over the four source pieces.
+SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]
+WEIGHTS = np.array([[0.5, 0.25, 0.125, 0.125], [0.0, 0.5, 0.25, 0.25]])
+
+
+def test_source_pieces_of_a_word_are_added():
+    src_words, tgt_words, merged = merge_subwords(SRC_PIECES, ["▁chat", "</s>"], WEIGHTS)
+    assert src_words == ["unseen", "cat", "</s>"]
+    assert tgt_words == ["chat", "</s>"]
+    assert merged.tolist() == [[0.75, 0.125, 0.125], [0.5, 0.25, 0.25]]
+
+
+def test_target_pieces_of_a_word_are_averaged():
+    src_words, tgt_words, merged = merge_subwords(["▁a", "▁b", "▁c", "</s>"], ["▁ch", "at"], WEIGHTS)
+    assert src_words == ["a", "b", "c", "</s>"]
+    assert tgt_words == ["chat"]
+    assert merged.tolist() == [[0.25, 0.375, 0.1875, 0.1875]]
+
+
+def test_both_sides_merge_at_once():
+    _, _, merged = merge_subwords(SRC_PIECES, ["▁ch", "at"], WEIGHTS)
+    assert merged.tolist() == [[0.625, 0.1875, 0.1875]]
+
+
+def test_merged_rows_still_sum_to_one():
+    tgt_pieces = ["▁ein", "e", "▁Katze", "n", "klappe", ".", "</s>"]
+    weights = np.random.default_rng(1).dirichlet(np.ones(4), size=len(tgt_pieces))
+    _, words, merged = merge_subwords(SRC_PIECES, tgt_pieces, weights)
+    assert words == ["eine", "Katzenklappe.", "</s>"]
+    assert merged.shape == (3, 3)
+    np.testing.assert_allclose(merged.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ([], []),
+        (["no", "▁start"], ["no", "start"]),  # the first piece starts a word even without the sign
+        (["▁a", "</s>", "b"], ["a", "</s>", "b"]),
+        (["▁", "cat", "s"], ["cats"]),  # the sign as a piece of its own
+        (["▁", "</s>"], ["▁", "</s>"]),
+        (["▁我", "喜欢", "猫", "。", "</s>"], ["我", "喜欢", "猫。", "</s>"]),  # no spaces: pieces stay words
+        (["▁", "猫", "は", "NLP", "です"], ["猫", "は", "NLP", "です"]),
+        (["▁na", "ï", "ve"], ["naïve"]),
+        (["▁Кош", "ка"], ["Кошка"]),
+        (["▁고양", "이"], ["고양이"]),  # Korean has spaces
+    ],
+)
+def test_word_borders(pieces, words):
+    src_words, tgt_words, merged = merge_subwords(pieces, ["▁x"], np.ones((1, len(pieces))))
+    assert src_words == words
+    assert tgt_words == ["x"]
+    assert merged.shape == (1, len(words))
+
+
+def test_weights_must_fit_the_words():
+    with pytest.raises(AssertionError, match="2 x 3"):
+        AttentionPicture(["a", "b", "c"], ["x", "y"], np.ones((3, 2)))
+
+
+def test_png_grows_with_the_sentence(tmp_path):
+    sizes = []
+    for n in (4, 12, 45):
+        save(picture(n + 5, n), tmp_path / "a.png")
+        sizes.append(size_of(tmp_path / "a.png"))
+    assert sizes == sorted(sizes)
+    assert sizes[0][0] < sizes[1][0] < sizes[2][0]
+    assert sizes[0][1] < sizes[1][1] < sizes[2][1]
+    width, height = sizes[2]
+    assert width > 45 * 0.2 * 150  # at least a fifth of an inch for each word
+    assert height > 50 * 0.2 * 150
+
+
+def test_png_is_darkest_where_the_weight_is_largest(tmp_path):
+    weights = np.array([[0.1, 0.9], [0.7, 0.3]])
+    save(AttentionPicture(["a", "b"], ["x", "y"], weights), tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        pixels = np.asarray(image.convert("L"), dtype=float)
+    # At 150 dots per inch: a border of 45 dots, cells of 63, and a matrix set 60 dots high at least (the colour bar),
+    # which ends... so the cells are found from the dark ones: the darkest is the upper right of four.
+def test_several_pictures_share_a_sheet(tmp_path):
+    save(picture(6, 7), tmp_path / "one.png")
+    save([picture(6, 7)] * 2, tmp_path / "two.png")
+    save([picture(6, 7)] * 12, tmp_path / "many.png")
+    one, two, many = (size_of(tmp_path / f"{name}.png") for name in ("one", "two", "many"))
+    assert two[1] == one[1]
+    assert one[0] < two[0] < many[0] <= 16 * 150
+    assert many[1] > 2 * one[1]  # the sheet goes on below
+
+
+def test_the_sheet_too_large_for_png_is_refused(tmp_path):
+    with pytest.raises(NmtkitError, match=r"cannot be read as PNG; draw fewer sentences, or write \.pdf"):
+        save([picture(50, 50)] * 200, tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
+
+
+def svg_texts(path: Path) -> list[str]:
+    return ["".join(node.itertext()) for node in ET.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_svg_holds_the_words_as_text(tmp_path):
+    words = ["<script>", "a&b", "$x_1$", "chat"]
+    save(AttentionPicture(words, ["le", "la"], np.full((2, 4), 0.25), title="demo", score=-0.5), tmp_path / "a.svg")
+    texts = svg_texts(tmp_path / "a.svg")
+    assert {*words, "le", "la"} <= set(texts)
+    assert any("demo" in text and "-0.50" in text for text in texts)
+    assert "<script>" not in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
+def test_long_words_are_shortened_in_the_middle(tmp_path):
+    word = "Donau" + "dampf" * 10 + "schiff"
+    save(AttentionPicture([word], ["x"], np.ones((1, 1))), tmp_path / "a.svg")
+    (label,) = [text for text in svg_texts(tmp_path / "a.svg") if "…" in text]
+    assert len(label) == 36
+    assert label.startswith("Donaudampf")
+    assert label.endswith("schiff")
+
+
+def test_control_characters_become_visible(tmp_path):
+    words = ["a\x07b", "c\nd", "\ud800"]
+    for name in ("a.svg", "a.html", "a.png", "a.pdf"):
+        save(AttentionPicture(words, ["x"], np.ones((1, 3))), tmp_path / name)
+    assert {"a�b", "c�d", "�"} <= set(svg_texts(tmp_path / "a.svg"))
+    assert "a�b" in (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_pdf_has_a_page_for_each_picture(tmp_path):
+    save([picture(5, 5), picture(3, 4), picture(30, 20)], tmp_path / "a.pdf")
+    content = (tmp_path / "a.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    assert len(re.findall(rb"/Type /Page\b", content)) == 3
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf", "a.html"])
+def test_the_same_picture_gives_the_same_file(tmp_path, name):
+    save(picture(4, 5), tmp_path / name)
+    first = (tmp_path / name).read_bytes()
+    save(picture(4, 5), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == first
+
+
+def test_the_settings_of_matplotlib_stay_as_they_were(tmp_path):
+    with matplotlib.rc_context({"svg.fonttype": "path", "savefig.bbox": "tight", "text.usetex": True}):
+        before = dict(matplotlib.rcParams)
+        save(picture(4, 5), tmp_path / "a.svg")
+        assert dict(matplotlib.rcParams) == before
+    assert "matplotlib.pyplot" not in subprocess.run(
+        [sys.executable, "-c", PROBE, str(tmp_path / "b.png")], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+PROBE = """
+import sys
+import numpy as np
+import nmtkit.heatmap
+print("early", *[name for name in sys.modules if name.startswith("matplotlib")])
+nmtkit.heatmap.save(nmtkit.heatmap.AttentionPicture(["a"], ["b"], np.ones((1, 1))), sys.argv[1])
+print(*sys.modules, sep="\\n")
+"""
+
+
+def test_matplotlib_is_loaded_on_use_only(tmp_path):
+    lines = subprocess.run(
+        [sys.executable, "-c", PROBE, str(tmp_path / "b.png")], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert lines[0] == "early"
+    assert "matplotlib" in lines[1:]
+
+
+UNASSIGNED = chr(0x0378)  # no script has it, so no font does
+
+
+def test_letters_without_a_glyph_are_named(tmp_path):
+    odd = AttentionPicture([f"a{UNASSIGNED}"], ["b"], np.ones((1, 1)))
+    for name in ("a.png", "a.pdf"):
+        with pytest.warns(PictureWarning, match=r"no installed font has a glyph for: . \(U\+0378\)"):
+            save(odd, tmp_path / name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(odd, tmp_path / "a.svg")  # set with the viewer's fonts
+        save(odd, tmp_path / "a.html")
+        save(picture(3, 3), tmp_path / "a.png")
+
+
+class Page(HTMLParser):
+    """Reads a page into its tags, and the words and weights of its sentences."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.tags)
+
+
+def page(tmp_path: Path, *pictures: AttentionPicture) -> tuple[str, Page]:
+    save(pictures, tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def test_html_escapes_everything(tmp_path):
+    evil = '"><script>alert(1)</script>'
+    text, parsed = page(tmp_path, AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil))
+    assert "<script>alert" not in text
+    assert parsed.count("script") == 1
+    assert parsed.texts.count(evil) == 3  # heading, line of words, column
+    assert {"&amp;", "</td>", "'"} <= set(parsed.texts)
+
+
+def test_html_stands_alone(tmp_path):
+    text, parsed = page(tmp_path, picture(4, 5))
+    assert not re.search(r"https?://|@import|url\(", text)
+    for _, attributes in parsed.tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "data:,") == "data:,"
+    assert "default-src 'none'" in text
+
+
+def test_html_shows_every_sentence(tmp_path):
+    first = picture(2, 3, "first")
+    second = AttentionPicture(["c", "d"], ["y"], np.array([[0.25, 0.75]]), title="second", gold=[(1, 0)])
+    text, parsed = page(tmp_path, first, second)
+    assert parsed.count("section") == 2
+    assert parsed.count("tr") == (1 + 2) + (1 + 1)
+    assert parsed.count("td") == (1 + 2 * 3) + (1 + 2)  # the corner and the cells
+    cells = [attributes for tag, attributes in parsed.tags if tag == "td"][-2:]
+    assert cells[0] == {"style": "--w:0.333"}  # a third of the largest weight
+    assert cells[1] == {"class": "strong gold", "style": "--w:1.000"}
+    assert {"0.25", "0.75"} <= set(parsed.texts)
+    assert "first  (log-probability -1.50)" in parsed.texts
+    assert "known alignment" in text
+    assert sum(attributes.get("tabindex") == "0" for _, attributes in parsed.tags) == 3 + 2 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a.gif", r"'\.gif' is not a picture format; let the name end in \.png, \.svg, \.pdf, \.html"),
+        ("a", "no suffix"),
+        ("missing/a.png", "folder .*missing does not exist"),
+    ],
+)
+def test_bad_paths_are_refused_before_the_work(tmp_path, name, message):
+    with pytest.raises(NmtkitError, match=message):
+        check_path(tmp_path / name)
+    with pytest.raises(NmtkitError, match=message):
+        save(picture(2, 2), tmp_path / name)
+
+
+def test_suffix_in_capitals(tmp_path):
+    save(picture(2, 2), tmp_path / "A.PNG")
+    assert size_of(tmp_path / "A.PNG")[0] > 100
+
+
+def test_an_unwritable_path_is_told(tmp_path):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(NmtkitError, match=r"a\.png: cannot be written \(.*\); choose a place you may write to"):
+        save(picture(2, 2), tmp_path / "a.png")
+    assert stat.S_ISDIR((tmp_path / "a.png").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("pictures", "message"),
+    [
+        ([], "no sentences"),
+        ([picture(2, 2), AttentionPicture(["a"], [], np.ones((0, 1)))], "sentence 2 has no words"),
+        (AttentionPicture(["a"], ["b"], np.array([[np.nan]])), "not finite"),
+        (AttentionPicture(["a"], ["b"], np.ones((1, 1)), gold=[(0, 1)]), "alignment 0-1 outside its 1 source and 1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_pictures_that_cannot_be_drawn(tmp_path, pictures, message, name):
+    with pytest.raises(NmtkitError, match=message):
+        save(pictures, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_attention_without_any_weight(tmp_path):
+    save(AttentionPicture(["a"], ["b"], np.zeros((1, 1))), tmp_path / "a.png")
+    assert io.BytesIO((tmp_path / "a.png").read_bytes()).read(4) == b"\x89PNG"
