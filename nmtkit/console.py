@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -190,7 +190,7 @@ def _legend(words: Sequence[str], width: int) -> list[Text]:
             lines.append(line)
             line = ""
         line = f"{line}  {entry}" if line else entry
-    return [Text(piece) for line in [*lines, line] for piece in chop_cells(line, width)]
+    return [Text(piece) for line in [*lines, line] for piece in _cut(line, width)]
 
 
 def _scale(largest: float, coloured: bool) -> Text:
@@ -206,8 +206,18 @@ def _scale(largest: float, coloured: bool) -> Text:
 def _fit(word: str, width: int) -> str:
     """The word set to the right in `width` cells; one that is too long ends in "…"."""
     if cell_len(word) > width:
-        word = chop_cells(word, width - 1)[0] + "…"
+        word = _cut(word, width - 1)[0] + "…"
     return " " * (width - cell_len(word)) + _then_left_to_right(word)
+
+
+def _cut(text: str, width: int) -> list[str]:
+    """The text in pieces that fill at most `width` cells each."""
+    pieces = [""]
+    for letter in text:
+        if cell_len(pieces[-1] + letter) > width:
+            pieces.append("")
+        pieces[-1] += letter
+    return pieces
 
 
 def _then_left_to_right(word: str) -> str:
@@ -288,30 +298,22 @@ class TrainingDisplay(_Display):
     Use it as a context manager, or call `close` at the end, so that the cursor and the last line are right.
     """
 
-    def __init__(
-        self,
-        total_updates: int,
-        first_update: int = 0,
-        stream: TextIO | None = None,
-        seconds_between_lines: float = 10.0,
-    ) -> None:
-        """Starts the clock.
+    def __init__(self, total_updates: int, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet.
 
         Args:
             total_updates: Optimizer steps at which training ends.
-            first_update: Steps done before, when training is resumed; the time left is reckoned from there.
             stream: Where to write; stderr if not given.
             seconds_between_lines: How often to write a line where there is no terminal.
         """
         super().__init__(stream)
         self._total = total_updates
-        self._first = first_update
         self._seconds_between_lines = seconds_between_lines
-        self._started = time.monotonic()
-        self._update = first_update
+        self._first: tuple[int, float] | None = None  # the first update shown, and when
+        self._update = 0
         self._metrics: Mapping[str, float] = {}
         self._written = -1
-        self._written_at = self._started - seconds_between_lines
+        self._written_at = time.monotonic() - seconds_between_lines
 
     def update(self, update: int, metrics: Mapping[str, float]) -> None:
         """Shows that `update` optimizer steps are done, and their metrics.
@@ -322,6 +324,7 @@ class TrainingDisplay(_Display):
                 any others are shown after them by name.
         """
         self._update, self._metrics = update, metrics
+        self._first = self._first or (update, time.monotonic())
         if self._is_terminal:
             if self._is_due:
                 self._draw(self._content())
@@ -357,11 +360,11 @@ class TrainingDisplay(_Display):
         return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in METRICS]
 
     def _time_left(self) -> str:
-        done = self._update - self._first
-        if done <= 0:
+        """Reckoned from the first update shown, so that it is right for a resumed training too."""
+        if self._first is None or self._update <= self._first[0]:
             return "?"
-        elapsed = time.monotonic() - self._started
-        return _clock(elapsed / done * max(self._total - self._update, 0))
+        first, then = self._first
+        return _clock((time.monotonic() - then) / (self._update - first) * max(self._total - self._update, 0))
 
     def close(self) -> None:
         """Shows the last update, if it was not shown, and ends the display."""

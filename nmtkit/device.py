@@ -47,7 +47,7 @@ def describe(device: torch.device) -> str:
 
 
 def bf16_pays(device: torch.device) -> bool:
-    """Whether bfloat16 products are done by the hardware: CUDA since Ampere; CPUs with AVX-512 BF16, AMX or ARM's BF16."""
+    """Whether the hardware does bfloat16 products: CUDA since Ampere; CPUs with AVX-512 BF16, AMX or ARM's BF16."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device.type == "cpu":
@@ -63,8 +63,8 @@ def bf16_pays(device: torch.device) -> bool:
 def keep_memory_in_heap() -> bool:
     """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
 
-    A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a page
-    fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
+    A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a
+    page fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
     """
     if not sys.platform.startswith("linux"):
         return False

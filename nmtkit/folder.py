@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from nmtkit.errors import CheckpointError, NmtkitError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.training import checkpoint
+from nmtkit.training.checkpoint import Checkpoints
 
 RUNS = Path("runs")
 MODEL_VARIABLE = "NMTKIT_MODEL"
@@ -75,9 +76,28 @@ class RunFolder:
         """Where the demo puts its pictures."""
         return self.path / "pictures"
 
+    @property
+    def test_output(self) -> Path:
+        """The translations of the recipe's test set, one a line."""
+        return self.path / "test.out"
+
+    @property
+    def test_scores(self) -> Path:
+        """Their scores."""
+        return self.path / "test.json"
+
     def exists(self) -> bool:
-        """Whether a run has begun here."""
+        """Whether this is the folder of a run."""
         return self.recipe.is_file()
+
+    def begun(self) -> bool:
+        """Whether training has begun here."""
+        return self.exists() and self.checkpoints.exists()
+
+    def parts_of_training(self) -> list[Path]:
+        """All that training wrote here, and that a new training replaces."""
+        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result]
+        return [part for part in [*parts, self.test_output, self.test_scores, self.pictures] if part.exists()]
 
     def load_recipe(self) -> Recipe:
         """The recipe of the run.
@@ -106,12 +126,15 @@ class RunFolder:
         """The weights' file.
 
         Args:
-            which: `best`, `last`, `average`, `auto` (the average if one was made, else the best, else the last), or a file.
+            which: `best`, `last`, `average`, or a file; `auto` is the average if one was made, else the best, else the
+                last.
 
         Raises:
             CheckpointError: the run has no such weights.
         """
-        best, last = checkpoint.best_weights(self.checkpoints), checkpoint.last_weights(self.checkpoints)
+        checkpoints = Checkpoints(self.checkpoints)
+        best = next(iter(checkpoints.best()), None)
+        last = checkpoints.last if checkpoints.last.is_file() else None
         average = self.average if self.average.is_file() else None
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
         found = named[which] if which in named else Path(which)
@@ -140,7 +163,8 @@ def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
     """The run to use, and in words why that one.
 
     Args:
-        model: a run's folder, or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+        runs: the folder of all runs.
 
     Raises:
         CheckpointError: there is none.
@@ -156,7 +180,8 @@ def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     if not finished:
         raise CheckpointError(
-            f"no finished run under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, or train one (`nmtkit train demo`)"
+            f"no finished run under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            "or train one (`nmtkit train demo`)"
         )
     newest = max(finished, key=lambda run: run.result.stat().st_mtime)
     return newest, f"the newest finished run under {runs}/"
@@ -188,6 +213,11 @@ def append_json_line(path: Path, data: dict[str, Any]) -> None:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
 
-def cut_json_lines(path: Path, keep: Iterable[str]) -> None:
-    """Replaces the file's lines; used when a resumed run takes back what it had logged past its checkpoint."""
-    write_text(path, "".join(line + "\n" for line in keep))
+def cut_json_lines(path: Path, after_update: int) -> None:
+    """Takes back what was logged past an update, and a last line cut short: a resumed run writes them again."""
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            if json.loads(line)["update"] <= after_update:
+                kept.append(line)
+    write_text(path, "".join(line + "\n" for line in kept))

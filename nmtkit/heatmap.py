@@ -13,7 +13,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,8 +106,7 @@ def _word_starts(pieces: Sequence[str]) -> list[int]:
 
 
 def _words(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
-    ends = [*starts[1:], len(pieces)]
-    return [_join(pieces[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [_join(pieces[start:end]) for start, end in zip(starts, [*starts[1:], len(pieces)], strict=False)]
 
 
 def _starts_word(before: str, piece: str) -> bool:
@@ -226,6 +225,15 @@ class _Panel:
     height: float
 
 
+@dataclass(frozen=True)
+class _Sheet:
+    """Panels with the places of their upper left corners, in inches from the sheet's own."""
+
+    places: list[tuple[_Panel, float, float]]
+    width: float
+    height: float
+
+
 def _image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path) -> bytes:
     import matplotlib
 
@@ -252,12 +260,13 @@ def _image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path) 
             panels = [_panel(picture, fonts) for picture in pictures]
             if suffix == ".pdf":
                 return _pdf(panels, path)
-            figure, width, height = _sheet(panels)
+            sheet = _sheet(panels)
             buffer = io.BytesIO()
             if suffix == ".svg":
-                figure.savefig(buffer, format="svg", metadata={"Date": None})
+                _figure(sheet).savefig(buffer, format="svg", metadata={"Date": None})
             else:
-                figure.savefig(buffer, format="png", dpi=_dpi(width, height, path))
+                dpi = _dpi(sheet, path)
+                _figure(sheet).savefig(buffer, format="png", dpi=dpi)
             return buffer.getvalue()
 
 
@@ -267,15 +276,16 @@ def _pdf(panels: Sequence[_Panel], path: str | Path) -> bytes:
     buffer = io.BytesIO()
     with PdfPages(buffer, metadata={"CreationDate": None}) as pages:
         for panel in panels:
-            figure, width, height = _sheet([panel])
-            if max(width, height) > LONGEST_SIDE_PDF:
+            sheet = _sheet([panel])
+            if max(sheet.width, sheet.height) > LONGEST_SIDE_PDF:
                 raise NmtkitError(f"{path}: a sentence is too long for a page of PDF; write .html instead")
-            figure.savefig(pages, format="pdf")
+            _figure(sheet).savefig(pages, format="pdf")
     return buffer.getvalue()
 
 
-def _dpi(width: float, height: float, path: str | Path) -> float:
-    """The finest resolution, up to 150 dots per inch, that keeps a sheet of these inches at a bearable size."""
+def _dpi(sheet: _Sheet, path: str | Path) -> float:
+    """The finest resolution, up to 150 dots per inch, that keeps a sheet at a bearable size."""
+    width, height = sheet.width, sheet.height
     dpi = min(BEST_DPI, math.sqrt(MOST_PIXELS / (width * height)), LONGEST_SIDE_PIXELS / max(width, height))
     if dpi < LEAST_DPI:
         raise NmtkitError(
@@ -324,10 +334,8 @@ def _panel(picture: AttentionPicture, fonts: list[str]) -> _Panel:
     )
 
 
-def _sheet(panels: Sequence[_Panel]) -> tuple[Figure, float, float]:
-    """Lays panels out from left to right in shelves, and draws them. Returns the figure, its width and its height."""
-    from matplotlib.figure import Figure
-
+def _sheet(panels: Sequence[_Panel]) -> _Sheet:
+    """Lays panels out from left to right in shelves."""
     widest = max(SHEET_WIDTH, max(panel.width for panel in panels) + 2 * GAP)
     places: list[tuple[_Panel, float, float]] = []
     x, y, shelf, width = GAP, GAP, 0.0, 0.0
@@ -337,11 +345,16 @@ def _sheet(panels: Sequence[_Panel]) -> tuple[Figure, float, float]:
         places.append((panel, x, y))
         x += panel.width + 2 * GAP
         width, shelf = max(width, x - GAP), max(shelf, panel.height)
-    height = y + shelf + GAP
-    figure = Figure(figsize=(width, height), facecolor="white")
-    for panel, x, y in places:
-        _draw(figure, panel, x / width, 1 - y / height, width, height)
-    return figure, width, height
+    return _Sheet(places, width, height=y + shelf + GAP)
+
+
+def _figure(sheet: _Sheet) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(sheet.width, sheet.height), facecolor="white")
+    for panel, x, y in sheet.places:
+        _draw(figure, panel, x / sheet.width, 1 - y / sheet.height, sheet.width, sheet.height)
+    return figure
 
 
 def _draw(figure: Figure, panel: _Panel, x: float, y: float, width: float, height: float) -> None:
@@ -424,17 +437,18 @@ def _shorten(word: str) -> str:
 
 def _measure(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> list[tuple[float, float]]:
     """Width and height of each label in inches."""
+    return [_size(label, tuple(fonts), font_size) for label in labels]
+
+
+@lru_cache(maxsize=10_000)  # words come back, and measuring one takes half a millisecond
+def _size(label: str, fonts: tuple[str, ...], font_size: float) -> tuple[float, float]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(dpi=72)
     FigureCanvasAgg(figure)  # a figure measures text with its canvas
-    sizes = []
-    for label in labels:
-        text = figure.text(0, 0, label, fontfamily=list(fonts), fontsize=font_size, parse_math=False)
-        extent = text.get_window_extent()
-        sizes.append((extent.width / 72, extent.height / 72))
-    return sizes
+    extent = figure.text(0, 0, label, fontfamily=fonts, fontsize=font_size, parse_math=False).get_window_extent()
+    return extent.width / 72, extent.height / 72
 
 
 # --------------------------------------------------------------------------------------------------------------- fonts
@@ -538,7 +552,7 @@ p { margin: .25rem 0; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: .75rem; padding: 1rem 1.25rem;
   margin: 1rem 0; }
 .words { font-size: 1.1rem; line-height: 1.9; }
-.words span { padding: .15rem .2rem; border-radius: .3rem; cursor: default; unicode-bidi: isolate; }
+.words span { padding: .15rem .2rem; border-radius: .3rem; cursor: default; }
 .words b { display: inline-block; width: 4rem; color: var(--faint); font-size: .8rem; font-weight: normal; }
 .hint { min-height: 1.5em; color: var(--faint); font-size: .875rem; }
 .scroll { overflow: auto; max-height: 85vh; }
@@ -677,8 +691,15 @@ def _section(number: int, picture: AttentionPicture) -> str:
 
 
 def _line(name: str, side: str, words: Sequence[str]) -> str:
-    spans = " ".join(f'<span tabindex="0">{_text(word)}</span>' for word in words)
-    return f'<p class="words {side}"><b>{name}</b><bdi dir="auto">{spans}</bdi></p>'
+    spans = " ".join(f'<span tabindex="0" dir="auto">{_text(word)}</span>' for word in words)
+    return f'<p class="words {side}"><b>{name}</b><bdi dir="{_direction(words)}">{spans}</bdi></p>'
+
+
+def _direction(words: Sequence[str]) -> str:
+    """Which way the line runs, told by its first letter that has a direction."""
+    kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
+    first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
+    return "ltr" if first == "L" else "rtl"
 
 
 def _column_head(word: str) -> str:

@@ -59,7 +59,7 @@ class Recipe(Settings):
     """The model; `kind` chooses, the other keys are that model's own."""
     batch: BatchConfig = BatchConfig()
     """How sentences are put together for training."""
-    training: TrainingConfig = TrainingConfig()
+    training: TrainingConfig
     """How the model is trained."""
     search: SearchConfig = SearchConfig()
     """How translations are searched for."""
@@ -109,7 +109,9 @@ def _merge(
     for key, value in extra.items():
         here = (*path, key)
         old = base.get(key)
-        fresh = isinstance(value, dict) and isinstance(old, dict) and value.get("kind", old.get("kind")) != old.get("kind")
+        fresh = (
+            isinstance(value, dict) and isinstance(old, dict) and value.get("kind", old.get("kind")) != old.get("kind")
+        )
         if isinstance(value, dict) and isinstance(old, dict) and not fresh:
             _merge(old, base_places, value, extra_places, here)
         else:

@@ -37,6 +37,14 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
 
+    def changed(self: "S", values: Mapping[str, Any]) -> "S":
+        """The same settings with some values replaced; checked like a recipe.
+
+        Raises:
+            RecipeError: a key or a value is not valid.
+        """
+        return parse(type(self), {**self.model_dump(), **values}, "option")
+
 
 S = TypeVar("S", bound=Settings)
 

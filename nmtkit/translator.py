@@ -18,7 +18,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.heatmap import AttentionPicture, merge_subwords
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
-from nmtkit.search.scoring import normalised
+from nmtkit.search.scoring import coverage_penalty, length_penalty
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -121,17 +121,12 @@ class Translator:
         """The best translation of each line; an empty line gives an empty line."""
         return [best[0].text for best in self.search(list(lines))]
 
-    def stream(self, windows: Iterable[list[str]], n_best: int = 1) -> Iterator[list[Translation]]:
-        """Translates window after window, so that memory does not grow with the input; order is kept."""
-        for window in windows:
-            yield from self.search(window, n_best)
-
     @torch.inference_mode()
     def search(self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
-        Lines are sorted by length into batches and given back in their own order. An empty line is translated by an empty
-        line, without asking the model.
+        Lines are sorted by length into batches and given back in their own order. An empty line is translated by an
+        empty line, without asking the model.
         """
         encoded = [ids if line.strip() else [] for line, ids in zip(lines, self._encode(lines), strict=True)]
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
@@ -185,13 +180,14 @@ class Translator:
             if bool(len(source)) != bool(len(target)):
                 side = "target" if len(source) else "source"
                 raise DataError(f"pair {number}: its {side} side is empty; a model cannot score half a pair")
+        attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
         filled = [number for number, ids in enumerate(src) if len(ids)]
         lengths = np.array([max(len(src[n]), len(tgt[n])) + 1 for n in filled], dtype=np.int64)
         for members in in_order_batches(lengths, self.batch_tokens):
             numbers = [filled[member] for member in members]
             batch = collate([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
-            output = self.model(batch, need_attention=need_attention)
+            output = self.model(batch, need_attention=attend)
             assert batch.tgt_out is not None
             chosen = output.log_probs.gather(-1, batch.tgt_out[..., None])[..., 0].float().cpu()  # (B,T)
             attention = None if output.attention is None else output.attention.float().cpu().numpy()  # (B,T,S)
@@ -203,7 +199,7 @@ class Translator:
                 log_prob = float(log_probs.sum())
                 found[number] = Translation(
                     text=self.tokenizers.tgt.decode(ids),
-                    score=normalised(log_prob, length, self.config, weights),
+                    score=self._score(log_prob, length, weights),
                     log_prob=log_prob,
                     tokens=self.tokenizers.tgt.pieces(ids),
                     token_log_probs=log_probs.tolist(),
@@ -211,6 +207,16 @@ class Translator:
                     attention=weights,
                 )
         return found
+
+    def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
+        """What the search would have ranked it by; `length` counts EOS."""
+        config = self.config
+        divisor = length_penalty(config.length_penalty, torch.tensor(length), config.alpha)
+        score = log_prob / float(divisor)
+        if config.coverage_penalty and attention is not None:
+            coverage = torch.from_numpy(attention).sum(0)
+            score += float(coverage_penalty(coverage, torch.ones_like(coverage).bool(), config.coverage_penalty))
+        return score
 
     def pictures(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[AttentionPicture]:
         """The attention of each pair as a picture, subwords merged to words.
@@ -250,11 +256,11 @@ class Translator:
 def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
     """Cuts a stream of lines into windows to be translated together.
 
-    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into full
-    windows, while somebody who types, or a program that waits for each answer, is answered at once. The first window is
-    smaller, so that first results come early. At most two windows are held in memory.
+    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into
+    full windows, while somebody who types, or a program that waits for each answer, is answered at once. The first
+    window is smaller, so that first results come early. At most two windows are held in memory.
     """
-    arrived: queue.Queue[str | None | BaseException] = queue.Queue(maxsize=most)
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:
         try:

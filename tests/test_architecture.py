@@ -13,7 +13,7 @@ PACKAGE = ROOT / "nmtkit"
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
     "errors": 1,
-    "heatmap": 1,
+    "heatmap": 2,
     "registry": 2,
     "settings": 3,
     "data": 4,

@@ -103,13 +103,24 @@ def test_png_grows_with_the_sentence(tmp_path):
     assert height > 50 * 0.2 * 150
 
 
-def test_png_is_darkest_where_the_weight_is_largest(tmp_path):
-    weights = np.array([[0.1, 0.9], [0.7, 0.3]])
-    save(AttentionPicture(["a", "b"], ["x", "y"], weights), tmp_path / "a.png")
-    with Image.open(tmp_path / "a.png") as image:
-        pixels = np.asarray(image.convert("L"), dtype=float)
-    # At 150 dots per inch: a border of 45 dots, cells of 63, and a matrix set 60 dots high at least (the colour bar),
-    # which ends... so the cells are found from the dark ones: the darkest is the upper right of four.
+def grey(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("L"), dtype=float)
+
+
+def test_png_is_dark_where_the_weight_is(tmp_path):
+    places = [(1, 3), (3, 0)]
+    for number, place in enumerate(places):
+        weights = np.zeros((5, 5))
+        weights[place] = 1.0
+        save(AttentionPicture(list("abcde"), list("vwxyz"), weights), tmp_path / f"{number}.png")
+    difference = grey(tmp_path / "0.png") - grey(tmp_path / "1.png")
+    first, second = np.argwhere(difference < -100), np.argwhere(difference > 100)
+    # From row 1 and column 3 to row 3 and column 0, in cells of 0.42 inches at 150 dots an inch.
+    np.testing.assert_allclose(second.mean(axis=0) - first.mean(axis=0), [2 * 63, -3 * 63], atol=1.0)
+    assert len(first) == pytest.approx(63 * 63, rel=0.1)
+
+
 def test_several_pictures_share_a_sheet(tmp_path):
     save(picture(6, 7), tmp_path / "one.png")
     save([picture(6, 7)] * 2, tmp_path / "two.png")
@@ -176,9 +187,12 @@ def test_the_settings_of_matplotlib_stay_as_they_were(tmp_path):
         before = dict(matplotlib.rcParams)
         save(picture(4, 5), tmp_path / "a.svg")
         assert dict(matplotlib.rcParams) == before
-    assert "matplotlib.pyplot" not in subprocess.run(
-        [sys.executable, "-c", PROBE, str(tmp_path / "b.png")], capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    assert (
+        "matplotlib.pyplot"
+        not in subprocess.run(
+            [sys.executable, "-c", PROBE, str(tmp_path / "b.png")], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    )
 
 
 PROBE = """
@@ -271,6 +285,11 @@ def test_html_shows_every_sentence(tmp_path):
     assert "first  (log-probability -1.50)" in parsed.texts
     assert "known alignment" in text
     assert sum(attributes.get("tabindex") == "0" for _, attributes in parsed.tags) == 3 + 2 + 2 + 1
+
+
+def test_html_lines_run_in_the_direction_of_their_script(tmp_path):
+    _, parsed = page(tmp_path, AttentionPicture(["أحب", "</s>"], [".", "cats"], np.full((2, 2), 0.5)))
+    assert [attributes["dir"] for tag, attributes in parsed.tags if tag == "bdi"] == ["rtl", "ltr"]
 
 
 @pytest.mark.parametrize(

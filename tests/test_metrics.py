@@ -281,8 +281,13 @@ def test_rouge_bootstrap_approaches_the_exact_distribution() -> None:
     cell = metrics.compare(systems, [refs], ["rouge1"], n_samples=4000)[1][0]
     assert cell.p_value == pytest.approx(exact, abs=0.03)
     assert cell.mean == pytest.approx(62.5, abs=1.5)
-    low, high = np.quantile(new[draws].mean(axis=1), [0.025, 0.975])
-    assert cell.interval == pytest.approx((high - low) / 2, abs=7)
+
+
+def test_rouge_interval_is_that_of_the_normal_distribution() -> None:
+    # 400 examples, half of them right: the standard error is 100 * sqrt(1/2 * 1/2 / 400) = 2.5 points.
+    hyps = ["a", "b"] * 200
+    cell = metrics.compare([("one", hyps)], [["a"] * 400], ["rouge1"], n_samples=2000)[0][0]
+    assert cell.interval == pytest.approx(1.96 * 2.5, abs=0.3)
 
 
 def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

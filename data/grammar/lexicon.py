@@ -40,7 +40,7 @@ thing: key clé f; bag sac m; box boîte f; photo photo f; gift cadeau m; flower
 thing: umbrella parapluie m; pen stylo m; computer ordinateur m; phone téléphone m; watch montre f; painting tableau m
 thing: cup tasse f; plate assiette f; knife/knives couteau m; lamp lampe f; toy jouet m; ball balle f; ticket billet m
 thing: guitar guitare f; piano piano m; suitcase valise f; map carte f; mirror miroir m; tool outil m; clock horloge f
-thing: doll poupée f; spoon cuillère f; pencil crayon m; rope corde f; television télévision f; candle bougie f
+thing: doll poupée f; stone pierre f; spoon cuillère f; pencil crayon m; rope corde f; television télévision f; candle bougie f
 clothes: shirt chemise f; dress robe f; hat chapeau m; coat manteau m; shoe chaussure f; jacket veste f; skirt jupe f
 clothes: scarf/scarves écharpe f; glove gant m; tie cravate f; sweater pull m; ring bague f; sock chaussette f
 vehicle: car voiture f; bike vélo m; bus bus m; train train m; boat bateau m; plane avion m; truck camion m
@@ -59,11 +59,11 @@ outdoors: garden jardin m; street rue f; park parc m; forest forêt f; village v
 outdoors: mountain montagne f
 sight: tree arbre m; river rivière f; lake lac m; bridge pont m; island île f; beach plage f; sea mer f; tower tour f
 sight: market marché m; road route f
-thought: question question f; problem problème m; idea idée f; answer réponse f; reason raison f; word mot m
+thought: question question f; problem problème m; idea idée f; solution solution f; answer réponse f; reason raison f; word mot m
 thought: decision décision f; mistake erreur f; rule règle f; lesson leçon f; language langue f; project projet m
-event: song chanson f; film film m; game jeu m; party fête f; meal repas m; trip voyage m; meeting réunion f
+event: song chanson f; film film m; game jeu m; party fête f; war guerre f; meal repas m; trip voyage m; meeting réunion f
 event: exam examen m; concert concert m
-secret: secret secret m; truth/- vérité f; price prix m; name nom m; address adresse f; noise bruit m; colour couleur f
+secret: secret secret m; name nom m; address adresse f; colour couleur f; price prix m; noise bruit m
 time: day jour m; week semaine f; month mois m; year an m; hour heure f; minute minute f; night nuit f
 """
 
@@ -73,7 +73,7 @@ _ADJECTIVES = """
 before any: small/+ petit; big/+ grand; new/+ nouveau/nouvelle; old/+ vieux/vieille; beautiful beau/belle; pretty/+ joli
 before any: bad mauvais; good/better bon
 before person: young/+ jeune; tall/+ grand
-before thing: long/+ long/longue; fat/+ gros/grosse
+before animal: fat/+ gros/grosse
 after person: happy/+ heureux; rich/+ riche; tired fatigué; sick malade; sad/+ triste; intelligent intelligent
 after person: poor/+ pauvre; famous célèbre; strong/+ fort; honest honnête; kind/+ gentil/gentille; proud/+ fier
 after person: polite poli; lazy/+ paresseux; curious curieux; jealous jaloux/jalouse; brave/+ courageux; calm calme
@@ -86,6 +86,7 @@ after colour: pink rose
 after thing: expensive cher; heavy/+ lourd; clean/+ propre; dirty/+ sale; empty vide; light/+ léger/légère
 after thing: modern moderne; broken cassé; useful utile; round rond; square carré; solid solide
 after thing: ancient ancien; rare rare
+after book: long/+ long/longue
 after place: quiet/+ tranquille; modern moderne; ancient ancien; dangerous dangereux; noisy/+ bruyant; empty vide
 after place: clean/+ propre; dark/+ sombre; comfortable confortable
 after food: delicious délicieux; cold/+ froid; hot/+ chaud; fresh/+ frais/fraîche; ripe mûr; sweet/+ sucré
@@ -95,10 +96,10 @@ after animal: wild/+ sauvage; dangerous dangereux; hungry affamé; gentle doux/d
 """
 
 # `english/past/participle tail | french tail | frame | subjects | objects | flags`. English tail: a particle or
-# preposition. French tail: a noun of the idiom. Frames: none; direct, à, de: how the French object follows; place:
-# a place follows; inf, à-inf, de-inf: an infinitive follows; adjective; that. Subjects and objects are kinds of nouns.
+# preposition. French tail: a noun of the idiom. Objects: kinds of nouns or single English nouns. Frames: none; direct, à, de: how the French object follows; place:
+# a place follows; inf, à-inf, de-inf: an infinitive follows; adjective; that.
 # Flags: state (English past = imparfait, no -ing), lasting (may be in progress), generic (liking: objects take le),
-# passive (may be used in the passive).
+# passive (may be used in the passive), modal (can, must: no do, no to), would (would like), full (no clitic for à).
 _VERBS = """
 sleep/slept | dormir | none | person animal | | lasting
 work | travailler | none | person | | lasting
@@ -136,78 +137,78 @@ be sleepy | avoir sommeil | none | person | | state
 be right | avoir raison | none | person | | state
 be wrong | avoir tort | none | person | | state
 be in a hurry | être pressé | none | | | state
-see/saw/seen | voir | direct | person animal | person kin animal thing vehicle building sight |
+see/saw/seen | voir | direct | person animal | person kin animal thing vehicle building sight film |
 eat/ate/eaten | manger | direct | person animal | food dish | lasting passive
 buy/bought | acheter | direct | person | thing food dish drink clothes vehicle furniture text | passive
 read/read | lire | direct | person | text | lasting passive
 write/wrote/written | écrire | direct | person | text | lasting passive
-find/found | trouver | direct | person animal | thing animal clothes text thought | passive
-look at | regarder | direct | person animal | person animal thing sight event | lasting
-have/had | avoir | direct | person | thing vehicle animal clothes thought kin | state
+find/found | trouver | direct | person animal | thing animal clothes answer solution name | passive
+look at | regarder | direct | person animal | person animal thing sight film game clothes | lasting
+have/had | avoir | direct | person | thing vehicle animal clothes idea question problem answer secret | state
 drink/drank/drunk | boire | direct | person animal | drink | lasting
-know/knew | connaître | direct | person | person kin building thought secret | state
-look for | chercher | direct | person animal | person animal thing clothes building text | lasting
+know/knew | connaître | direct | person | person kin village city song story rule address secret building | state
+look for | chercher | direct | person animal | person animal thing clothes vehicle address answer | lasting
 sell/sold | vendre | direct | person | thing food dish drink clothes vehicle building furniture | passive
-like | aimer | direct | person | food dish drink animal event person | state generic
-wait for | attendre | direct | person | person kin vehicle event | lasting
+like | aimer | direct | person | food dish drink animal song film game person sea mountain | state generic
+wait for | attendre | direct | person | person kin bus train taxi plane answer meal | lasting
 help | aider | direct | person | person kin | lasting
-take/took/taken | prendre | direct | person | thing vehicle text clothes |
-open | ouvrir | direct | person | part thing text building | passive
-lose/lost | perdre | direct | person | thing clothes text |
-hear/heard | entendre | direct | person animal | person animal vehicle event | passive
+take/took/taken | prendre | direct | person | bag key umbrella book bus train taxi plane bike map suitcase phone photo coat hat boat |
+open | ouvrir | direct | person | part box bag book letter suitcase umbrella shop bottle cupboard restaurant | passive
+lose/lost | perdre | direct | person | key bag ticket phone watch pen umbrella ring glove scarf hat letter map suitcase ball game |
+hear/heard | entendre | direct | person animal | person animal vehicle song noise story | passive
 meet/met | rencontrer | direct | person | person kin |
-wear/wore/worn | porter | direct | person | clothes | lasting
-visit | visiter | direct | person | building sight | lasting passive
-listen to | écouter | direct | person | event person kin | lasting
-prepare | préparer | direct | person | event dish food | lasting passive
-clean | nettoyer | direct | person | room building vehicle furniture part clothes | lasting passive
-close | fermer | direct | person | part thing text building | passive
-break/broke/broken | casser | direct | person animal | thing part furniture | passive
-wash | laver | direct | person | clothes vehicle food part animal | lasting passive
-repair | réparer | direct | person | vehicle thing part furniture | lasting passive
-understand/understood | comprendre | direct | person | thought text secret person |
-love | adorer | direct | person | food dish drink animal event kin | state generic
+wear/wore/worn | porter | direct | person | clothes watch | lasting
+visit | visiter | direct | person | museum church castle city village factory university farm school hospital island tower lake bridge | lasting passive
+listen to | écouter | direct | person | song concert story kin person | lasting
+prepare | préparer | direct | person | meal party trip meeting exam soup cake sandwich coffee tea rice lesson | lasting passive
+clean | nettoyer | direct | person | room house shop car window table mirror bus truck door carpet wall shoe bike | lasting passive
+close | fermer | direct | person | part box bag book suitcase umbrella shop cupboard restaurant | passive
+break/broke/broken | casser | direct | person animal | glass cup plate window bottle watch lamp toy mirror chair door phone clock | passive
+wash | laver | direct | person | clothes car plate cup glass apple dog spoon knife window bus truck horse | lasting passive
+repair | réparer | direct | person | vehicle watch clock computer lamp phone toy door window roof wall chair table television piano | lasting passive
+understand/understood | comprendre | direct | person | thought story book film person poem letter |
+love | adorer | direct | person | food dish drink animal song film game kin concert party | state generic
 invite | inviter | direct | person | person kin | passive
-choose/chose/chosen | choisir | direct | person | thing clothes food text vehicle | passive
+choose/chose/chosen | choisir | direct | person | thing clothes food text vehicle film song name colour furniture | passive
 follow | suivre | direct | person animal | person animal vehicle | lasting
-receive | recevoir | direct | person | text thing |
-paint | peindre | direct | person | part furniture building sight person | lasting passive
-drive/drove/driven | conduire | direct | person | vehicle | lasting
-carry | porter | direct | person | thing furniture | lasting
-forget/forgot/forgotten | oublier | direct | person | thing clothes secret thought | passive
-build/built | construire | direct | person | building vehicle furniture part | lasting passive
-study | étudier | direct | person | thought text | lasting
-hate | détester | direct | person | food dish drink animal event person | state generic
-finish | finir | direct | person | text event |
-hide/hid/hidden | cacher | direct | person | thing secret food | passive
-throw/threw/thrown | jeter | direct | person | thing clothes food | passive
-draw/drew/drawn | dessiner | direct | person | animal sight building thing person | lasting passive
+receive | recevoir | direct | person | letter message gift newspaper book answer ticket photo |
+paint | peindre | direct | person | door window wall house church boat tree river bridge sea garden castle chair | lasting passive
+drive/drove/driven | conduire | direct | person | car bus truck taxi train motorcycle | lasting
+carry | porter | direct | person | bag box suitcase chair baby table bottle bike lamp gift plate | lasting
+forget/forgot/forgotten | oublier | direct | person | thing clothes secret word name lesson | passive
+build/built | construire | direct | person | house school church castle bridge wall boat tower hospital hotel station road factory | lasting passive
+study | étudier | direct | person | lesson language project problem book map article question | lasting
+hate | détester | direct | person | food dish drink animal exam noise meeting | state generic
+finish | finir | direct | person | book letter meal exam game lesson project novel article trip message |
+hide/hid/hidden | cacher | direct | person | key gift letter bottle box ring photo toy cake secret chocolate | passive
+throw/threw/thrown | jeter | direct | person | ball toy key box shoe bottle apple hat stone | passive
+draw/drew/drawn | dessiner | direct | person | animal tree house car flower boat map castle bridge | lasting passive
 thank | remercier | direct | person | person kin |
-steal/stole/stolen | voler | direct | person | thing vehicle clothes food | passive
-catch/caught | attraper | direct | person animal | animal thing |
-bring/brought | apporter | direct | person | thing food dish drink furniture |
-prefer | préférer | direct | person | food dish drink animal event clothes | state generic
+steal/stole/stolen | voler | direct | person | bag phone watch car ring bike computer painting key hat apple horse boat | passive
+catch/caught | attraper | direct | person animal | animal ball thief |
+bring/brought | apporter | direct | person | thing food dish drink chair text |
+prefer | préférer | direct | person | food dish drink animal song film game | state generic
 protect | protéger | direct | person animal | person animal kin | lasting
-admire | admirer | direct | person | person sight thing building | state
-touch | toucher | direct | person animal | thing animal part |
-call | appeler | direct | person | person kin animal |
+admire | admirer | direct | person | person painting castle church tower garden bridge sea lake | state
+touch | toucher | direct | person animal | person wall animal flower piano mirror door |
+call | appeler | direct | person | person kin dog cat taxi |
 push | pousser | direct | person | vehicle furniture part person | lasting
-translate | traduire | direct | person | text thought | lasting passive
-cut/cut | couper | direct | person | food dish | passive
-use | utiliser | direct | person | thing tool furniture | passive
-keep/kept | garder | direct | person | thing secret text |
-explain | expliquer | direct | person | thought secret | passive
+translate | traduire | direct | person | text word song lesson question answer | lasting passive
+cut/cut | couper | direct | person | bread cake cheese meat apple rope tomato onion lemon carrot flower tree | passive
+use | utiliser | direct | person | computer phone tool pen knife map umbrella lamp rope pencil bike word | passive
+keep/kept | garder | direct | person | key letter photo secret ring gift ticket box bottle |
+explain | expliquer | direct | person | rule problem lesson idea project decision reason word game question | passive
 kiss | embrasser | direct | person | person kin |
-pay for | payer | direct | person | thing event clothes food |
-burn | brûler | direct | person | text furniture | passive
-hit/hit | frapper | direct | person | person animal part | passive
+pay for | payer | direct | person | ticket meal coffee bread hat trip taxi dress computer lesson |
+burn | brûler | direct | person | letter newspaper photo map house book | passive
+hit/hit | frapper | direct | person | person ball wall dog table | passive
 greet | saluer | direct | person | person kin |
-pull | tirer | direct | person animal | vehicle furniture thing | lasting
-rent | louer | direct | person | building vehicle |
-borrow | emprunter | direct | person | thing text vehicle |
-feed/fed | nourrir | direct | person | animal | lasting
-count | compter | direct | person | thing animal food |
-correct | corriger | direct | person | text thought | passive
+pull | tirer | direct | person animal | vehicle rope horse table door | lasting
+rent | louer | direct | person | house car bike boat room castle bus truck film |
+borrow | emprunter | direct | person | book car bike pen umbrella computer tool map newspaper suitcase |
+feed/fed | nourrir | direct | person | animal baby child | lasting
+count | compter | direct | person | bottle book chair apple key ticket cow bird glass egg sheep student |
+correct | corriger | direct | person | mistake exam letter word text | passive
 talk to | parler | à | person | person kin | lasting
 answer | répondre | à | person | person kin text |
 phone | téléphoner | à | person | person kin |
@@ -216,19 +217,19 @@ smile at | sourire | à | person | person kin |
 lie to | mentir | à | person | person kin |
 obey | obéir | à | person | person kin |
 belong to | appartenir | à | thing vehicle building animal | person kin | state
-think/thought of | penser | à | person | person kin event thought | full
-need | avoir besoin | de | person | thing tool vehicle food dish drink person | state
-be afraid of | avoir peur | de | person animal | animal person event | state
-talk about | parler | de | person | event text thought person | lasting
-dream of | rêver | de | person | vehicle building event animal | lasting
-remember | se_souvenir | de | person | person event thought secret | state
-take/took/taken care of | s'_occuper | de | person | animal kin person | lasting
+think/thought of | penser | à | person | person kin trip party exam problem | full
+need | avoir besoin | de | person | thing tool car bike coat bread water coffee sugar person answer | state
+be afraid of | avoir peur | de | person animal | animal exam person noise answer | state
+talk about | parler | de | person | person film book trip party project problem war concert idea | lasting
+dream of | rêver | de | person | trip castle island car party beach house | lasting
+remember | se_souvenir | de | person | person name story song trip day party secret address | state
+take/took/taken care of | s'_occuper | de | person | animal kin baby child garden house customer guest | lasting
 laugh at | se_moquer | de | person | person kin clothes |
 live | habiter | place | person | | state
 stay | rester | place | person | |
 go/went/gone | aller | to | person | |
 come/came/come | venir | from | person | |
-go/went/gone into | entrer | into | person animal | |
+go/went/gone | entrer | into | person | |
 return | rentrer | from | person | |
 give/gave/given | donner | give | person | thing food text clothes animal dish | passive
 show/showed/shown | montrer | give | person | text thing building animal |
@@ -242,6 +243,7 @@ want | vouloir | inf | person | | state
 can/could | pouvoir | inf | person | | modal
 must | devoir | inf | person | | modal
 like | aimer | inf | person | | state
+like | vouloir | inf | person | | would
 hope | espérer | inf | person | | state
 know/knew how | savoir | inf | person | | state
 prefer | préférer | inf | person | | state
@@ -346,7 +348,11 @@ class Verb:
     @property
     def state(self) -> bool:
         """A state, not an action: no progressive in English, imparfait for the English past."""
-        return "state" in self.flags or "modal" in self.flags
+        return bool(self.flags & {"state", "modal", "would"})
+
+    def takes(self, noun: Noun) -> bool:
+        """Whether the noun, or its kind, may be the object."""
+        return noun.kind in self.objects or noun.en in self.objects
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ class Nominal:
         en_slot: the same for the English verb, where it differs (there is / there are).
         pronoun: the forms, if it is a pronoun.
         parts: the members of a list, before which French repeats à and de.
+        separators: the link of the comma or "and" before each member of a list.
         link: link of the pronoun or of the head noun.
     """
 
@@ -82,6 +83,7 @@ class Nominal:
     link: int
     pronoun: PronounForms | None = None
     parts: tuple["Nominal", ...] = ()
+    separators: tuple[int, ...] = ()
 
     @property
     def en_object(self) -> Words:
@@ -99,14 +101,14 @@ class Nominal:
             out: Words = ()
             for i, part in enumerate(self.parts):
                 if i:
-                    out += _separator(i, len(self.parts), self.link).fr
+                    out += _separator(i, len(self.parts), self.separators[i]).fr
                 out += part.fr_after(preposition, link)
             return out
         return spell(preposition, link) + (self.fr_after_de if preposition == "de" else self.fr)
 
     def silent(self) -> "Nominal":
         """The same person, gender and number without words: the subject of "and sells it" in "he buys ... and ..."."""
-        return replace(self, en=(), fr=(), pronoun=None, parts=())
+        return replace(self, en=(), fr=(), pronoun=None, parts=(), separators=())
 
 
 def plain(pair: Pair, gender: str, number: str, link: int | None = None, slot: int = 0, en_slot: int = 0) -> Nominal:
@@ -331,4 +333,5 @@ def enumeration(parts: tuple[Nominal, ...]) -> Nominal:
         en_negated=side([p.en_negated for p in parts], 0),
         fr_negated=side([p.fr_negated for p in parts], 1),
         parts=parts,
+        separators=tuple(separators),
     )

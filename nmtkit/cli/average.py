@@ -10,11 +10,13 @@ from nmtkit.cli import options
 
 @click.command()
 @options.model
-@click.option("--best", type=click.IntRange(2), metavar="N", help="The N best by validation. Default: all that were kept.")
+@click.option(
+    "--best", type=click.IntRange(2), metavar="N", help="The N best by validation. Default: all that were kept."
+)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: the run's average.safetensors.")
 def command(model: str | None, best: int | None, files: tuple[Path, ...], output: Path | None) -> None:
-    r"""Average checkpoints of a run into one; `translate` then uses the average unless told otherwise.
+    """Average checkpoints of a run into one; `translate` then uses the average unless told otherwise.
 
     Without FILES the run's best checkpoints are taken (keep more of them with training.keep_best).
 

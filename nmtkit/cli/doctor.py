@@ -10,14 +10,13 @@ import torch
 
 from nmtkit import __version__, console, device
 
-LIBRARIES = (
-    "numpy click pydantic pyyaml rich safetensors sentencepiece sacrebleu rouge-score matplotlib tensorboard".split()
-)
+LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
+LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 
 
 @click.command()
 def command() -> None:
-    r"""Versions, devices, and which device will be used and why.
+    """Versions, devices, and which device will be used and why.
 
     \b
     Example:
@@ -29,7 +28,12 @@ def command() -> None:
         try:
             rows.append([name, importlib.metadata.version(name)])
         except importlib.metadata.PackageNotFoundError:
-            rows.append([name, "not installed" + (" (optional: pip install nmtkit[tensorboard])" if name == "tensorboard" else "")])
+            rows.append(
+                [
+                    name,
+                    "not installed" + (" (optional: pip install nmtkit[tensorboard])" if name == "tensorboard" else ""),
+                ]
+            )
     console.table("versions", ["what", "version"], rows)
 
     cuda = "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"

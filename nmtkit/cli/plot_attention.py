@@ -1,5 +1,6 @@
 """`nmtkit plot-attention`."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -35,11 +36,11 @@ def command(
     beam_size: int | None,
     length_penalty: str | None,
 ) -> None:
-    r"""Draw what a model looks at while it writes: a row for each target word, a column for each source word.
+    """Draw what a model looks at while it writes: a row for each target word, a column for each source word.
 
-    SOURCE is a sentence; with TARGET the given translation is drawn, without it the model's own. Without SOURCE, standard
-    input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a target word's row is
-    the mean of its pieces' rows, a source word's column the sum of its pieces' columns.
+    SOURCE is a sentence; with TARGET the given translation is drawn, without it the model's own. Without SOURCE,
+    standard input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a target
+    word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns.
 
     \b
     Examples:
@@ -54,7 +55,7 @@ def command(
         pairs = [(source, target)]
     else:
         pairs = []
-        for line in text_lines(click.get_binary_stream("stdin"), "standard input"):
+        for line in text_lines(sys.stdin.buffer, "standard input"):
             first, tab, second = line.partition("\t")
             pairs.append((first, second if tab else None))
     if not pairs:

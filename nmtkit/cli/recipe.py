@@ -6,14 +6,16 @@ from typing import Any
 
 import click
 
-from nmtkit import console, recipe, run
+from nmtkit import console, folder, recipe, run
 from nmtkit.cli import options
 from nmtkit.errors import RecipeError
+from nmtkit.registry import near_names
+from nmtkit.settings import Settings
 
 
 @click.group("recipe")
 def command() -> None:
-    r"""List, show, check and explain recipes.
+    """List, show, check and explain recipes.
 
     \b
     Examples:
@@ -26,7 +28,7 @@ def command() -> None:
 
 @command.command("ls")
 def ls() -> None:
-    r"""List the recipes that come with nmtkit.
+    """List the recipes that come with nmtkit.
 
     \b
     Example:
@@ -44,7 +46,7 @@ def ls() -> None:
 @click.option("--resolved", is_flag=True, help="Every default written out, `extends` and --set followed.")
 @options.overrides
 def show(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
-    r"""Print a recipe, as a start for one's own.
+    """Print a recipe, as a start for one's own.
 
     \b
     Examples:
@@ -61,7 +63,7 @@ def show(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
 @click.argument("name", metavar="RECIPE")
 @options.overrides
 def check(name: str, overrides: tuple[str, ...]) -> None:
-    r"""Check a recipe without training: its keys, its files, its model's size.
+    """Check a recipe without training: its keys, its files, its model's size.
 
     Every fault of the keys is reported at once, with file and line; exit code 2 if there is any. Missing text files are
     reported too, but a recipe for text that is not here yet is not at fault for that.
@@ -80,7 +82,7 @@ def check(name: str, overrides: tuple[str, ...]) -> None:
 @click.argument("key", required=False)
 @click.option("--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Whose values to show.")
 def explain(key: str | None, name: str) -> None:
-    r"""Explain a recipe's keys: meaning, default, and the value in one recipe.
+    """Explain a recipe's keys: meaning, default, and the value in one recipe.
 
     \b
     Examples:
@@ -91,7 +93,7 @@ def explain(key: str | None, name: str) -> None:
     loaded = recipe.load(name)
     rows = [row for row in _rows(loaded, "") if key is None or row[0] == key or row[0].startswith(f"{key}.")]
     if not rows:
-        raise RecipeError(f"no key `{key}` in a recipe: {recipe.near_names(key or '', [r[0] for r in _rows(loaded, '')])}")
+        raise RecipeError(f"no key `{key}` in a recipe: {near_names(key or '', [r[0] for r in _rows(loaded, '')])}")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
 
 
@@ -99,7 +101,7 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
     rows = []
     for key, field in type(settings).model_fields.items():
         value = getattr(settings, key)
-        if isinstance(value, recipe.Settings):
+        if isinstance(value, Settings):
             rows += _rows(value, f"{prefix}{key}.")
         else:
             default = "(required)" if field.is_required() else _short(field.get_default(call_default_factory=True))
@@ -115,7 +117,7 @@ def _short(value: Any) -> str:
 @command.command("schema")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to a file.")
 def schema(output: Path | None) -> None:
-    r"""Print the JSON schema of recipes, for editors that check YAML while one types.
+    """Print the JSON schema of recipes, for editors that check YAML while one types.
 
     \b
     Example:
@@ -125,4 +127,4 @@ def schema(output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        run.write_output(output, text)
+        folder.write_text(output, text)

@@ -4,13 +4,14 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator
-from nmtkit.data.corpus import read_pairs
+from nmtkit.data.corpus import Files, read_pairs
 from nmtkit.errors import DataError
 from nmtkit.metrics import perplexity
 
@@ -36,11 +37,12 @@ def command(
     batch_tokens: int | None,
     threads: int | None,
 ) -> None:
-    r"""Log-probabilities of given translations under a model.
+    """Log-probabilities of given translations under a model.
 
-    Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair (the
-    score has the recipe's length penalty; both in nats). A translation whose text the tokenizer would cut differently
-    from how the search built it has the probability of the tokenizer's cut. The sum and the perplexity go to stderr.
+    Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair
+    (the score has the recipe's length penalty; both in nats). A translation whose text the tokenizer would cut
+    differently from how the search built it has the probability of the tokenizer's cut. The sum and the perplexity go
+    to stderr.
 
     \b
     Examples:
@@ -48,7 +50,7 @@ def command(
       nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
     """
     translator = open_translator(model, device, weights, batch_tokens, None, threads)
-    pairs = read_pairs(source, target)
+    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]))
     log_prob, n_tokens, n_pairs = 0.0, 0, 0
     with console.LineProgress("pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
@@ -61,7 +63,7 @@ def command(
                 n_pairs += 1
                 log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
                 if as_json:
-                    record = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
+                    record: dict[str, Any] = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
                     record |= {"tokens": one.tokens, "token_log_probs": one.token_log_probs}
                     sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
                 else:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -101,7 +102,7 @@ def command(
         raise click.UsageError("standard input (-) can be only one of the HYPs")
 
     systems = [(path, _read(path)) for path in hyps]
-    first, n_lines = hyps[0], len(systems[0][1])
+    n_lines = len(systems[0][1])
     refs = [_read(path) for path in ref_paths]
     others = [*systems[1:], *zip(ref_paths, refs, strict=True)]
     if source is not None:
@@ -110,8 +111,8 @@ def command(
     for path, lines in others:
         if len(lines) != n_lines:
             raise DataError(
-                f"different line counts: {first} has {n_lines} lines, {path} has {len(lines)}; every line of one "
-                "must belong to the same line of the other"
+                f"different line counts: {_name(hyps[0])} has {n_lines} lines, {_name(path)} has {len(lines)}; "
+                "every line of one must belong to the same line of the other"
             )
 
     rows: list[list[Score]]
@@ -148,10 +149,14 @@ def _parse_edges(text: str) -> list[int]:
         ) from error
 
 
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
 def _read(path: str) -> list[str]:
     lines = _read_stdin() if path == "-" else list(read_lines(path))
     if not lines:
-        raise DataError(f"{'standard input' if path == '-' else path}: no lines; the file is empty")
+        raise DataError(f"{_name(path)}: no lines; there is nothing to score")
     return lines
 
 
@@ -191,6 +196,7 @@ def _print_tables(
     comparisons: list[list[Comparison]] | None,
     buckets: list[list[LengthBucket]] | None,
 ) -> None:
+    titles = _titles(hyps)
     table = []
     for column, score in enumerate(rows[0]):
         if comparisons is None:
@@ -198,12 +204,18 @@ def _print_tables(
         else:
             cells = [_cell(row[column]) for row in comparisons]
         table.append([score.name, *cells])
-    console.table("scores", ["metric", *hyps], table)
+    console.table("scores", ["metric", *titles], table)
     if comparisons is not None and len(hyps) > 1:
-        console.say(f"* p < {SIGNIFICANT} against {hyps[0]} (paired bootstrap; ± is the 95% interval)")
+        console.say(f"* p < {SIGNIFICANT} against {titles[0]} (paired bootstrap; ± is the 95% interval)")
     if buckets is not None:
-        console.table("BLEU by length", ["words", "lines", *hyps], _length_rows(buckets))
+        console.table("BLEU by length", ["words", "lines", *titles], _length_rows(buckets))
     console.table("signatures", ["metric", "signature"], [[score.name, score.signature] for score in rows[0]])
+
+
+def _titles(hyps: Sequence[str]) -> Sequence[str]:
+    """File names without their folders where that tells the systems apart: whole paths make wide tables."""
+    names = [Path(path).name for path in hyps]
+    return names if len(set(names)) == len(set(hyps)) else hyps
 
 
 def _cell(comparison: Comparison) -> str:

@@ -36,7 +36,7 @@ def command(
     batch_tokens: int | None,
     threads: int | None,
 ) -> None:
-    r"""Translate standard input: one line out for each line in, in order.
+    """Translate standard input: one line out for each line in, in order.
 
     An empty line gives an empty line. With --n-best K every line gives up to K lines, each "NUMBER TAB SCORE TAB
     LOG-PROBABILITY TAB TRANSLATION", NUMBER counting input lines from 1. The score is the log-probability (natural log)
@@ -53,25 +53,25 @@ def command(
     if n_best > 1 and beam_size is None:
         settings["beam_size"] = max(n_best, 5)
     translator = open_translator(model, device, weights, batch_tokens, settings, threads)
-    source = click.get_binary_stream("stdin")
+    source = sys.stdin.buffer
     unfinished = 0
+    number = 0
     with console.LineProgress("lines") as progress:
-        results = translator.stream(windows(text_lines(source, "standard input")), n_best)
-        for number, found in enumerate(results, start=1):
-            unfinished += not found[0].finished
-            if as_json:
-                lines = [json.dumps(_json(number, found), ensure_ascii=False)]
-            elif n_best > 1:
-                lines = [f"{number}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}" for one in found]
-            elif scores:
-                lines = [f"{found[0].score:.6f}\t{found[0].log_prob:.6f}\t{found[0].text}"]
-            else:
-                lines = [found[0].text]
-            sys.stdout.write("".join(line + "\n" for line in lines))
-            progress.advance()
-            if progress.lines % 32 == 0 or not progress.fast:
-                sys.stdout.flush()
-    sys.stdout.flush()
+        for window in windows(text_lines(source, "standard input")):
+            for found in translator.search(window, n_best):
+                number += 1
+                unfinished += not found[0].finished
+                if as_json:
+                    lines = [json.dumps(_json(number, found), ensure_ascii=False)]
+                elif n_best > 1:
+                    lines = [f"{number}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}" for one in found]
+                elif scores:
+                    lines = [f"{found[0].score:.6f}\t{found[0].log_prob:.6f}\t{found[0].text}"]
+                else:
+                    lines = [found[0].text]
+                sys.stdout.write("".join(line + "\n" for line in lines))
+            sys.stdout.flush()
+            progress.advance(len(window))
     if unfinished:
         console.say(
             f"{unfinished} of the translations reached the length limit before their end; "

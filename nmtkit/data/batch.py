@@ -1,10 +1,22 @@
 """Batches of sentences, and `Rows`: the one way to pick, repeat and reorder whatever has one row per sentence."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import CheckpointError, DataError
+from nmtkit.settings import Field, Settings
+
+Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
+Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
 
 R = TypeVar("R", bound="Rows")
 
@@ -92,3 +104,270 @@ class Batch(Rows):
     def size(self) -> int:
         """B."""
         return self.src.shape[0]
+
+
+def _padded(rows: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """EOS after every row, then PAD up to the longest: `(B,S)`; and where it is real."""
+    lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+    mask = np.arange(int(lengths.max()) + 1) <= lengths[:, None]  # (B,S)
+    ids = np.full(mask.shape, PAD, dtype=np.int64)
+    ids[np.arange(len(rows)), lengths] = EOS
+    # Row by row from left to right is the order in which a mask writes: no loop over tokens.
+    ids[:, :-1][mask[:, 1:]] = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
+    return ids, mask
+
+
+def collate(
+    src: Sequences,
+    tgt: Sequences | None = None,
+    src_extended: Sequences | None = None,
+    tgt_extended: Sequences | None = None,
+    n_oov: int = 0,
+) -> Batch:
+    """Makes a batch of B examples on the CPU.
+
+    Args:
+        src: source ids of each, without EOS.
+        tgt: target ids of each, without BOS and EOS; None for a batch to be translated.
+        src_extended: source ids in the extended target vocabulary, for models that copy; by default `src`.
+        tgt_extended: target ids in the extended vocabulary; by default `tgt`.
+        n_oov: the most unknown words of any example.
+    """
+    assert len(src) > 0, "a batch has at least one example"
+    src_ids, src_mask = _padded(src)
+    source = torch.from_numpy(src_ids)
+    batch = Batch(
+        src=source,
+        src_mask=torch.from_numpy(src_mask),
+        src_lengths=torch.from_numpy(src_mask.sum(1)),
+        src_extended=source if src_extended is None else torch.from_numpy(_padded(src_extended)[0]),
+        n_oov=n_oov,
+    )
+    if tgt is None:
+        return batch
+    assert len(tgt) == len(src), "as many targets as sources"
+    tgt_ids, tgt_mask = _padded(tgt)
+    tgt_in = np.full_like(tgt_ids, PAD)
+    tgt_in[:, 0] = BOS
+    tgt_in[:, 1:][tgt_mask[:, 1:]] = tgt_ids[:, :-1][tgt_mask[:, 1:]]
+    target = torch.from_numpy(tgt_ids)
+    return replace(
+        batch,
+        tgt_in=torch.from_numpy(tgt_in),
+        tgt_out=target,
+        tgt_extended=target if tgt_extended is None else torch.from_numpy(_padded(tgt_extended)[0]),
+        tgt_mask=torch.from_numpy(tgt_mask),
+    )
+
+
+class BatchConfig(Settings):
+    """How training examples are put together."""
+
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Padded tokens of the longer side that a batch may hold: sentences x longest sentence (EOS included). A sentence
+    longer than that is a batch of its own."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """The most sentences in a batch; default: no limit."""
+    sort_window: int = Field(default=100_000, ge=1)
+    """So many randomly drawn sentences, at most, are sorted by length at a time and cut into batches, which are then
+    shuffled. Larger: less padding. It should be many times what a batch holds."""
+
+
+def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
+    """Cuts a sequence of sentences into batches.
+
+    Args:
+        widths: columns that each sentence needs, `(n,)`, in the order of the batches.
+        budget: rows x columns of a batch, at most; a single wider sentence may exceed it.
+        most: rows of a batch, at most.
+    """
+    slices = []
+    start = 0
+    while start < len(widths):
+        # No later column can be narrower than the first sentence: a bound on how far to look.
+        room = max(1, budget // int(widths[start]))
+        widest = np.maximum.accumulate(widths[start : start + room])
+        size = max(1, int(np.count_nonzero(widest * np.arange(1, len(widest) + 1) <= budget)))
+        end = start + (size if most is None else min(size, most))
+        slices.append(slice(start, end))
+        start = end
+    return slices
+
+
+def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
+    """Sorts sentences by length and cuts them into batches.
+
+    Target length comes first; within one target length, source lengths run up, within the next one down, so that
+    neighbours are alike on both sides. Equal sentences stay in the order given.
+
+    Args:
+        src: source lengths `(n,)`, EOS counted.
+        tgt: target lengths `(n,)`, EOS counted.
+        config: the budget.
+
+    Returns:
+        The row numbers of each batch.
+    """
+    order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
+    widths = np.maximum(src, tgt)[order].astype(np.int64)
+    return [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
+
+
+def in_order_batches(
+    lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
+) -> list[list[int]]:
+    """Puts sentences of like length together, the longest first, so that too large a budget fails at once.
+
+    Args:
+        lengths: columns that each sentence needs: its tokens, EOS counted.
+        batch_tokens: padded tokens in a batch, at most (a longer sentence is alone).
+        batch_size: sentences in a batch, at most.
+
+    Returns:
+        Row numbers of each batch; every number once. Put result i of a batch at its i-th number.
+    """
+    widths = np.asarray(lengths, dtype=np.int64)
+    order = np.argsort(-widths, kind="stable")
+    return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
+
+
+def _load(store: Store, numbers: Numbers) -> Batch:
+    """The batch of these examples as they were stored."""
+    rows = numbers.tolist()
+
+    def column(name: str) -> list[Numbers] | None:
+        return [store.ids(name, number) for number in rows] if store.has(name) else None
+
+    src = column("src")
+    assert src is not None
+    extended = column("src_extended")
+    n_oov = 0
+    if extended is not None:
+        n_oov = max(0, max(int(row.max(initial=0)) for row in extended) - store.tgt_size + 1)
+    return collate(src, column("tgt"), extended, column("tgt_extended"), n_oov)
+
+
+def batches_of(store: Store, batch_tokens: int) -> Iterator[Batch]:
+    """Every example of a store once, sorted by length, always in the same order (for a validation loss).
+
+    Args:
+        store: with targets.
+        batch_tokens: padded tokens of the longer side in a batch, at most.
+    """
+    src, tgt = store.lengths("src") + 1, store.lengths("tgt") + 1
+    for numbers in _length_batches(src, tgt, BatchConfig(batch_tokens=batch_tokens)):
+        yield _load(store, numbers)
+
+
+class BatchStream(Iterator[Batch]):
+    """Training batches without end: the corpus in a new random order each epoch.
+
+    The order depends on `seed` and the epoch alone. Of several processes, number r takes batches r, r + world, ... of
+    one common sequence that runs through the epochs, so that all have equally many and no batch is left out.
+
+    Memory: 12 bytes for a training pair (its place in the order, and both lengths).
+
+    Args:
+        store: the tokenized pairs.
+        config: the budget.
+        seed: of the order and of sampling.
+        tokenizers: if given, and if they sample, every batch is tokenized anew from the stored text, drawn from (seed,
+            epoch, batch). Budgets go by the best cut: a batch may come out somewhat wider.
+        rank: the number of this process, from 0.
+        world: how many processes there are.
+
+    Raises:
+        DataError: the store has no targets, or no text although the tokenizers sample.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: BatchConfig,
+        seed: int,
+        tokenizers: TokenizerPair | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        assert 0 <= rank < world
+        if not store.has("tgt"):
+            raise DataError(f"{store.folder}: {store.name} has no targets to train on")
+        self._tokenizers = tokenizers if tokenizers is not None and tokenizers.sampling else None
+        if self._tokenizers is not None and not (store.has_text("src") and store.has_text("tgt")):
+            raise DataError(
+                f"{store.folder}: {store.name} was stored without its text, which sampling needs; preprocess again"
+            )
+        if self._tokenizers is not None and store.has("src_extended"):
+            raise DataError("tokenizer.sampling: not with a model that copies words; set it to 0")
+        self._store = store
+        self._config = config
+        self._seed = seed
+        self._rank = rank
+        self._world = world
+        self._src = store.lengths("src") + 1
+        self._tgt = store.lengths("tgt") + 1
+        self._begin(0)
+
+    @property
+    def epoch(self) -> int:
+        """How often the whole corpus has been gone through; the next batch belongs to the epoch of this number."""
+        return self._epoch
+
+    def state(self) -> dict[str, int]:
+        """Where the stream stands, for `restore`; the same in all processes of a run."""
+        return {"epoch": self._epoch, "batch": self._number}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Goes on where `state()` was taken: the next batch is the one that would have come.
+
+        Raises:
+            CheckpointError: there is no such place; the data or the batch settings are not those of the state.
+        """
+        epoch, batch = state["epoch"], state["batch"]
+        self._begin(epoch)
+        for _ in range(batch):
+            self._take()
+            if self._epoch != epoch:
+                raise CheckpointError("the data are not those of the checkpoint: an epoch has fewer batches now")
+
+    def __iter__(self) -> "BatchStream":
+        return self
+
+    def __next__(self) -> Batch:
+        turns = [self._take() for _ in range(self._world)]
+        epoch, number, members = turns[self._rank]
+        if self._tokenizers is None:
+            return _load(self._store, members)
+        seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
+        rows = members.tolist()
+        src = self._tokenizers.src.encode_many([self._store.text("src", row) for row in rows], seed)
+        tgt = self._tokenizers.tgt.encode_many([self._store.text("tgt", row) for row in rows], seed + 1)
+        return collate(src, tgt)
+
+    def _begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._number = 0
+        self._pending = self._batches_of_epoch(epoch)
+        self._coming = next(self._pending)
+
+    def _take(self) -> tuple[int, int, Numbers]:
+        """The next batch of the common sequence: its epoch, its number there, and its examples."""
+        taken = (self._epoch, self._number, self._coming)
+        coming = next(self._pending, None)
+        if coming is None:
+            self._begin(self._epoch + 1)
+        else:
+            self._coming = coming
+            self._number += 1
+        return taken
+
+    def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
+        """The examples of each batch. Windows are made when their turn comes."""
+        draw = np.random.default_rng((self._seed, epoch))
+        order = np.arange(len(self._store), dtype=np.int32 if len(self._store) < 1 << 31 else np.int64)
+        draw.shuffle(order)
+        windows = -(-len(order) // self._config.sort_window)
+        for window in np.array_split(order, windows):
+            batches = _length_batches(self._src[window], self._tgt[window], self._config)
+            for place in draw.permutation(len(batches)):
+                yield window[batches[place]]

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import DataError
 from nmtkit.settings import Field, Settings, field_validator, model_validator
 
@@ -266,6 +267,25 @@ class SplitReport:
             finding = self.findings.setdefault(kind, Finding(0, int(lines[0]), action))
             finding.count += len(lines)
 
+    def count(self, side: str, rows: Sequence[Sequence[int]]) -> None:
+        """Counts the ids of kept pairs.
+
+        Args:
+            side: "src" or "tgt".
+            rows: the ids of each pair.
+        """
+        lengths = [len(row) for row in rows]
+        unknown = sum(row.count(UNK) for row in rows)
+        longest = max(lengths, default=0)
+        if side == "src":
+            self.src_tokens += sum(lengths)
+            self.src_unknown += unknown
+            self.src_longest = max(self.src_longest, longest)
+        else:
+            self.tgt_tokens += sum(lengths)
+            self.tgt_unknown += unknown
+            self.tgt_longest = max(self.tgt_longest, longest)
+
 
 @dataclass
 class DataReport:
@@ -369,6 +389,12 @@ class Checker:
         self.report = report
         self._pairs = HashSet()
         self._sources = HashSet()
+
+    def cut_at(self, side: str) -> int | None:
+        """Where a side ("src" or "tgt") is to be cut, in tokens; None if over-long text is not cut."""
+        if self.config.over_long != "truncate":
+            return None
+        return self.config.limits[0 if side == "src" else 1]
 
     def texts(self, split: str, examples: Sequence[Example]) -> Mask:
         """Checks raw text: empty sides, duplicates, overlap with train.

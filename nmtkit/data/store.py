@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from nmtkit.data.corpus import Checker, Example
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import UNK, Vocabulary
-from nmtkit.errors import CheckpointError, DataError
+from nmtkit.errors import DataError
 
 Ids: TypeAlias = npt.NDArray[Any]
 T = TypeVar("T")
@@ -79,16 +78,18 @@ class StoreWriter:
         folder: made if need be.
         name: the split's name.
         dtype: of the ids.
+        tgt_size: V, kept in the manifest.
         fingerprint: kept in the manifest.
 
     Raises:
         DataError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike, fingerprint: str = "") -> None:
+    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike, tgt_size: int, fingerprint: str = "") -> None:
         self._folder = folder
         self._name = name
         self._dtype = np.dtype(dtype)
+        self._tgt_size = tgt_size
         self._fingerprint = fingerprint
         self._columns: dict[str, _Column] = {}
         self._ends: dict[str, int] = {}
@@ -162,9 +163,8 @@ class StoreWriter:
             "fingerprint": self._fingerprint,
             "examples": self._length,
             "dtype": self._dtype.str,
-            "files": {
-                name: {"size": column.size, "crc32": column.checksum} for name, column in self._columns.items()
-            },
+            "tgt_size": self._tgt_size,
+            "files": {name: {"size": column.size, "crc32": column.checksum} for name, column in self._columns.items()},
         }
         temporary = manifest.with_name(manifest.name + ".new")
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -183,6 +183,7 @@ class Store:
         self.folder = folder
         self.name = name
         self.fingerprint: str = manifest["fingerprint"]
+        self.tgt_size: int = manifest["tgt_size"]
         self._length: int = manifest["examples"]
         self._dtype = np.dtype(manifest["dtype"])
         self._files: dict[str, dict[str, int]] = manifest["files"]
@@ -331,7 +332,7 @@ def write_store(
     # Extended ids may lie above the vocabulary by as many as a source has tokens.
     dtype = "<u2" if largest <= 1 << 16 and not copying else "<i4"
     stored = 0
-    with StoreWriter(folder, name, dtype, fingerprint) as writer:
+    with StoreWriter(folder, name, dtype, len(tgt_vocabulary), fingerprint) as writer:
         for chunk in chunks(examples, _CHUNK):
             kept = [e for e, stays in zip(chunk, checker.texts(name, chunk), strict=True) if stays]
             ids, kept = _tokenized(name, kept, tokenizers, checker)
@@ -345,7 +346,9 @@ def write_store(
         split = checker.report.splits.get(name)
         if not stored:
             read = split.read if split else 0
-            raise DataError(f"{name}: no pair is left of {read}; look at max_length, max_ratio and the files themselves")
+            raise DataError(
+                f"{name}: no pair is left of {read}; look at max_length, max_ratio and the files themselves"
+            )
     return stored
 
 
@@ -362,12 +365,26 @@ def _tokenized(
     lengths = {side: np.array([len(row) for row in rows], dtype=np.int64) for side, rows in ids.items()}
     lines = np.array([e.line for e in kept], dtype=np.int64)
     stays = checker.lengths(name, lines, lengths["src"], lengths.get("tgt"))
-    limits = dict(zip(("src", "tgt"), checker.limits, strict=True))
     for side, rows in ids.items():
-        limit = limits[side]
-        ids[side] = [row if limit is None else row[:limit] for row, good in zip(rows, stays, strict=True) if good]
+        limit = checker.cut_at(side)
+        ids[side] = [row[:limit] for row, good in zip(rows, stays, strict=True) if good]
     split = checker.report.splits[name]
     split.kept += int(stays.sum())
     for side, rows in ids.items():
         split.count(side, rows)
     return ids, [e for e, good in zip(kept, stays, strict=True) if good]
+
+
+def _extended(kept: list[Example], tokenizers: TokenizerPair, checker: Checker) -> dict[str, list[list[int]]]:
+    """Both sides in the extended target vocabulary of each example."""
+    vocabulary = tokenizers.tgt.vocabulary
+    ids: dict[str, list[list[int]]] = {"src_extended": [], "tgt_extended": []}
+    for example in kept:
+        extended, oov = vocabulary.extend(tokenizers.src.tokens(example.src)[: checker.cut_at("src")])
+        ids["src_extended"].append(extended)
+        if example.tgt is not None:
+            tokens = tokenizers.tgt.tokens(example.tgt)[: checker.cut_at("tgt")]
+            ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
+    if kept and kept[0].tgt is None:
+        del ids["tgt_extended"]
+    return ids

@@ -142,8 +142,10 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(config, Vocabulary([self._processor.id_to_piece(number) for number in range(size)]))
 
     @classmethod
-    def learn(cls, config: TokenizerConfig, lines: Sequence[str]) -> "SentencePieceTokenizer":
+    def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
         """Learns a model; the same lines give the same model on every machine.
+
+        `what` is what a message calls the lines.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
 
@@ -172,11 +174,11 @@ class SentencePieceTokenizer(Tokenizer):
                 minloglevel=2,
             )
         except RuntimeError as fault:
-            raise _explained(config, str(fault)) from fault
+            raise _explained(config, what, str(fault)) from fault
         return cls(config, model.getvalue())
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 with l = all (unigram)."""
+        """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
         texts = [self._prepared(text) for text in texts]
         if seed is None:
             encoded: list[list[int]] = self._processor.encode(texts)
@@ -199,23 +201,23 @@ class SentencePieceTokenizer(Tokenizer):
         stem.with_suffix(".model").write_bytes(self._model)
 
 
-def _explained(config: TokenizerConfig, fault: str) -> RecipeError | DataError:
+def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
     """Says in our words what sentencepiece's trainer refused."""
     too_big = re.search(r"Vocabulary size too high .*<= (\d+)", fault)
     if too_big:
         return RecipeError(
-            f"tokenizer.vocab_size: {config.vocab_size} is too large for this text; "
+            f"tokenizer.vocab_size: {config.vocab_size} is too large for this {what}; "
             f"{too_big[1]} is the largest possible ({config.kind})"
         )
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", fault)
     if too_small:
         return RecipeError(
-            f"tokenizer.vocab_size: {config.vocab_size} is too small: every character needs a token; "
+            f"tokenizer.vocab_size: {config.vocab_size} is too small for this {what}: every character needs a token; "
             f"use at least {int(too_small[1]) + 1}, or a character_coverage below {config.character_coverage}"
         )
     if "sentences_.empty()" in fault or "all_chars_count" in fault:
-        return DataError("tokenizer: there is no text to learn from; the training files hold only empty lines")
-    return DataError(f"tokenizer: sentencepiece cannot learn from this text: {fault}")
+        return DataError(f"tokenizer: there is no {what} to learn from; the training files hold only empty lines")
+    return DataError(f"tokenizer: sentencepiece cannot learn from this {what}: {fault}")
 
 
 # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
@@ -232,8 +234,8 @@ class WordTokenizer(Tokenizer):
     """
 
     @classmethod
-    def learn(cls, config: TokenizerConfig, lines: Sequence[str]) -> "WordTokenizer":
-        """Takes the most frequent words.
+    def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
+        """Takes the most frequent words; `what` is what a message calls the lines.
 
         Raises:
             DataError: no word is left.
@@ -244,7 +246,7 @@ class WordTokenizer(Tokenizer):
             counts.update(cutter.tokens(line))
         vocabulary = Vocabulary.build(counts, config.vocab_size, config.min_frequency)
         if len(vocabulary) == len(SPECIALS):
-            raise DataError("tokenizer: no words to learn from: the training text is empty, or min_frequency too high")
+            raise DataError(f"tokenizer: no words to learn from: the {what} is empty, or min_frequency too high")
         return cls(config, vocabulary)
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
@@ -375,7 +377,8 @@ def learn(config: TokenizerConfig, pairs: Iterable[Example], report: DataReport 
         joint = teacher.learn(config, src_lines + tgt_lines)
         tokenizers = TokenizerPair(joint, joint)
     else:
-        tokenizers = TokenizerPair(teacher.learn(config, src_lines), teacher.learn(config, tgt_lines))
+        src = teacher.learn(config, src_lines, "source text")
+        tokenizers = TokenizerPair(src, teacher.learn(config, tgt_lines, "target text"))
     if report is not None:
         report.learned(config.kind, len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), len(kept), total)
     return tokenizers

@@ -2,8 +2,8 @@
 
 All cells are torch's own, which are fused. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8;
 Bahdanau et al. 2015, appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product,
-`tanh(W x + U (r * h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`. The two learn equally well, and only the
-latter can compute all gates with one product. Torch's update gate z keeps the old state; the papers' z takes the new one.
+`tanh(W x + U (r * h))`, torch resets *after* it, `tanh(W x + r * (U h + b))`, and so computes all gates with one
+product. And names differ: torch's update gate z keeps the old state, the one of Bahdanau et al. lets in the new.
 
 Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers.
 """
@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+
+from nmtkit.layers.dropout import Dropout
 
 CellKind = Literal["gru", "lstm"]
 Initialisation = Literal["xavier", "paper"]
@@ -35,7 +37,7 @@ def take(sequence: Tensor, positions: Tensor) -> Tensor:
 
 def recurrent(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
     """A one-directional GRU or LSTM over `(B,S,I)`, with dropout between its layers."""
-    kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
+    kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
 
@@ -56,12 +58,14 @@ class BidirectionalEncoder(nn.Module):
         dropout: probability, between layers.
     """
 
-    def __init__(self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(
+        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         sizes = [input_size] + [2 * hidden_size] * (layers - 1)
         self.forward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes)
         self.backward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Runs all layers.
@@ -100,7 +104,9 @@ class FinalStateEncoder(nn.Module):
         dropout: probability, between layers.
     """
 
-    def __init__(self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(
+        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.rnn = recurrent(cell, input_size, hidden_size, layers, dropout)
 
@@ -143,12 +149,14 @@ class StackedCells(nn.Module):
         dropout: probability, between layers.
     """
 
-    def __init__(self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> None:
+    def __init__(
+        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+    ) -> None:
         super().__init__()
-        kind: type[nn.RNNCellBase] = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[cell]
+        kind: type[nn.GRUCell] | type[nn.LSTMCell] = nn.GRUCell if cell == "gru" else nn.LSTMCell
         sizes = [input_size] + [hidden_size] * (layers - 1)
         self.cells = nn.ModuleList(kind(size, hidden_size) for size in sizes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """One step.
@@ -194,10 +202,10 @@ class Bridge(nn.Module):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Hidden state `(N,L,H)`, and memory cell `(N,L,H)` or None, from `(N,I)`."""
-        hidden = torch.tanh(self.hidden(inputs)).unflatten(1, (self.layers, -1))
+        hidden = torch.tanh(self.hidden(inputs)).view(inputs.shape[0], self.layers, -1)
         if self.cell is None:
             return hidden, None
-        return hidden, torch.tanh(self.cell(inputs)).unflatten(1, (self.layers, -1))
+        return hidden, torch.tanh(self.cell(inputs)).view(inputs.shape[0], self.layers, -1)
 
 
 class Maxout(nn.Module):

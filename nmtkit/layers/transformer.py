@@ -8,12 +8,14 @@ Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a ke
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmtkit.errors import DataError
 from nmtkit.layers.dropout import Dropout, dropout
 
 Norm = Literal["pre", "post"]
@@ -72,11 +74,11 @@ class LearnedPositions(nn.Module):
         """The vectors of positions 0 to length-1: `(length,H)`.
 
         Raises:
-            ValueError: there are fewer.
+            DataError: there are fewer.
         """
         most = self.table.shape[0]
         if length > most:
-            raise ValueError(
+            raise DataError(
                 f"a sentence reaches position {length}, but the model learned only {most} positions: "
                 "leave out or split longer sentences, or train with a larger max_positions or sinusoidal positions"
             )
@@ -85,7 +87,7 @@ class LearnedPositions(nn.Module):
 
 def split_heads(states: Tensor, heads: int) -> Tensor:
     """`(B,Q,A*D)` to `(B,A,Q,D)`; a view."""
-    return states.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return states.view(*states.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def merge_heads(states: Tensor) -> Tensor:
@@ -104,7 +106,7 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     Returns:
         `(B,A,Q,S)`; zero where the mask is False.
     """
-    energies = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     if mask is not None:
         energies = energies.masked_fill(~mask, -math.inf)
     return energies.softmax(-1)
@@ -143,7 +145,8 @@ def attend(
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
     if causal:
         mask = torch.ones(query.shape[-2], keys.shape[-2], dtype=torch.bool, device=query.device).tril()
-    return dropout(attention_weights(query, keys, mask), rate, True) @ values
+    context: Tensor = dropout(attention_weights(query, keys, mask), rate, True) @ values
+    return context
 
 
 def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
@@ -174,7 +177,7 @@ class SelfAttention(nn.Module):
         self.out = _xavier(nn.Linear(width, width), 1)
 
     def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        packed = self.query_keys_values(states).unflatten(-1, (3, self.heads, -1))  # (B,Q,3,A,D)
+        packed = self.query_keys_values(states).view(*states.shape[:-1], 3, self.heads, -1)  # (B,Q,3,A,D)
         query, keys, values = packed.unbind(-3)
         return query, keys, values  # (B,Q,A,D) each
 
@@ -233,7 +236,8 @@ class CrossAttention(nn.Module):
 
     def project(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values `(B,A,S,D)` of a memory `(B,S,H)`."""
-        keys, values = self.keys_values(memory).unflatten(-1, (2, self.heads, -1)).unbind(-3)  # (B,S,A,D) each
+        packed = self.keys_values(memory).view(*memory.shape[:-1], 2, self.heads, -1)  # (B,S,2,A,D)
+        keys, values = packed.unbind(-3)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def forward(
@@ -310,36 +314,41 @@ class Residual(nn.Module):
         return states if self.pre else self.norm(states)
 
 
+@dataclass(frozen=True)
+class LayerPlan:
+    """What the layers of a model have in common."""
+
+    width: int
+    """H."""
+    heads: int
+    """A."""
+    inner: int
+    """Width of the feed-forward part."""
+    norm: Norm
+    """Where normalization stands."""
+    activation: Activation
+    """Of the feed-forward part."""
+    rate: float
+    """Dropout of the sub-layers' results."""
+    attention_rate: float
+    """Dropout of attention weights."""
+    activation_rate: float
+    """Dropout after the activation."""
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017.
 
     Args:
-        width: H.
-        heads: A.
-        inner: width of the feed-forward part.
-        norm: where normalization stands.
-        activation: of the feed-forward part.
-        rate: dropout of the sub-layers' results.
-        attention_rate: dropout of attention weights.
-        activation_rate: dropout after the activation.
+        plan: its sizes and rates.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        inner: int,
-        norm: Norm,
-        activation: Activation,
-        rate: float,
-        attention_rate: float,
-        activation_rate: float,
-    ) -> None:
+    def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(width, heads, attention_rate)
-        self.around_self_attention = Residual(width, norm, rate)
-        self.feed_forward = FeedForward(width, inner, activation, activation_rate)
-        self.around_feed_forward = Residual(width, norm, rate)
+        self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
+        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
+        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True where a token is real."""
@@ -352,27 +361,18 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
 
-    Args: as for `EncoderLayer`.
+    Args:
+        plan: its sizes and rates.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        inner: int,
-        norm: Norm,
-        activation: Activation,
-        rate: float,
-        attention_rate: float,
-        activation_rate: float,
-    ) -> None:
+    def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
-        self.self_attention = SelfAttention(width, heads, attention_rate)
-        self.around_self_attention = Residual(width, norm, rate)
-        self.cross_attention = CrossAttention(width, heads, attention_rate)
-        self.around_cross_attention = Residual(width, norm, rate)
-        self.feed_forward = FeedForward(width, inner, activation, activation_rate)
-        self.around_feed_forward = Residual(width, norm, rate)
+        self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
+        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.cross_attention = CrossAttention(plan.width, plan.heads, plan.attention_rate)
+        self.around_cross_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
+        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate)
 
     def forward(
         self,

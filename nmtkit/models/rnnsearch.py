@@ -11,17 +11,26 @@ So the word is read out from the state *before* the update, as the appendix says
 through V_o.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
 from nmtkit.layers.attention import Additive, Attention
-from nmtkit.layers.recurrent import BidirectionalEncoder, Bridge, CellKind, Initialisation, Maxout, StackedCells, initialise
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import (
+    BidirectionalEncoder,
+    Bridge,
+    CellKind,
+    Initialisation,
+    Maxout,
+    StackedCells,
+    initialise,
+)
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
@@ -33,6 +42,40 @@ from nmtkit.models.base import (
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
+
+
+class RnnSearchConfig(ModelConfig):
+    """The defaults suit small corpora; the paper's RNNsearch has 620, 1000, 1000 and 500 for the first four sizes."""
+
+    kind: Literal["rnnsearch"] = "rnnsearch"
+    """Which model."""
+    embedding_size: int = Field(default=256, ge=1)
+    """Numbers per word, on either side."""
+    hidden_size: int = Field(default=256, ge=1)
+    """Units of the decoder, and of each direction of the encoder."""
+    attention_size: int = Field(default=256, ge=1)
+    """Units in which queries and keys are compared."""
+    maxout_size: int = Field(default=256, ge=1)
+    """Maxout units between decoder and output words."""
+    layers: int = Field(default=1, ge=1)
+    """Recurrent layers of the encoder and of the decoder; the paper has 1. The top layer looks and is read out."""
+    cell: CellKind = "gru"
+    """The recurrent cell."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability, on embeddings, encoder states, between layers and before the output words."""
+    tie: Literal["none", "decoder", "all"] = "none"
+    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
+    initialisation: Initialisation = "xavier"
+    """How weights start: xavier, or the small normal numbers of the paper."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RnnSearchConfig":
+        if self.tie != "none" and self.maxout_size != self.embedding_size:
+            raise ValueError(
+                f"tie: {self.tie} uses the target embedding as output layer: maxout_size {self.maxout_size} must equal "
+                f"embedding_size {self.embedding_size}"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -59,50 +102,99 @@ class RnnSearchState(DecoderState):
 
 @MODELS.register("rnnsearch")
 class RnnSearch(Seq2Seq):
-    """See the head of this file."""
+    """Bidirectional encoder, additive attention, look then update; see the head of this file.
 
-    class Config(ModelConfig):
-        """RNNsearch's settings; the paper's RNNsearch-50 has 620, 1000, 1000 and 500 for the first four sizes."""
+    Args:
+        config: see `RnnSearchConfig`.
+        sizes: of the vocabularies.
 
-        kind: Literal["rnnsearch"] = "rnnsearch"
-        """Which model."""
-        embedding_size: int = Field(default=256, ge=1)
-        """Numbers per word, on either side."""
-        hidden_size: int = Field(default=256, ge=1)
-        """Units of the decoder, and of each direction of the encoder."""
-        attention_size: int = Field(default=256, ge=1)
-        """Units in which queries and keys are compared."""
-        maxout_size: int = Field(default=256, ge=1)
-        """Maxout units between decoder and output words."""
-        layers: int = Field(default=1, ge=1)
-        """Recurrent layers of the encoder and of the decoder; the paper has 1. The top layer looks and is read out."""
-        cell: CellKind = "gru"
-        """The recurrent cell."""
-        dropout: float = Field(default=0.2, ge=0, lt=1)
-        """Probability, on embeddings, encoder states, between layers and before the output words."""
-        tie_embeddings: Literal["none", "output", "all"] = "none"
-        """One matrix for target embeddings and output words (output), and for source embeddings too (all)."""
-        initialisation: Initialisation = "xavier"
-        """How weights start: xavier, or the small normal numbers of the paper."""
+    Raises:
+        RecipeError: `tie: all` without a shared vocabulary.
+    """
 
-        @model_validator(mode="after")
-        def _tied_sizes(self) -> "RnnSearch.Config":
-            if self.tie_embeddings != "none" and self.maxout_size != self.embedding_size:
-                raise ValueError("tied embeddings need maxout_size equal to embedding_size")
-            return self
+    Config = RnnSearchConfig
 
-    config: "RnnSearch.Config"
-
-    def __init__(self, config: "RnnSearch.Config", sizes: VocabularySizes) -> None:
+    def __init__(self, config: RnnSearchConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
+        if config.tie == "all" and not sizes.shared:
+            raise RecipeError(
+                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
+                "set tokenizer.joint to true, or model.tie to `decoder`"
+            )
         embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
-        self.dropout = nn.Dropout(config.dropout)
-        self.src_embedding = nn.Embedding(sizes.src, embedding)
+        self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
+        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
         self.encoder = BidirectionalEncoder(config.cell, embedding, hidden, layers, config.dropout)
-        self.attention = Attention(Additive(hidden, 2 * hidden, config.attention_size))
+        score = Additive(hidden, 2 * hidden, config.attention_size)
+        self.attention = Attention(score)
         self.bridge = Bridge(config.cell, hidden, hidden, layers)
         self.decoder = StackedCells(config.cell, embedding + 2 * hidden, hidden, layers, config.dropout)
         self.readout = Maxout(hidden + embedding + 2 * hidden, config.maxout_size)
         self.output = nn.Linear(config.maxout_size, sizes.tgt)
         initialise(self, config.initialisation)
+        if config.initialisation == "paper":
+            nn.init.normal_(score.query.weight, std=0.001)
+            nn.init.normal_(score.key.weight, std=0.001)
+            nn.init.zeros_(score.energy)
+        if config.tie != "none":
+            self.output.weight = self.tgt_embedding.weight
+
+    def encode(self, batch: Batch) -> RnnSearchMemory:
+        """Runs the bidirectional encoder and projects the keys once."""
+        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
+        values, summary = self.encoder(embedded, batch.src_mask)
+        values = self.dropout(values)
+        return RnnSearchMemory(
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            values=values,
+            keys=self.attention.project(values),
+            summary=summary,
+        )
+
+    def start(self, memory: Memory) -> RnnSearchState:
+        """`s_0 = tanh(W_s h_1)` of the backward encoder: A.2.2."""
+        assert isinstance(memory, RnnSearchMemory)
+        return RnnSearchState(*self.bridge(memory.summary))
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, RnnSearchState]:
+        """Looks, then updates."""
+        assert isinstance(state, RnnSearchState)
+        assert isinstance(memory, RnnSearchMemory)
+        embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
+        context, weights, new_state = self._look_then_update(embedded, state, memory)
+        return Readout(torch.cat([state.hidden[:, -1], embedded, context], -1), weights), new_state
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """All steps: words are embedded before the loop and features joined after it, each in one go."""
+        assert batch.tgt_in is not None
+        assert isinstance(memory, RnnSearchMemory)
+        embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
+        state = self.start(memory)
+        before, contexts, looks = [], [], []
+        for word in embedded.unbind(1):
+            before.append(state.hidden[:, -1])
+            context, weights, state = self._look_then_update(word, state, memory)
+            contexts.append(context)
+            looks.append(weights)
+        features = torch.cat([torch.stack(before, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+2H)
+        return Readout(features, torch.stack(looks, 1) if need_attention else None)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """Log-probabilities `(...,V)` of `[s_{i-1}; E y_{i-1}; c_i]` through maxout and softmax: A.2.2."""
+        return F.log_softmax(self.output(self.dropout(self.readout(readout.features))), -1)
+
+    def _look_then_update(
+        self, embedded: Tensor, state: RnnSearchState, memory: RnnSearchMemory
+    ) -> tuple[Tensor, Tensor, RnnSearchState]:
+        """From words `(N,E)` to contexts `(N,2H)`, weights `(N,S)` and the next state."""
+        beam = rows_per_sentence(embedded.shape[0], memory)
+        queries = state.hidden[:, -1].reshape(-1, beam, state.hidden.shape[2])  # (B,K,H)
+        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
+        context = contexts.flatten(0, 1)  # (N,2H)
+        new_state = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
+        return context, weights.flatten(0, 1), RnnSearchState(*new_state)

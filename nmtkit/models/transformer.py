@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
 from nmtkit.layers.dropout import Dropout
-from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LearnedPositions, SinusoidalPositions
+from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerPlan, LearnedPositions, SinusoidalPositions
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
@@ -136,14 +136,13 @@ class Transformer(Seq2Seq):
             )
         width = config.hidden_size
         self.width = width
-        self.heads = config.heads
         self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
         self.tgt_embedding = self._embedding(sizes.tgt)
         self.src_embedding = self.tgt_embedding if config.tie == "all" else self._embedding(sizes.src)
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
-        sublayers = (
+        plan = LayerPlan(
             width,
             config.heads,
             config.feed_forward_size,
@@ -153,8 +152,8 @@ class Transformer(Seq2Seq):
             config.attention_dropout,
             config.activation_dropout,
         )
-        self.encoder = nn.ModuleList(EncoderLayer(*sublayers) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(*sublayers) for _ in range(config.decoder_layers))
+        self.encoder = nn.ModuleList(EncoderLayer(plan) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(plan) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
         self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
@@ -181,12 +180,12 @@ class Transformer(Seq2Seq):
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
         mask = batch.src_mask[:, None, None, :]  # (B,1,1,S)
-        states = self.src_embedding(batch.src) * math.sqrt(self.width) + self.src_positions(batch.src.shape[1])
-        states = self.dropout(states)  # (B,S,H)
+        states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
         for layer in self.encoder:
             states = layer(states, mask)
         states = self.encoder_norm(states)
-        keys, values = zip(*(layer.cross_attention.project(states) for layer in self.decoder), strict=True)
+        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
+        keys, values = zip(*(layer.cross_attention.project(states) for layer in layers), strict=True)
         if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
             keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
         return TransformerMemory(batch.src_mask, batch.src_extended, batch.n_oov, keys, values)
@@ -208,8 +207,7 @@ class Transformer(Seq2Seq):
         beam = rows_per_sentence(tokens.shape[0], memory)
         caches = state.room_for_one()
         positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
-        states = self.dropout(self._embed_tgt(tokens, memory) * math.sqrt(self.width) + positions)
-        states = states.view(-1, beam, self.width)  # (B,K,H)
+        states = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
         states, attention = self._decode(states, memory, caches, need_attention)
         attention = None if attention is None else attention.flatten(0, 1)  # (N,S)
         rows = torch.arange(tokens.shape[0], device=tokens.device)
@@ -218,9 +216,14 @@ class Transformer(Seq2Seq):
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
-        states = self.tgt_embedding(batch.tgt_in) * math.sqrt(self.width) + self.tgt_positions(batch.tgt_in.shape[1])
-        states, attention = self._decode(self.dropout(states), memory, None, need_attention)
+        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        states, attention = self._decode(states, memory, None, need_attention)
         return Readout(states, attention)
+
+    def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
+        """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
+        entering: Tensor = self.dropout(embedding(ids) * math.sqrt(self.width) + positions)
+        return entering
 
     def _decode(
         self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, need_attention: bool

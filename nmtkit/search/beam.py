@@ -32,6 +32,7 @@ BLOCK = 64
 """Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
 DROP_FRACTION = 8
 """Finished sentences are dropped once they are one in this many; every drop copies the memory of the others."""
+CPU_CHECK_EVERY = 1
 ACCELERATOR_CHECK_EVERY = 8
 """Steps between two looks at how many sentences are finished; on an accelerator a look waits for the device."""
 
@@ -68,7 +69,10 @@ class Hypothesis:
     token_log_probs: list[float]
     """One for each id, then that of EOS if finished."""
     attention: npt.NDArray[np.float32] | None
-    """One row for each of `token_log_probs`, S columns; None if not asked for, or if the model has no attention."""
+    """One row for each of `token_log_probs`, one column for each source token, EOS counted.
+
+    None if not asked for, or if the model has no attention.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,10 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
-    Each step looks at the 2K best continuations of a sentence's K hypotheses. Those among the first K that end in EOS are
-    finished; the K best of the others go on. With `first_k` a sentence is done when K hypotheses are finished: to stop
-    with the first one costs BLEU, because short hypotheses finish first. With `exact` it is done when `n_best` are
-    finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
+    Each step looks at the 2K best continuations of a sentence's K hypotheses. Those among the first K that end in EOS
+    are finished; the K best of the others go on. With `first_k` a sentence is done when K hypotheses are finished: to
+    stop with the first one costs BLEU, because short hypotheses finish first. With `exact` it is done when `n_best`
+    are finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
     length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
 
     Equal scores are ordered as `torch.topk` orders them, which depends only on the numbers of that sentence: the
@@ -148,7 +152,7 @@ class _Sentences(Rows):
     """Scores of the best finished hypotheses `(R,n_best)`, best first; kept for `exact` only."""
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what a model keeps from a search (a longer table of positions) must still train
 def walk(
     model: Seq2Seq,
     batch: Batch,
@@ -159,53 +163,31 @@ def walk(
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """The loop of `search`, for any way to choose the hypotheses to go on with; see there."""
-    assert not model.training, "the model is in training mode: call model.eval() first"
-    if n_best > config.beam_size:
-        raise RecipeError(
-            f"n_best {n_best} is more than beam_size {config.beam_size}: raise beam_size, or lower n_best"
-        )
-    if config.coverage_penalty and not model.has_attention:
-        raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+    _check(model, config, n_best)
     beam_size = config.beam_size
     memory = model.encode(batch)
     state = model.start(memory)
-    device = memory.mask.device
-    check_every = 1 if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
-
-    limits = length_limits(config, batch.src_lengths.cpu(), None if prefix is None else prefix.cpu())
-    longest = int(limits.max())
-    penalties = length_penalty(config.length_penalty, torch.arange(1, longest + 1), config.alpha)
-    divisors = penalties.tolist()  # of 1, 2, ... tokens
-    largest = penalties[limits - 1].float().to(device)
-    limits = limits.to(device)
+    live, divisors = _begin(memory, batch, config, n_best, prefix)
+    limits, device = live.limits, live.limits.device
+    check_every = CPU_CHECK_EVERY if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
     tokens = torch.full((batch.size,), BOS, device=device)
     scores = torch.zeros(batch.size, 1, device=device)
-    zeros = torch.zeros_like(tokens)
-    numbers = torch.arange(batch.size, device=device)
-    best = torch.full((batch.size, n_best), -INFINITY, device=device)
-    live = _Sentences(memory, limits, largest, prefix, zeros.bool(), zeros, best)
     history = tokens[:, None][:, :0] if config.no_repeat_ngram else None  # (N,0)
     coverage: Tensor | None = None  # (N,S)
-    trace = _Trace(numbers)
+    trace = _Trace(torch.arange(batch.size, device=device))
 
-    for step in range(longest):
+    for step, divisor in enumerate(divisors):
         attend = need_attention or config.coverage_penalty > 0
         log_probs, readout, state = model.step(tokens, state, live.memory, attend)  # (N,X)
         if log_probs.dtype in (torch.float16, torch.bfloat16):
             log_probs = log_probs.float()
-        width = scores.shape[1]
+        width, n_tokens = scores.shape[1], log_probs.shape[1]
         wanted = None
         if live.prefix is not None and step < live.prefix.shape[1]:
             wanted = live.prefix[:, step].repeat_interleave(width)  # (N,)
-        apply_rules(log_probs, config, step, history, wanted)
-        choice = choose(log_probs, scores, beam_size)
-
-        n_tokens = log_probs.shape[1]
-        parents = choice.candidates.gather(1, choice.kept)  # (R,K)
-        tokens = (parents % n_tokens).view(-1)
-        parents = parents // n_tokens
+        choice = choose(apply_rules(log_probs, config, step, history, wanted), scores, beam_size)
         choice = replace(choice, ended=choice.ended & ~live.done[:, None])
-        final = choice.scores / divisors[step]  # (R,C)
+        final = choice.scores / divisor  # (R,C)
         if config.coverage_penalty:
             assert readout.attention is not None
             coverage = readout.attention if coverage is None else coverage + readout.attention
@@ -213,47 +195,76 @@ def walk(
             cost = coverage_penalty(coverage, mask, config.coverage_penalty).view(-1, width)  # (R,W)
             final = final + cost.gather(1, choice.candidates // n_tokens)
         trace.add(choice, final, n_tokens, readout.attention if need_attention else None)
-        scores = choice.kept_scores
+        live = _note_finished(live, choice, final, config, step + 1)
 
-        n_finished = live.n_finished + choice.ended.sum(1)
-        best = live.best
-        if config.stop == "exact":
-            best = torch.cat([best.to(final.dtype), final.masked_fill(~choice.ended, -INFINITY)], 1).topk(n_best, 1)[0]
-            reach = scores.amax(1) / live.largest_divisor  # (R,): no more cost, the largest divisor
-            satisfied = best[:, -1] >= reach
-        else:
-            satisfied = n_finished >= beam_size
-        # A sentence without a live hypothesis has nothing to go on with: all ways were forbidden, or have ended.
-        done = live.done | satisfied | (live.limits <= step + 1) | (scores.amax(1) == -INFINITY)
-        live = replace(live, done=done, n_finished=n_finished, best=best)
-
-        if step + 1 == longest:
-            break
-        kept = None
+        kept = None  # rows among R, if some are dropped now
         if (step + 1) % check_every == 0:
-            n_done = int(done.sum())
-            if n_done == len(done):
+            n_done = int(live.done.sum())
+            if n_done == len(live.done):
                 break
-            if n_done * DROP_FRACTION >= len(done):
-                kept = (~done).nonzero().view(-1)  # rows among R
-        if kept is None and width == beam_size == 1:
-            rows = None  # greedy: every hypothesis is its own parent
-        else:
-            first = torch.arange(len(done), device=device)[:, None] * width
-            rows = first + parents  # (R,K): rows of the state
-            rows = (rows if kept is None else rows.index_select(0, kept)).view(-1)
+            if n_done * DROP_FRACTION >= len(live.done):
+                kept = (~live.done).nonzero().view(-1)
+        scores = choice.kept_scores
+        following = choice.candidates.gather(1, choice.kept)  # (R,K)
+        parents = following // n_tokens + torch.arange(len(scores), device=device)[:, None] * width  # rows of the state
         if kept is not None:
             trace.drop(kept)
-            live = live.select(kept)
-            scores = scores.index_select(0, kept)
-            tokens = tokens.view(-1, beam_size).index_select(0, kept).view(-1)
-        if rows is not None:
-            state = state.select(rows)
-            history = history.index_select(0, rows) if history is not None else None
-            coverage = coverage.index_select(0, rows) if coverage is not None else None
+            live, scores = live.select(kept), scores.index_select(0, kept)
+            following, parents = following.index_select(0, kept), parents.index_select(0, kept)
+        tokens, parents = (following % n_tokens).view(-1), parents.view(-1)
+        if kept is not None or beam_size > 1:  # else every hypothesis is its own parent
+            state = state.select(parents)
+            history = history.index_select(0, parents) if history is not None else None
+            coverage = coverage.index_select(0, parents) if coverage is not None else None
         if history is not None:
             history = torch.cat([history, tokens[:, None]], 1)
-    return trace.read(limits, n_best)
+    return trace.read(limits, batch.src_lengths.tolist(), n_best)
+
+
+def _check(model: Seq2Seq, config: SearchConfig, n_best: int) -> None:
+    assert not model.training, "the model is in training mode: call model.eval() first"
+    if n_best > config.beam_size:
+        raise RecipeError(
+            f"n_best {n_best} is more than beam_size {config.beam_size}: raise beam_size, or lower n_best"
+        )
+    if config.coverage_penalty and not model.has_attention:
+        raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+
+
+def _begin(
+    memory: Memory, batch: Batch, config: SearchConfig, n_best: int, prefix: Tensor | None
+) -> tuple[_Sentences, list[float]]:
+    """All sentences before the first step, and the length penalties of 1, 2, ... tokens up to the highest limit."""
+    device = memory.mask.device
+    limits = length_limits(config, batch.src_lengths.cpu(), None if prefix is None else prefix.cpu())
+    penalties = length_penalty(config.length_penalty, torch.arange(1, int(limits.max()) + 1), config.alpha)
+    zeros = torch.zeros_like(limits)
+    sentences = _Sentences(
+        memory=memory,
+        limits=limits.to(device),
+        largest_divisor=penalties[limits - 1].float().to(device),
+        prefix=None if prefix is None else prefix.to(device),
+        done=zeros.bool().to(device),
+        n_finished=zeros.to(device),
+        best=torch.full((batch.size, n_best), -INFINITY, device=device),
+    )
+    return sentences, penalties.tolist()
+
+
+def _note_finished(live: _Sentences, choice: Choice, final: Tensor, config: SearchConfig, length: int) -> _Sentences:
+    """Counts the hypotheses that ended in this step, at `length` tokens, and says which sentences are done."""
+    n_finished = live.n_finished + choice.ended.sum(1)
+    best = live.best
+    top = choice.kept_scores.amax(1)  # (R,)
+    if config.stop == "exact":
+        ended = final.masked_fill(~choice.ended, -INFINITY)
+        best = torch.cat([best.to(final.dtype), ended], 1).topk(best.shape[1], 1)[0]
+        satisfied = best[:, -1] >= top / live.largest_divisor  # as if the rest cost nothing, at the largest divisor
+    else:
+        satisfied = n_finished >= config.beam_size
+    # Where no live hypothesis is left, all ways were forbidden or have ended.
+    done = live.done | satisfied | (live.limits <= length) | (top == -INFINITY)
+    return replace(live, done=done, n_finished=n_finished, best=best)
 
 
 def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
@@ -278,8 +289,8 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
         count: C.
 
     Returns:
-        Scores of the continuations `(R,C)`, best first, and which they are `(R,C)`: parent * X + token. Where fewer than
-        C exist, the rest has a score of minus infinity.
+        Scores of the continuations `(R,C)`, best first, and which they are `(R,C)`: parent * X + token. Where fewer
+        than C exist, the rest has a score of minus infinity.
     """
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
@@ -287,7 +298,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     whole = n_blocks * BLOCK
     tops = []
     if n_blocks:
-        tops.append(log_probs[:, :whole].unflatten(1, (n_blocks, BLOCK)).amax(2))
+        tops.append(log_probs[:, :whole].view(-1, n_blocks, BLOCK).amax(2))
     if whole < n_tokens:
         tops.append(log_probs[:, whole:].amax(1, keepdim=True))
         n_blocks += 1
@@ -299,7 +310,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     columns = (blocks % n_blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (R,c,BLOCK)
     flat = (parents * n_tokens)[:, :, None] + columns.clamp(max=n_tokens - 1)
     flat = flat.view(n_sentences, -1)  # (R,c*BLOCK)
-    inside = log_probs.view(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
+    inside = log_probs.reshape(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
     if whole < n_tokens:
         inside = inside.masked_fill(columns >= n_tokens, -INFINITY)
     missing = max(0, count - inside[0].numel())
@@ -339,7 +350,7 @@ class _Trace:
         """From now on only these rows of the sentences go on."""
         self._segments.append(_Segment(self._segments[-1].sentences.index_select(0, kept)))
 
-    def read(self, limits: Tensor, n_best: int) -> list[list[Hypothesis]]:
+    def read(self, limits: Tensor, src_lengths: list[int], n_best: int) -> list[list[Hypothesis]]:
         """The best hypotheses of all sentences; letters as above, T steps.
 
         Raises:
@@ -353,7 +364,7 @@ class _Trace:
         final = self._whole(lambda segment: segment.final, -INFINITY)
         if np.isnan(scores).any():
             raise CheckpointError(
-                "the model's log-probabilities are not numbers (NaN): its weights are damaged; use an earlier checkpoint"
+                "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
             )
         n_steps, n_sentences, n_candidates = candidates.shape
         beam_size = kept.shape[2]
@@ -363,7 +374,7 @@ class _Trace:
         last = np.minimum(limit, n_steps)[:, None] - 1  # (B,1): the last step before the limit
         cut_at = kept[last, sentence, np.arange(beam_size)]  # (B,K)
         cut = final[last, sentence, cut_at]
-        cut = np.where((limit[:, None] <= n_steps) & ~ended[last, sentence, cut_at], cut, -INFINITY)
+        cut = np.where(limit[:, None] <= n_steps, cut, -INFINITY)
         whole = np.where(ended, final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
         order = np.concatenate(
             [
@@ -378,16 +389,15 @@ class _Trace:
         chosen = np.where(finished, order % n_candidates, 0)
         chosen[:, n_best:] = np.take_along_axis(cut_at, order[:, n_best:] - whole.shape[1], axis=1)
 
-        # Back from the last step, all hypotheses at once.
+        # Back from the last step, all hypotheses at once; what is found behind the end of one is cut off below.
         log_probs = np.zeros((*order.shape, n_steps), scores.dtype)  # (B,2*n,T): summed from the start
         tokens = np.zeros(log_probs.shape, np.int64)
         parents = np.zeros(log_probs.shape, np.int64)
         slot = np.zeros(order.shape, np.int64)
         for step in reversed(range(n_steps)):
             here = np.where(step == at, chosen, kept[step, sentence, slot])
-            parent, token = np.divmod(candidates[step, sentence, here], self.n_tokens)
-            slot = np.where(step <= at, parent, 0)
-            tokens[:, :, step], parents[:, :, step] = token, slot
+            slot, tokens[:, :, step] = np.divmod(candidates[step, sentence, here], self.n_tokens)
+            parents[:, :, step] = slot
             log_probs[:, :, step] = scores[step, sentence, here]
         attention = self._attention(parents) if self._segments[0].attention else None  # (T,B,2*n,S)
 
@@ -406,7 +416,7 @@ class _Trace:
                         score=float(score[row, which]),
                         log_prob=float(sums[-1]),
                         token_log_probs=np.diff(sums, prepend=0.0).tolist(),
-                        attention=None if attention is None else attention[:length, row, which],
+                        attention=None if attention is None else attention[:length, row, which, : src_lengths[row]],
                     )
                 )
             results.append(hypotheses)

@@ -1,4 +1,4 @@
-"""How a finished hypothesis is scored: its log-probability, made fair to long ones and to ones that translate everything.
+"""How a hypothesis is scored: its log-probability, made fair to long ones and to ones that translate everything.
 
 Pure functions. Beam search divides the summed log-probability by `length_penalty` and adds `coverage_penalty`.
 """

@@ -1,0 +1,30 @@
+"""`nmtkit preprocess`."""
+
+import click
+
+from nmtkit import console, recipe, run
+from nmtkit.cli import options
+from nmtkit.cli.reporting import show_report
+
+
+@click.command()
+@click.argument("name", metavar="RECIPE")
+@options.overrides
+@options.run_folder
+def command(name: str, overrides: tuple[str, ...], run_path: str | None) -> None:
+    """Read and check a recipe's text, learn its tokenizer, write its arrays into the run's folder.
+
+    What is wrong with the text is counted and shown with the first line of each kind: empty sides, over-long lines,
+    length ratio, duplicates, overlap of train with validation and test. Different line counts, invalid UTF-8 and
+    broken files are errors. `train` does all this by itself if it was not done before.
+
+    \b
+    Examples:
+      nmtkit preprocess demo
+      nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
+    """
+    loaded = recipe.load(name, overrides)
+    run.require_data(loaded)
+    work = run.Run.create(loaded, run_path)
+    work.preprocess(lambda text: console.say(text, stderr=True), show_report)
+    console.say(f"wrote {work.folder.data} and {work.folder.vocabulary}; next: nmtkit train {name}", stderr=True)

@@ -1,0 +1,142 @@
+"""`nmtkit train`."""
+
+import signal
+import threading
+from types import FrameType
+
+import click
+import torch
+
+from nmtkit import console, device, recipe, run
+from nmtkit.cli import options
+from nmtkit.cli.reporting import show_report
+from nmtkit.folder import RUNS
+from nmtkit.training import distributed
+from nmtkit.training.loop import Evaluated, Event, Step, Stopped
+
+EXAMPLES_SHOWN = 5
+
+
+@click.command()
+@click.argument("name", metavar="RECIPE")
+@options.overrides
+@options.run_folder
+@click.option("--resume", is_flag=True, help="Go on where the run stopped, bit for bit as if it never had.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run in the same folder.")
+@options.device
+@options.threads
+def command(
+    name: str,
+    overrides: tuple[str, ...],
+    run_path: str | None,
+    resume: bool,
+    overwrite: bool,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
+
+    Everything goes into one folder, runs/NAME: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl. Ctrl-C
+    and SIGTERM save the state and stop; `--resume` goes on from there, a second Ctrl-C stops at once. When training is
+    over the recipe's test set, if it names one, is translated and scored.
+
+    \b
+    Examples:
+      nmtkit train demo
+      nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
+      nmtkit train mine.yaml --resume
+      torchrun --nproc-per-node 4 -m nmtkit train mine.yaml
+    """
+    if resume and overwrite:
+        raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
+    loaded = recipe.load(name, overrides)
+    place = run.choose_device(device, loaded, threads)
+    try:
+        _train(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
+    finally:
+        distributed.leave()
+
+
+def _train(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device) -> None:
+    first = distributed.rank() == 0
+    work = run.Run.begin(loaded, path, resume, overwrite, _say if first else _quiet, show_report)
+    if first:
+        _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
+    stop = threading.Event()
+    _stop_on_signals(stop)
+    total = work.recipe.training.max_updates
+    stopped = None
+    with console.TrainingDisplay(total) as display:
+        for event in work.train(place, resume, stop.is_set):
+            if first:
+                _show(display, event)
+            if isinstance(event, Stopped):
+                stopped = event
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not first or stopped is None:
+        return
+    if stopped.reason == "interrupted":
+        _say(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
+        raise SystemExit(130)
+    _say(f"finished after update {stopped.update} ({stopped.reason})")
+    _test(work, place)
+
+
+def _say(text: str) -> None:
+    console.say(text, stderr=True)
+
+
+def _quiet(text: str) -> None:
+    """Only the first of several processes speaks."""
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """The first signal asks training to save and stop; a second one stops at once."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        _say("stopping after this update; the state will be saved (once more to stop at once)")
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+def _show(display: console.TrainingDisplay, event: Event) -> None:
+    if isinstance(event, Step):
+        shown = {
+            "tokens_per_second": event.tokens_per_second,
+            "loss": event.loss,
+            "perplexity": event.ppl,
+            "learning_rate": event.lr,
+            "gradient_norm": event.grad_norm,
+        }
+        display.update(event.update, shown)
+        if event.skipped:
+            display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
+    elif isinstance(event, Evaluated):
+        figures = "  ".join(f"{key} {value:.2f}" for key, value in event.metrics.items())
+        best = "  (best so far)" if event.best else ""
+        display.message(f"validation at update {event.update}: {figures}{best}")
+
+
+def _test(work: run.Run, place: torch.device) -> None:
+    """Translates and scores the test set, and shows a few translations."""
+    result = work.test(place)
+    if result is None:
+        return
+    speed = len(result.sources) / max(result.seconds, 1e-9)
+    _say(f"translated the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    if not result.scores:
+        return
+    step = max(len(result.sources) // EXAMPLES_SHOWN, 1)
+    for number in range(0, len(result.sources), step)[:EXAMPLES_SHOWN]:
+        console.say("")
+        console.say(f"source       {result.sources[number]}")
+        console.say(f"reference    {result.references[number]}")
+        console.say(f"translation  {result.translations[number].text}")
+    console.say("")
+    rows = [[score.name, f"{score.value:.2f}", score.signature] for score in result.scores]
+    console.table("test set", ["metric", "score", "signature"], rows)

@@ -1,0 +1,198 @@
+"""The recurrent encoder-decoder without attention: the whole source passes through one vector.
+
+With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also the
+RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read
+again in every step and by the output layer. Without, and with several LSTM layers and `reverse_source`, it is Sutskever
+et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards.
+
+No step looks at what an earlier step chose to look at, so training runs the decoder as one call over the whole target.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import RecipeError
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import (
+    Bridge,
+    CellKind,
+    FinalStateEncoder,
+    Initialisation,
+    Maxout,
+    initialise,
+    layers_first,
+    recurrent,
+    reversal,
+    rows_first,
+)
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    Readout,
+    Seq2Seq,
+    VocabularySizes,
+    rows_per_sentence,
+)
+from nmtkit.settings import Field, model_validator
+
+
+class RnnEncDecConfig(ModelConfig):
+    """The defaults are Cho et al. 2014 at a small size; the head of the file says which settings make which paper."""
+
+    kind: Literal["rnn_encdec"] = "rnn_encdec"
+    """Which model."""
+    embedding_size: int = Field(default=256, ge=1)
+    """Numbers per word, on either side."""
+    hidden_size: int = Field(default=256, ge=1)
+    """Units of every layer of encoder and decoder."""
+    maxout_size: int | None = Field(default=256, ge=1)
+    """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
+    layers: int = Field(default=1, ge=1)
+    """Recurrent layers of the encoder and of the decoder."""
+    cell: CellKind = "gru"
+    """The recurrent cell."""
+    feed_context: bool = True
+    """Whether every step and the output layer read the summary of the source, or only the first state knows it."""
+    reverse_source: bool = False
+    """Whether the source is read from its last word to its first."""
+    dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
+    """Probability, on embeddings, between layers and before the output words."""
+    tie: Literal["none", "decoder", "all"] = "none"
+    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
+    initialisation: Initialisation = "xavier"
+    """How weights start: xavier, or the small normal numbers of Cho et al. and Bahdanau et al."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "RnnEncDecConfig":
+        if self.tie != "none" and self.features_size != self.embedding_size:
+            raise ValueError(
+                f"tie: {self.tie} uses the target embedding as output layer: embedding_size {self.embedding_size} must "
+                f"equal {'hidden_size' if self.maxout_size is None else 'maxout_size'} {self.features_size}"
+            )
+        return self
+
+    @property
+    def features_size(self) -> int:
+        """Inputs of the output layer."""
+        return self.hidden_size if self.maxout_size is None else self.maxout_size
+
+
+@dataclass(frozen=True)
+class RnnEncDecMemory(Memory):
+    """The source as the decoder sees it."""
+
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+    summary: Tensor | None
+    """What `feed_context` feeds, `(B,H)`."""
+
+
+@dataclass(frozen=True)
+class RnnEncDecState(DecoderState):
+    """The decoder between two words."""
+
+    hidden: Tensor
+    """`(N,L,H)`."""
+    cell: Tensor | None
+    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
+
+
+@MODELS.register("rnn_encdec")
+class RnnEncDec(Seq2Seq):
+    """Encoder, one summary vector, decoder; see the head of this file.
+
+    Args:
+        config: see `RnnEncDecConfig`.
+        sizes: of the vocabularies.
+
+    Raises:
+        RecipeError: `tie: all` without a shared vocabulary.
+    """
+
+    Config = RnnEncDecConfig
+    has_attention = False
+
+    def __init__(self, config: RnnEncDecConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        if config.tie == "all" and not sizes.shared:
+            raise RecipeError(
+                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
+                "set tokenizer.joint to true, or model.tie to `decoder`"
+            )
+        embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
+        context = hidden if config.feed_context else 0
+        self.reverse_source = config.reverse_source
+        self.dropout = Dropout(config.dropout)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
+        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
+        self.encoder = FinalStateEncoder(config.cell, embedding, hidden, layers, config.dropout)
+        self.summary = nn.Linear(hidden, hidden) if config.feed_context else None
+        self.bridge = Bridge(config.cell, hidden, hidden, layers) if config.feed_context else None
+        self.decoder = recurrent(config.cell, embedding + context, hidden, layers, config.dropout)
+        self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
+        self.output = nn.Linear(config.features_size, sizes.tgt)
+        initialise(self, config.initialisation)
+        if config.tie != "none":
+            self.output.weight = self.tgt_embedding.weight
+
+    def encode(self, batch: Batch) -> RnnEncDecMemory:
+        """Runs the encoder and makes the decoder's first state of its last."""
+        src = batch.src.gather(1, reversal(batch.src_mask)) if self.reverse_source else batch.src
+        hidden, cell = self.encoder(self.dropout(self.src_embedding(src)), batch.src_lengths)
+        summary = None
+        if self.summary is not None and self.bridge is not None:
+            summary = torch.tanh(self.summary(hidden[:, -1]))
+            hidden, cell = self.bridge(summary)
+        return RnnEncDecMemory(
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            hidden=hidden,
+            cell=cell,
+            summary=summary,
+        )
+
+    def start(self, memory: Memory) -> RnnEncDecState:
+        """The state that `encode` prepared."""
+        assert isinstance(memory, RnnEncDecMemory)
+        return RnnEncDecState(memory.hidden, memory.cell)
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, RnnEncDecState]:
+        """One word of every hypothesis."""
+        assert isinstance(state, RnnEncDecState)
+        features, state = self._decode(tokens.unsqueeze(1), state, memory)
+        return Readout(features.squeeze(1)), state
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """The whole target in one call. Padding stands on the right, so that no real position reads it."""
+        assert batch.tgt_in is not None
+        features, _ = self._decode(batch.tgt_in, self.start(memory), memory)
+        return Readout(features)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """Log-probabilities `(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
+        features = readout.features if self.readout is None else self.readout(readout.features)
+        return F.log_softmax(self.output(self.dropout(features)), -1)
+
+    def _decode(self, tokens: Tensor, state: RnnEncDecState, memory: Memory) -> tuple[Tensor, RnnEncDecState]:
+        """Reads words `(N,T)`; gives what `predict` reads, `(N,T,*)`, and the state after the last word."""
+        assert isinstance(memory, RnnEncDecMemory)
+        inputs = self.dropout(self.tgt_embedding(tokens))  # (N,T,E)
+        if memory.summary is not None:
+            beam = rows_per_sentence(tokens.shape[0], memory)
+            summary = memory.summary.repeat_interleave(beam, 0).unsqueeze(1).expand(-1, tokens.shape[1], -1)
+            inputs = torch.cat([inputs, summary], -1)  # (N,T,E+H)
+        outputs, final = self.decoder(inputs, layers_first(state.hidden, state.cell))
+        features = outputs if self.readout is None else torch.cat([outputs, inputs], -1)
+        return features, RnnEncDecState(*rows_first(final))

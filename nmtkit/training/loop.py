@@ -1,0 +1,491 @@
+"""The training loop: an iterator of events. It prints nothing; whoever iterates shows and records what happens.
+
+One update is: draw the batches, add up their gradients, clip, step. The loss is a mean over the target tokens of all
+micro-batches of all processes, so how an update is cut into micro-batches and processes does not change it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import CheckpointError, TrainingError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.registry import near_names
+from nmtkit.settings import Field, model_validator
+from nmtkit.training import checkpoint, distributed, randomness
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.ema import Ema
+from nmtkit.training.losses import likelihood
+from nmtkit.training.optimizers import (
+    OptimizerSettings,
+    build_optimizer,
+    read_state,
+    restore_state,
+    set_rate,
+    step_unless,
+)
+from nmtkit.training.schedules import Constant, Progress, Schedule
+
+Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
+"""Why training stopped: the setting whose limit was reached, or a request from outside."""
+
+
+class TrainingConfig(OptimizerSettings):
+    """How a model is fitted."""
+
+    schedule: Schedule = Constant()
+    """How the learning rate changes: `kind` and its own settings."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each target's probability that is spread over the vocabulary."""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches per update and process."""
+    max_updates: int | None = Field(default=None, ge=1)
+    """Stop after this many updates."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """Stop after this many passes over the data."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """Stop after this much training time, validations and earlier sessions of a resumed run included."""
+    validate_every: int = Field(default=1000, ge=1)
+    """Updates between two validations; one more follows at the end."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after this many validations in a row without a new best."""
+    best_metric: str = "bleu"
+    """The validation metric that decides which weights are best."""
+    higher_is_better: bool = True
+    """Its direction: true for BLEU, false for a loss."""
+    keep_best: int = Field(default=1, ge=1)
+    """How many of the best weights files stay."""
+    keep_recent: int = Field(default=0, ge=0)
+    """How many of the newest weights files stay as well, for averaging."""
+    save_every: int = Field(default=1000, ge=1)
+    """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """Keep an exponential moving average of the weights with this decay, and evaluate and save that."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: matrix products in bfloat16 (autocast); the weights stay in fp32."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
+    log_every: int = Field(default=50, ge=1)
+    """Updates between two `Step` events; on a GPU the numbers are read only then."""
+    seed: int = 1
+    """Of dropout and whatever else is random while training."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> "TrainingConfig":
+        if not (self.max_updates or self.max_epochs or self.max_minutes or self.patience):
+            raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
+        return self
+
+
+class Stream(Protocol):
+    """An endless source of batches that can be put back to where it was.
+
+    Of several processes each has its own stream, which gives it its own share of the batches of one common sequence.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """How many passes over the data are complete."""
+
+    def __next__(self) -> Batch:
+        """The next batch, with targets, on the CPU."""
+
+    def state(self) -> dict[str, int]:
+        """Where the stream is; the same in all processes."""
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Goes to where `state` was taken: the batches that follow are the same."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some updates were made; sums and means are over those since the last `Step`, leaving out skipped ones."""
+
+    update: int
+    """The number of the last one, from 1."""
+    epoch: int
+    """How many epochs are complete."""
+    loss: float
+    """What is minimised, in nats per target token."""
+    nll: float
+    """Negative log-likelihood in nats per target token, without smoothing."""
+    ppl: float
+    """exp(nll)."""
+    tokens: int
+    """Target tokens, EOS included, padding not."""
+    tokens_per_second: float
+    """Of all processes; without the time of validations and saves."""
+    lr: float
+    """Learning rate of the last update."""
+    grad_norm: float
+    """Norm of the last finite gradient of the mean loss per token, before clipping."""
+    seconds: float
+    """Training time so far, everything included."""
+    skipped: int = 0
+    """Updates called off because the loss or its gradient was not finite."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The model was evaluated."""
+
+    update: int
+    """After which update."""
+    metrics: dict[str, float]
+    """What `evaluate` gave."""
+    best: bool
+    """Whether this is the best so far."""
+    seconds: float
+    """Training time so far, everything included."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The full state is on the disk."""
+
+    path: str
+    """The file."""
+    update: int
+    """After which update."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Training is over; always the last event."""
+
+    reason: Reason
+    """Why."""
+    update: int
+    """After which update."""
+
+
+Event = Step | Evaluated | Saved | Stopped
+
+_GIVE_UP_AFTER = 10
+"""So many updates in a row with a loss that is not finite end the training."""
+
+
+def train(
+    model: Seq2Seq,
+    stream: Stream,
+    config: TrainingConfig,
+    evaluate: Callable[[Seq2Seq], dict[str, float]],
+    checkpoints: Checkpoints,
+    device: torch.device,
+    resume: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> Iterator[Event]:
+    """Fits the model in place until a limit of the config is reached.
+
+    A state is saved before the first update, so that a folder that cannot be written is found at once and a run that
+    is killed can always be resumed. Resumed with the same settings, data and number of processes, training goes on bit
+    for bit as if it had never stopped. If there is an EMA, the model has the averaged weights inside `evaluate` and
+    the plain ones when training is over.
+
+    Args:
+        model: is moved to `device`.
+        stream: the training data; this process's share of it.
+        config: the settings.
+        evaluate: scores the model, which is in evaluation mode, without gradients. It may draw random numbers: those of
+            the training are not disturbed. Called in process 0 only.
+        checkpoints: where to save.
+        device: where to train.
+        resume: go on from `checkpoints.last` instead of from the model's weights.
+        stop: asked between updates whether to stop; the state is saved first. A `threading.Event().is_set` fits.
+
+    Yields:
+        `Step` every `log_every` updates and before every validation and save, `Evaluated`, `Saved`, and one `Stopped`.
+
+    Raises:
+        TrainingError: the loss stays not finite (the model keeps the last good weights), or the metric that decides is
+            not among those that `evaluate` gives.
+        CheckpointError: the state cannot be read or written, or the folder holds another training's state.
+    """
+    training = _Training(model, stream, config, checkpoints, device)
+    if resume:
+        training.restore()
+    elif checkpoints.last.exists():
+        raise CheckpointError(
+            f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
+        )
+    else:
+        randomness.seed_all(config.seed + distributed.rank())
+        yield training.save()
+    distributed.send_from_first(list(checkpoint.weights_of(model).values()))
+
+    while (reason := training.reason_to_stop(stop)) is None:
+        training.make_update()
+        due_validation = training.update % config.validate_every == 0
+        due_save = due_validation or training.update % config.save_every == 0
+        if due_save or training.update % config.log_every == 0:
+            yield training.report()
+        if due_validation:
+            yield training.validate(evaluate)
+        if due_save:
+            yield training.save()
+
+    if training.has_unreported:
+        yield training.report()
+    if reason != "interrupted" and not training.is_validated:
+        yield training.validate(evaluate)
+    if not training.is_saved:
+        yield training.save()
+    yield Stopped(reason, training.update)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An update whose numbers may still be on the device."""
+
+    update: int
+    epoch: int
+    position: dict[str, int]
+    tokens: int
+    numbers: Tensor
+    """`(4,)`: sums of loss and nll in nats, gradient norm, 1 if the update was called off."""
+
+
+class _Training:
+    """All that changes while training."""
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        stream: Stream,
+        config: TrainingConfig,
+        checkpoints: Checkpoints,
+        device: torch.device,
+    ) -> None:
+        self.model = model.to(device)
+        self.stream = stream
+        self.config = config
+        self.checkpoints = checkpoints
+        self.device = device
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.optimizer = build_optimizer(config, self.parameters)
+        self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
+        self.update = 0
+        self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
+        self.lr = 0.0
+        self._grad_norm = math.nan
+        self._made: list[_Made] = []
+        self._skipped_in_a_row = 0
+        self.is_saved = False
+        self._saved_at = 0
+        self._started = time.monotonic()
+        self._seconds_before = 0.0
+        self._busy = 0.0  # seconds of updates since the last report
+        model.train()
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._started
+
+    @property
+    def has_unreported(self) -> bool:
+        return bool(self._made)
+
+    @property
+    def is_validated(self) -> bool:
+        return bool(self.validations) and self.validations[-1][0] == self.update
+
+    def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
+        config = self.config
+        if config.max_updates and self.update >= config.max_updates:
+            return "max_updates"
+        if config.max_epochs and self.stream.epoch >= config.max_epochs:
+            return "max_epochs"
+        if config.patience and self.validations:
+            scores = [score for _, score in self.validations]
+            if len(scores) - 1 - scores.index(max(scores)) >= config.patience:
+                return "patience"
+        out_of_time = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
+        interrupted, out_of_time = distributed.any_process([stop is not None and stop(), out_of_time])
+        if interrupted:
+            return "interrupted"
+        return "max_minutes" if out_of_time else None
+
+    def make_update(self) -> None:
+        begun = time.monotonic()
+        position, epoch = self.stream.state(), self.stream.epoch
+        batches = [self._next_batch() for _ in range(self.config.accumulate)]
+        tokens = distributed.total(sum(int(batch.tgt_mask.sum()) for batch in batches if batch.tgt_mask is not None))
+        progress = Progress(self.update + 1, epoch, [score for _, score in self.validations])
+        self.lr = self.config.schedule.rate(self.config.lr, progress)
+
+        losses = torch.stack([self._backward(batch, tokens) for batch in batches]).sum(0)  # (2,)
+        distributed.add_up([*self._gradients(), losses])
+        norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
+        # Skipped, not stopped, so that one bad batch costs nothing but itself.
+        bad = ~torch.isfinite(norm + losses.sum())
+        set_rate(self.optimizer, self.lr)
+        step_unless(bad, self.optimizer)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.update, self.is_saved = self.update + 1, False
+        if self.ema:
+            self.ema.update(self.update)
+        numbers = torch.cat([losses, torch.stack([norm.to(losses), bad.to(losses)])])
+        self._made.append(_Made(self.update, epoch, position, tokens, numbers))
+        self._busy += time.monotonic() - begun
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self.stream)
+        except StopIteration:
+            raise TrainingError("there are no batches to train on: the training data is empty") from None
+
+    def _backward(self, batch: Batch, tokens: int) -> Tensor:
+        """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of loss and nll."""
+        moved = batch.to(self.device, non_blocking=True)
+        with self._precision():
+            # The mask and the targets stay on the CPU: finding the kept positions there spares the device a wait.
+            output = self.model(moved, keep=batch.tgt_mask)
+            loss = likelihood(output, batch, self.model.sizes.tgt, self.config.label_smoothing)
+        torch.autograd.backward(loss.total / tokens)
+        return torch.stack([loss.total.detach(), loss.nll])
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+
+    def _gradients(self) -> list[Tensor]:
+        """All gradients, in one order in every process."""
+        if distributed.size() > 1:  # what one process did not use another may have used
+            for parameter in self.parameters.values():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+
+    def report(self) -> Step:
+        """Reads the numbers of the updates since the last report."""
+        begun = time.monotonic()
+        rows = torch.stack([made.numbers for made in self._made]).tolist()
+        busy = self._busy + time.monotonic() - begun  # reading waits for the device
+        good_tokens, loss, nll, skipped = 0, 0.0, 0.0, []
+        for made, (loss_sum, nll_sum, norm, bad) in zip(self._made, rows, strict=True):
+            if bad:
+                skipped.append(made)
+                self._skipped_in_a_row += 1
+                if self._skipped_in_a_row >= _GIVE_UP_AFTER:
+                    raise TrainingError(self._not_finite(skipped))
+                continue
+            self._skipped_in_a_row = 0
+            self._grad_norm = norm
+            good_tokens, loss, nll = good_tokens + made.tokens, loss + loss_sum, nll + nll_sum
+        tokens = sum(made.tokens for made in self._made)
+        self._made, self._busy = [], 0.0
+        mean_nll = nll / good_tokens if good_tokens else math.nan
+        return Step(
+            update=self.update,
+            epoch=self.stream.epoch,
+            loss=loss / good_tokens if good_tokens else math.nan,
+            nll=mean_nll,
+            ppl=math.exp(min(mean_nll, 700.0)),
+            tokens=tokens,
+            tokens_per_second=tokens / max(busy, 1e-9),
+            lr=self.lr,
+            grad_norm=self._grad_norm,
+            seconds=self.seconds,
+            skipped=len(skipped),
+        )
+
+    def _not_finite(self, skipped: list[_Made]) -> str:
+        last = skipped[-1]
+        place = ", ".join(f"{key} {value}" for key, value in last.position.items())
+        return (
+            f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
+            f"the last bad batch is the one at {place} of the training data. "
+            f"The weights of before are kept, and {self.checkpoints.last} holds update {self._saved_at}. "
+            "Lower training.lr, lengthen the schedule's warmup, set training.clip_norm, or use precision fp32; "
+            "then go on with --resume"
+        )
+
+    def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
+        averaged = self.ema.applied() if self.ema else nullcontext()
+        with averaged, randomness.preserved(self.device), torch.no_grad():
+            metrics = None
+            if distributed.rank() == 0:
+                self.model.eval()
+                metrics = evaluate(self.model)
+                self.model.train()
+            metrics = distributed.said_by_first(metrics)
+            value = self._value_in(metrics)
+            sign = 1 if self.config.higher_is_better else -1
+            best = all(sign * value > score for _, score in self.validations)
+            self.validations.append((self.update, sign * value))
+            if distributed.rank() == 0:
+                self.checkpoints.keep(
+                    checkpoint.weights_of(self.model),
+                    self.update,
+                    self.config.best_metric,
+                    value,
+                    self.config.higher_is_better,
+                    self.config.keep_best,
+                    self.config.keep_recent,
+                )
+        self.is_saved = False
+        return Evaluated(self.update, metrics, best, self.seconds)
+
+    def _value_in(self, metrics: Mapping[str, float]) -> float:
+        name = self.config.best_metric
+        if name not in metrics:
+            raise TrainingError(f"training.best_metric: validation gives no {name!r}: {near_names(name, metrics)}")
+        worst = -math.inf if self.config.higher_is_better else math.inf
+        return worst if math.isnan(metrics[name]) else metrics[name]
+
+    def save(self) -> Saved:
+        tensors = {checkpoint.WEIGHTS + name: tensor for name, tensor in checkpoint.weights_of(self.model).items()}
+        if self.ema:
+            tensors |= {checkpoint.EMA + name: tensor for name, tensor in self.ema.averages.items()}
+        state = read_state(self.optimizer, self.parameters)
+        tensors |= {checkpoint.OPTIMIZER + name: tensor for name, tensor in state.items()}
+        randoms = distributed.gathered(randomness.read_states(self.device))
+        if distributed.rank() == 0:
+            facts = {
+                "update": self.update,
+                "seconds": self.seconds,
+                "optimizer": self.config.optimizer,
+                "best_metric": [self.config.best_metric, self.config.higher_is_better],
+                "validations": self.validations,
+                "stream": self.stream.state(),
+                "random": randoms,
+            }
+            self.checkpoints.save_last(tensors, facts)
+        self.is_saved, self._saved_at = True, self.update
+        return Saved(str(self.checkpoints.last), self.update)
+
+    def restore(self) -> None:
+        tensors, facts = self.checkpoints.load_last()
+        last = self.checkpoints.last
+        if facts["optimizer"] != self.config.optimizer:
+            raise CheckpointError(
+                f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
+                "resume with the same one, or train in another folder"
+            )
+        checkpoint.fill_weights(self.model, _under(checkpoint.WEIGHTS, tensors), last)
+        restore_state(self.optimizer, self.parameters, _under(checkpoint.OPTIMIZER, tensors))
+        if self.ema:
+            self.ema.restore(_under(checkpoint.EMA, tensors))
+        self.update = facts["update"]
+        self.is_saved, self._saved_at = True, self.update
+        self._seconds_before = facts["seconds"]
+        if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
+            self.validations = [(update, score) for update, score in facts["validations"]]
+        self.stream.restore(facts["stream"])
+        if distributed.rank() < len(facts["random"]):
+            randomness.restore_states(facts["random"][distributed.rank()], self.device)
+        else:  # there are more processes than before
+            randomness.seed_all(self.config.seed + distributed.rank() + self.update)
+
+
+def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,113 @@
+"""Optimizers by name, with the fused kernels where torch has them, and a step that can be called off on the device."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
+
+from nmtkit.errors import CheckpointError
+from nmtkit.settings import Field, Settings
+
+
+class OptimizerSettings(Settings):
+    """Which optimizer, and its constants. The learning rate's course is the schedule's."""
+
+    optimizer: Literal["adam", "adamw", "adadelta", "adagrad", "sgd"] = "adam"
+    """Which optimizer."""
+    lr: float = Field(default=0.001, gt=0)
+    """Learning rate; the schedule starts from it."""
+    betas: list[float] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
+    """Adam, AdamW: decay of the running mean of the gradients and of their squares."""
+    eps: float | None = Field(default=None, gt=0)
+    """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
+    rho: float = Field(default=0.95, gt=0, lt=1)
+    """Adadelta: decay of the running means of squares."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """SGD: part of the last step that is kept."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
+
+
+def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Parameter]) -> Optimizer:
+    """Builds the optimizer over the parameters, each given once, all on one device."""
+    matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in parameters.values() if parameter.ndim < 2]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    betas = (config.betas[0], config.betas[1])
+    if config.optimizer in ("adam", "adamw"):
+        kind = Adam if config.optimizer == "adam" else AdamW
+        eps = config.eps or 1e-8
+        try:
+            return kind(groups, lr=config.lr, betas=betas, eps=eps, fused=True)
+        except RuntimeError:  # this torch has no fused kernel for this device
+            return kind(groups, lr=config.lr, betas=betas, eps=eps)
+    if config.optimizer == "adadelta":
+        return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
+    if config.optimizer == "adagrad":
+        return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10)
+    return SGD(groups, lr=config.lr, momentum=config.momentum)
+
+
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    """Sets the learning rate of the next step."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def step_unless(bad: Tensor, optimizer: Optimizer) -> None:
+    """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
+
+    Args:
+        bad: a bool scalar on the parameters' device. The fused kernels read it there, so the CPU does not wait for the
+            device; the others need it here.
+        optimizer: with the gradients in place.
+    """
+    if optimizer.param_groups[0].get("fused"):
+        # The attribute by which torch's own gradient scaler calls off a fused step.
+        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bool(bad):
+        optimizer.step()
+
+
+def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """The optimizer's tensors under names `KEY/PARAMETER`, such as `exp_avg/encoder.weight`."""
+    found = {}
+    for name, parameter in parameters.items():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):  # torch keeps a None where a momentum is off
+                found[f"{key}/{name}"] = value
+    return found
+
+
+def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
+    """Puts back what `read_state` gave, into a new optimizer of the same kind over parameters of the same shapes.
+
+    Raises:
+        CheckpointError: a tensor belongs to no parameter of the model, or has another shape.
+    """
+    state: dict[str, dict[str, Tensor]] = {}
+    for full_name, tensor in tensors.items():
+        key, _, name = full_name.partition("/")
+        if name not in parameters:
+            raise CheckpointError(f"the optimizer's state is of another model: it knows {name!r}, this model does not")
+        if tensor.ndim and tensor.shape != parameters[name].shape:
+            raise CheckpointError(
+                f"the optimizer's state is of another model: {name!r} has shape {list(tensor.shape)} there, "
+                f"{list(parameters[name].shape)} here"
+            )
+        state.setdefault(name, {})[key] = tensor
+    numbers = {id(p): n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    with torch.no_grad():
+        optimizer.load_state_dict(
+            {
+                "state": {numbers[id(parameters[name])]: entry for name, entry in state.items()},
+                "param_groups": optimizer.state_dict()["param_groups"],
+            }
+        )

@@ -1,0 +1,315 @@
+"""The contract of a model (see nmtkit/models/base.py), asked of every registered model in all its variants."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import nmtkit.models  # noqa: F401  # fills the registry
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.search.beam import SearchConfig, search
+
+VOCABULARY = 13
+SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
+
+RNN = {"embedding_size": 6, "hidden_size": 8, "maxout_size": 6}
+TRANSFORMER = {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
+
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "rnnsearch": ("rnnsearch", {**RNN, "attention_size": 5}),
+    "rnnsearch-lstm-2-layers": ("rnnsearch", {**RNN, "cell": "lstm", "layers": 2}),
+    "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder"}),
+    "rnnsearch-tied-all": ("rnnsearch", {**RNN, "tie": "all", "layers": 2}),
+    "rnn-encdec": ("rnn_encdec", RNN),
+    "rnn-encdec-lstm-3-layers": ("rnn_encdec", {**RNN, "cell": "lstm", "layers": 3}),
+    "rnn-encdec-sutskever": (
+        "rnn_encdec",
+        {**RNN, "cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True},
+    ),
+    "rnn-encdec-gru-plain-tied": ("rnn_encdec", {**RNN, "feed_context": False, "tie": "all"}),
+    "transformer": ("transformer", TRANSFORMER),
+    "transformer-post-norm": ("transformer", {**TRANSFORMER, "norm": "post", "tie": "none"}),
+    "transformer-learned-positions": ("transformer", {**TRANSFORMER, "positions": "learned", "tie": "all"}),
+    "transformer-shallow-decoder": ("transformer", {**TRANSFORMER, "decoder_layers": 1, "activation": "gelu"}),
+}
+
+LEARNERS: dict[str, dict[str, object]] = {
+    "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
+    "rnn_encdec": {"embedding_size": 64, "hidden_size": 64, "maxout_size": 64},
+    "transformer": {
+        "hidden_size": 48,
+        "feed_forward_size": 96,
+        "heads": 4,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+    },
+}
+"""One size of each model that learns a small task in seconds."""
+
+SMALL_ENOUGH = 1e-10
+"""Two ways to one number in float64 may differ by no more than this."""
+
+SOURCES = [[5, 6, 7, 8, 9], [4], [12, 11, 10], [5, 5, 6, 6, 7, 7, 8]]
+TARGETS = [[9, 8, 7], [4, 10, 11, 12, 6, 5], [6], []]
+
+
+def build(kind: str, settings: dict[str, object], seed: int = 1) -> Seq2Seq:
+    torch.manual_seed(seed)
+    cls = MODELS.get(kind)
+    return cls(cls.Config.model_validate({"kind": kind, **settings}), SIZES)
+
+
+def padded(rows: Sequence[Sequence[int]], width: int) -> Tensor:
+    return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
+
+
+def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, extra: int = 0) -> Batch:
+    """A batch with `extra` more columns of padding than needed."""
+    src_lengths = torch.tensor([len(source) + 1 for source in sources])
+    src = padded([[*source, EOS] for source in sources], int(src_lengths.max()) + extra)
+    src_mask = torch.arange(src.shape[1]) < src_lengths[:, None]
+    if targets is None:
+        return Batch(src, src_mask, src_lengths, src)
+    tgt_lengths = torch.tensor([len(target) + 1 for target in targets])
+    tgt_width = int(tgt_lengths.max()) + extra
+    tgt_out = padded([[*target, EOS] for target in targets], tgt_width)
+    return Batch(
+        src=src,
+        src_mask=src_mask,
+        src_lengths=src_lengths,
+        src_extended=src,
+        tgt_in=padded([[BOS, *target] for target in targets], tgt_width),
+        tgt_out=tgt_out,
+        tgt_extended=tgt_out,
+        tgt_mask=torch.arange(tgt_width) < tgt_lengths[:, None],
+    )
+
+
+@pytest.fixture(params=VARIANTS)
+def model(request: pytest.FixtureRequest) -> Iterator[Seq2Seq]:
+    """Every variant, in float64, without dropout. Weights are enlarged, so that an untrained model has opinions."""
+    model = build(*VARIANTS[request.param]).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0).add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=SMALL_ENOUGH)
+
+
+def walked(model: Seq2Seq, memory: Memory, state: DecoderState, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities `(N,T,X)` and attention `(N,T,S)` of a walk over tokens `(N,T)`, one step at a time."""
+    log_probs, attention = [], []
+    for word in tokens.unbind(1):
+        step, readout, state = model.step(word, state, memory, need_attention=True)
+        log_probs.append(step)
+        attention.append(readout.attention)
+    looks = [look for look in attention if look is not None]
+    assert len(looks) == (len(log_probs) if model.has_attention else 0)
+    return torch.stack(log_probs, 1), torch.stack(looks, 1) if looks else None
+
+
+def test_every_registered_model_is_in_the_table() -> None:
+    assert {kind for kind, _ in VARIANTS.values()} == set(LEARNERS) == set(MODELS.names())
+    assert len(MODELS.names()) >= 3
+    for name in MODELS.names():
+        assert issubclass(MODELS.get(name).Config, ModelConfig)
+        assert MODELS.get(name).Config.model_fields["kind"].default == name
+
+
+@torch.no_grad()
+def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    assert batch.tgt_in is not None
+    whole = model(batch, need_attention=True)
+    memory = model.encode(batch)
+    log_probs, attention = walked(model, memory, model.start(memory), batch.tgt_in)
+    assert log_probs.dtype == torch.float64
+    close(whole.log_probs, log_probs)
+    if model.has_attention:
+        assert attention is not None
+        close(whole.attention, attention)
+    else:
+        assert whole.attention is None
+
+
+@torch.no_grad()
+def test_kept_positions_are_those_of_the_whole_pass(model: Seq2Seq) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    assert batch.tgt_mask is not None
+    close(model(batch, keep=batch.tgt_mask).log_probs, model(batch).log_probs[batch.tgt_mask])
+
+
+@torch.no_grad()
+def test_padding_changes_nothing(model: Seq2Seq) -> None:
+    tight, loose = batch_of(SOURCES, TARGETS), batch_of(SOURCES, TARGETS, extra=3)
+    one, other = model(tight, need_attention=True), model(loose, need_attention=True)
+    close(one.log_probs[tight.tgt_mask], other.log_probs[loose.tgt_mask])
+    if model.has_attention:
+        close(one.attention[tight.tgt_mask], other.attention[loose.tgt_mask][:, : tight.src.shape[1]])
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        alone = model(batch_of([source], [target])).log_probs[0]
+        close(one.log_probs[row, : len(target) + 1], alone)
+
+
+@torch.no_grad()
+def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -> None:
+    beam = 3
+    batch = batch_of(SOURCES)
+    rows = torch.arange(len(SOURCES)).repeat_interleave(beam)
+    tokens = torch.randint(4, VOCABULARY, (len(rows), 4))
+    folded, spread = model.encode(batch), model.encode(batch_of([SOURCES[row] for row in rows]))
+    one = walked(model, folded, model.start(folded).select(rows), tokens)
+    other = walked(model, spread, model.start(spread), tokens)
+    close(one[0], other[0])
+    if model.has_attention:
+        close(one[1], other[1])
+
+
+@torch.no_grad()
+def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
+    beam = 3
+    memory = model.encode(batch_of(SOURCES))
+    state: DecoderState = model.start(memory).select(torch.arange(len(SOURCES)).repeat_interleave(beam))
+    tokens = torch.randint(4, VOCABULARY, (len(SOURCES) * beam,))
+    for _ in range(2):  # so that the rows of a sentence differ
+        _, _, state = model.step(tokens, state, memory)
+        tokens = tokens.flip(0)
+    expected, _, after = model.step(tokens, state, memory)
+    then, _, _ = model.step(tokens, after, memory)
+    rows = torch.arange(len(tokens)).view(-1, beam)
+
+    within = torch.stack([row[torch.randperm(beam)] for row in rows]).flatten()
+    log_probs, _, permuted = model.step(tokens[within], state.select(within), memory)
+    close(log_probs, expected[within])
+    close(model.step(tokens[within], permuted, memory)[0], then[within])
+
+    sentences = torch.tensor([2, 0, 3, 1])
+    across = rows[sentences].flatten()
+    log_probs, _, permuted = model.step(tokens[across], state.select(across), memory.select(sentences))
+    close(log_probs, expected[across])
+    close(model.step(tokens[across], permuted, memory.select(sentences))[0], then[across])
+
+
+@torch.no_grad()
+def test_rows_can_repeat_and_leave(model: Seq2Seq) -> None:
+    """Two hypotheses continue the same parent, and a finished sentence is dropped."""
+    memory = model.encode(batch_of(SOURCES))
+    tokens = torch.randint(4, VOCABULARY, (len(SOURCES), 3))
+    expected, _ = walked(model, memory, model.start(memory), tokens)
+    _, _, state = model.step(tokens[:, 0], model.start(memory), memory)
+    kept = torch.tensor([0, 3])
+    parents = kept.repeat_interleave(2)
+    log_probs, _ = walked(model, memory.select(kept), state.select(parents), tokens[parents][:, 1:])
+    close(log_probs, expected[parents][:, 1:])
+
+
+@torch.no_grad()
+def test_distributions_sum_to_one(model: Seq2Seq) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    output = model(batch, need_attention=True)
+    close(output.log_probs.logsumexp(-1), torch.zeros_like(output.log_probs[..., 0]))
+    if model.has_attention:
+        close(output.attention.sum(-1), torch.ones_like(output.attention[..., 0]))
+        assert bool((output.attention >= 0).all())
+        hidden = ~batch.src_mask[:, None].expand_as(output.attention)
+        assert bool((output.attention[hidden] == 0).all())
+
+
+def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    assert batch.tgt_out is not None
+    log_probs = model(batch, keep=batch.tgt_mask).log_probs
+    (-log_probs.gather(1, batch.tgt_out[batch.tgt_mask][:, None])).sum().backward()
+    untouched = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or float(parameter.grad.abs().max()) < SMALL_ENOUGH
+    ]
+    assert untouched == []
+
+
+@torch.no_grad()
+def test_saved_and_loaded_gives_the_same(model: Seq2Seq, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    before = model(batch).log_probs
+    safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    kind, settings = VARIANTS[request.node.callspec.params["model"]]
+    other = build(kind, settings, seed=2).double().eval()
+    assert not torch.allclose(other(batch).log_probs, before)
+    safetensors.torch.load_model(other, str(tmp_path / "model.safetensors"))
+    assert torch.equal(other(batch).log_probs, before)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_together_equals_alone(model: Seq2Seq, beam_size: int) -> None:
+    config = SearchConfig(beam_size=beam_size)
+    together = search(model, batch_of(SOURCES), config, n_best=beam_size)
+    for source, best in zip(SOURCES, together, strict=True):
+        (alone,) = search(model, batch_of([source]), config, n_best=beam_size)
+        assert [hypothesis.ids for hypothesis in best] == [hypothesis.ids for hypothesis in alone]
+        for one, other in zip(best, alone, strict=True):
+            assert math.isclose(one.score, other.score, abs_tol=1e-6)
+
+
+@torch.no_grad()
+def test_scoring_a_translation_gives_the_score_of_the_search(model: Seq2Seq) -> None:
+    config = SearchConfig(beam_size=3, length_penalty="none", max_length_ratio=1.0, max_length_offset=3)
+    found = search(model, batch_of(SOURCES), config, n_best=2)
+    pairs = [(source, best) for source, several in zip(SOURCES, found, strict=True) for best in several]
+    assert len(pairs) == 2 * len(SOURCES)
+    batch = batch_of([source for source, _ in pairs], [best.ids for _, best in pairs])
+    assert batch.tgt_out is not None
+    token_log_probs = model(batch).log_probs.gather(2, batch.tgt_out[:, :, None]).squeeze(2)
+    for (_, best), row in zip(pairs, token_log_probs, strict=True):
+        scored = row[: len(best.ids) + int(best.finished)]
+        assert math.isclose(float(scored.sum()), best.score, abs_tol=1e-5)
+        torch.testing.assert_close(torch.tensor(best.token_log_probs).double(), scored, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_learns_to_reverse(kind: str) -> None:
+    """Sentences of one to four words, said backwards; every sentence asked for was never seen in training."""
+    updates, warmup, peak = 600, 50, 5e-3
+    model = build(kind, {**LEARNERS[kind], "dropout": 0.0}, seed=3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
+    random = torch.Generator().manual_seed(4)
+
+    def sentence() -> list[int]:
+        length = int(torch.randint(1, 5, (), generator=random))
+        return torch.randint(4, VOCABULARY, (length,), generator=random).tolist()
+
+    unseen = [long for long in (sentence() for _ in range(400)) if len(long) >= 3]
+    assert len(unseen) > 150
+
+    def mistakes() -> int:
+        model.eval()
+        with torch.no_grad():
+            found = search(model, batch_of(unseen), SearchConfig(beam_size=1))
+        return sum(best.ids != source[::-1] for source, (best,) in zip(unseen, found, strict=True))
+
+    assert mistakes() == len(unseen)
+    for update in range(1, updates + 1):
+        model.train()
+        sources = [source for source in (sentence() for _ in range(64)) if source not in unseen]
+        batch = batch_of(sources, [source[::-1] for source in sources])
+        assert batch.tgt_out is not None
+        log_probs = model(batch, keep=batch.tgt_mask).log_probs
+        loss = -log_probs.gather(1, batch.tgt_out[batch.tgt_mask][:, None]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.param_groups[0]["lr"] = peak * min(1.0, update / warmup) * (1.0 - update / (updates + 1))
+        optimizer.step()
+        if update % 50 == 0 and mistakes() == 0:
+            return
+    assert mistakes() == 0

@@ -1,0 +1,238 @@
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit.data.batch import Batch, BatchConfig, BatchStream, batches_of, collate, in_order_batches
+from nmtkit.data.corpus import Example
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import CheckpointError, DataError
+
+Build = Callable[..., Store]
+
+
+@pytest.fixture(scope="module")
+def store(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> Store:
+    return build(pairs, tokenizers)
+
+
+def rows(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The sentences of a batch without padding and EOS, in their order."""
+    assert batch.tgt_out is not None
+    assert batch.tgt_mask is not None
+    return [
+        (tuple(src[mask].tolist()[:-1]), tuple(tgt[tgt_mask].tolist()[:-1]))
+        for src, mask, tgt, tgt_mask in zip(batch.src, batch.src_mask, batch.tgt_out, batch.tgt_mask, strict=True)
+    ]
+
+
+def corpus(store: Store) -> Counter[tuple[tuple[int, ...], tuple[int, ...]]]:
+    return Counter((tuple(store.src(n).tolist()), tuple(store.tgt(n).tolist())) for n in range(len(store)))
+
+
+def epoch_of(stream: BatchStream) -> Iterator[Batch]:
+    epoch = stream.epoch
+    while stream.epoch == epoch:
+        yield next(stream)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    assert one.tgt_out is not None
+    assert other.tgt_out is not None
+    return torch.equal(one.src, other.src) and torch.equal(one.tgt_out, other.tgt_out)
+
+
+# Rows.
+
+
+def test_select_repeats_and_reorders_every_tensor() -> None:
+    batch = collate([[5, 6], [7]], [[8], [9, 10]], n_oov=3).select(torch.tensor([1, 0, 1]))
+    assert batch.src.tolist() == [[7, EOS, PAD], [5, 6, EOS], [7, EOS, PAD]]
+    assert batch.src_lengths.tolist() == [2, 3, 2]
+    assert batch.tgt_out is not None
+    assert batch.tgt_out.tolist() == [[9, 10, EOS], [8, EOS, PAD], [9, 10, EOS]]
+    assert batch.n_oov == 3
+    assert batch.size == 3
+
+
+# Collating.
+
+
+def test_collate_by_hand() -> None:
+    targets = [np.array(row, dtype=np.uint16) for row in ([9], [10, 11, 12], [])]
+    batch = collate([[5, 6, 7], [], [8]], targets)
+    assert batch.src.tolist() == [[5, 6, 7, EOS], [EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD]]
+    assert batch.src_mask.tolist() == [[True] * 4, [True] + [False] * 3, [True] * 2 + [False] * 2]
+    assert batch.src_lengths.tolist() == [4, 1, 2]
+    assert batch.src_extended is batch.src
+    assert batch.tgt_in is not None
+    assert batch.tgt_in.tolist() == [[BOS, 9, PAD, PAD], [BOS, 10, 11, 12], [BOS, PAD, PAD, PAD]]
+    assert batch.tgt_out is not None
+    assert batch.tgt_out.tolist() == [[9, EOS, PAD, PAD], [10, 11, 12, EOS], [EOS, PAD, PAD, PAD]]
+    assert batch.tgt_mask is not None
+    assert batch.tgt_mask.tolist() == [[True] * 2 + [False] * 2, [True] * 4, [True] + [False] * 3]
+    assert batch.tgt_extended is batch.tgt_out
+    for tensor in (batch.src, batch.src_lengths, batch.tgt_in, batch.tgt_out):
+        assert tensor.dtype == torch.int64
+    assert batch.src_mask.dtype == torch.bool
+
+
+def test_collate_without_targets_and_with_extended_ids() -> None:
+    batch = collate([[5, 1]], None, [[5, 40]], n_oov=1)
+    assert batch.tgt_in is None
+    assert batch.tgt_mask is None
+    assert batch.src.tolist() == [[5, 1, EOS]]
+    assert batch.src_extended.tolist() == [[5, 40, EOS]]
+    assert batch.n_oov == 1
+    assert collate([[]]).src.tolist() == [[EOS]]
+
+
+# Streaming.
+
+
+@pytest.mark.parametrize("window", [100_000, 100, 37])
+def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, window: int) -> None:
+    stream = BatchStream(store, BatchConfig(batch_tokens=600, batch_size=20, sort_window=window), seed=1)
+    seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    for batch in epoch_of(stream):
+        assert batch.tgt_in is not None
+        assert batch.size <= 20
+        assert batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= 600
+        seen.update(rows(batch))
+    assert seen == corpus(store)
+    assert stream.state() == {"epoch": 1, "batch": 0}
+
+
+def test_a_sentence_wider_than_the_budget_is_alone(store: Store) -> None:
+    seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=30), seed=1)):
+        assert batch.tgt_in is not None
+        assert batch.size == 1 or batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= 30
+        seen.update(rows(batch))
+    assert seen == corpus(store)
+
+
+def test_budgets_are_used(store: Store) -> None:
+    """With everything sorted at once little is left to padding."""
+    real = cells = 0
+    for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=1000), seed=1)):
+        assert batch.tgt_mask is not None
+        real += int(batch.tgt_mask.sum())
+        cells += batch.tgt_mask.numel()
+    assert real / cells > 0.95
+
+
+def test_order_depends_on_seed_and_epoch_alone(store: Store) -> None:
+    config = BatchConfig(batch_tokens=600)
+    one, again, other = (BatchStream(store, config, seed) for seed in (1, 1, 2))
+    first = list(epoch_of(one))
+    assert all(same(a, b) for a, b in zip(first, epoch_of(again), strict=True))
+    second = list(epoch_of(one))
+    assert not all(same(a, b) for a, b in zip(first, second, strict=False))
+    assert not all(same(a, b) for a, b in zip(first, epoch_of(other), strict=False))
+    # Batches are not only in another order: they are other batches.
+    assert {tuple(sorted(rows(batch))) for batch in first} != {tuple(sorted(rows(batch))) for batch in second}
+
+
+def test_batches_of_an_epoch_come_in_no_order_of_length(store: Store) -> None:
+    widths = [batch.src.shape[1] for batch in epoch_of(BatchStream(store, BatchConfig(batch_tokens=600), seed=1))]
+    assert widths != sorted(widths)
+    assert widths != sorted(widths, reverse=True)
+    assert abs(np.corrcoef(widths, np.arange(len(widths)))[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize("consumed", [0, 1, 7, 40, 300])
+@pytest.mark.parametrize("world", [1, 3])
+def test_restoring_goes_on_exactly(store: Store, consumed: int, world: int) -> None:
+    config = BatchConfig(batch_tokens=600, sort_window=150)
+    running = BatchStream(store, config, seed=3, rank=world - 1, world=world)
+    for _ in range(consumed):
+        next(running)
+    state = running.state()
+    resumed = BatchStream(store, config, seed=3, rank=world - 1, world=world)
+    resumed.restore(state)
+    assert resumed.epoch == running.epoch
+    for _ in range(60):
+        assert same(next(running), next(resumed))
+    assert resumed.state() == running.state()
+
+
+def test_a_state_of_other_data_is_refused(store: Store) -> None:
+    stream = BatchStream(store, BatchConfig(batch_tokens=600), seed=3)
+    with pytest.raises(CheckpointError, match="fewer batches"):
+        stream.restore({"epoch": 0, "batch": 10_000})
+
+
+def test_processes_share_one_sequence_of_batches(store: Store) -> None:
+    config = BatchConfig(batch_tokens=600)
+    alone = BatchStream(store, config, seed=1)
+    ranks = [BatchStream(store, config, seed=1, rank=rank, world=3) for rank in range(3)]
+    for _ in range(50):
+        for stream in ranks:
+            assert same(next(stream), next(alone))
+        assert len({tuple(stream.state().items()) for stream in (*ranks, alone)}) == 1
+    assert alone.epoch >= 2
+
+
+def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], build: Build) -> None:
+    sampling = learn(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
+    store = build(pairs[:60], sampling, keep_text=True)
+    config = BatchConfig(batch_tokens=10_000)
+    stream = BatchStream(store, config, seed=1, tokenizers=sampling)
+    first, second = next(stream), next(stream)
+    assert first.size == second.size == 60
+    texts = Counter(pair.src for pair in pairs[:60])
+    for batch in (first, second):
+        assert Counter(sampling.src.decode(src) for src, _ in rows(batch)) == texts
+    cuts = [{sampling.src.decode(src): src for src, _ in rows(batch)} for batch in (first, second)]
+    assert sum(cuts[0][text] != cuts[1][text] for text in texts) > 50
+    resumed = BatchStream(store, config, seed=1, tokenizers=sampling)
+    resumed.restore({"epoch": 1, "batch": 0})
+    assert same(next(resumed), second)
+
+
+def test_sampling_needs_the_text(pairs: list[Example], build: Build) -> None:
+    sampling = learn(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
+    with pytest.raises(DataError, match="without its text"):
+        BatchStream(build(pairs[:9], sampling), BatchConfig(), seed=1, tokenizers=sampling)
+    with pytest.raises(DataError, match="copies words"):
+        BatchStream(build(pairs[:9], sampling, keep_text=True, copying=True), BatchConfig(), 1, sampling)
+
+
+def test_extended_ids_reach_the_batch(pairs: list[Example], build: Build) -> None:
+    words = learn(TokenizerConfig(kind="word"), pairs)
+    v = len(words.tgt.vocabulary)
+    examples = [Example("Otto sees Quine and Kripke", "Kripke Quine", 1), Example("Otto", "Otto", 2)]
+    store = build(examples, words, copying=True)
+    batch = next(BatchStream(store, BatchConfig(), seed=1))
+    assert batch.n_oov == 2
+    assert int(batch.src_extended.max()) == v + 1
+    assert int(batch.src.max()) < v
+    assert batch.tgt_extended is not None
+    assert sorted(batch.tgt_extended.tolist()) == sorted([[v + 1, v, EOS], [words.tgt.encode("Otto")[0], EOS, PAD]])
+
+
+def test_a_store_without_targets_cannot_be_trained_on(tokenizers: TokenizerPair, build: Build) -> None:
+    store = build([Example("Otto", None, 1)], tokenizers)
+    with pytest.raises(DataError, match="no targets"):
+        BatchStream(store, BatchConfig(), seed=1)
+
+
+# In order.
+
+
+def test_evaluation_batches_have_every_pair_once_and_never_change(store: Store) -> None:
+    one, again = list(batches_of(store, 600)), list(batches_of(store, 600))
+    assert all(same(a, b) for a, b in zip(one, again, strict=True))
+    assert sum((Counter(rows(batch)) for batch in one), Counter()) == corpus(store)
+
+
+def test_sentences_of_like_length_are_put_together_the_longest_first() -> None:
+    assert in_order_batches([3, 9, 4, 3, 2, 10], 12) == [[5], [1], [2, 0, 3], [4]]
+    assert in_order_batches([3, 9, 4, 3, 2, 10], 12, batch_size=2) == [[5], [1], [2, 0], [3, 4]]
+    assert in_order_batches([], 12) == []
+    assert in_order_batches(np.array([50]), 12) == [[0]]

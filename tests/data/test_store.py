@@ -1,0 +1,204 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example
+from nmtkit.data.store import Store, StoreWriter, fingerprint, write_store
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.vocabulary import UNK
+from nmtkit.errors import DataError
+
+Build = Callable[..., Store]
+
+
+def checker(**settings: object) -> Checker:
+    return Checker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
+
+
+def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
+    store = build(pairs, tokenizers, keep_text=True)
+    store.check()
+    assert len(store) == len(pairs)
+    for number, pair in enumerate(pairs):
+        assert store.src(number).tolist() == tokenizers.src.encode(pair.src)
+        assert pair.tgt is not None
+        assert store.tgt(number).tolist() == tokenizers.tgt.encode(pair.tgt)
+    assert store.lengths("tgt").tolist() == [len(store.tgt(number)) for number in range(len(store))]
+    assert list(store.texts("src")) == [pair.src for pair in pairs]
+    assert store.text("tgt", 7) == pairs[7].tgt
+    assert store.tgt_size == len(tokenizers.tgt.vocabulary)
+    assert store.src(0).dtype == np.uint16
+
+
+def test_more_than_one_chunk(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    examples = (Example(f"Otto {number}", "Anna", number) for number in range(1, 9001))
+    assert write_store(tmp_path, "train", examples, tokenizers, checker()) == 9000
+    store = Store.open(tmp_path, "train")
+    assert len(store) == 9000
+    assert store.src(8999).tolist() == tokenizers.src.encode("Otto 9000")
+    assert not store.has_text("src")
+
+
+def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    check = checker(max_length=8)
+    examples = [
+        Example("Otto", "Anna", 1),
+        Example("", "Anna", 2),
+        Example("Otto " * 50, "Anna", 3),
+        Example("犬", "a", 4),
+    ]
+    assert write_store(tmp_path, "train", examples, tokenizers, check, keep_text=True) == 2
+    assert list(Store.open(tmp_path, "train").texts("src")) == ["Otto", "犬"]
+    split = check.report.splits["train"]
+    assert (split.read, split.kept, split.src_unknown) == (4, 2, 1)
+    assert split.src_tokens == len(tokenizers.src.encode("Otto")) + len(tokenizers.src.encode("犬"))
+
+
+def test_truncation_cuts_ids_but_not_text(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    long = "Otto sees the dog and Anna"
+    for name in ("train", "test"):
+        write_store(
+            tmp_path,
+            name,
+            [Example(long, long, 1)],
+            tokenizers,
+            checker(max_length=4, max_tgt_length=2, over_long="truncate"),
+            keep_text=True,
+        )
+        store = Store.open(tmp_path, name)
+        assert store.src(0).tolist() == tokenizers.src.encode(long)[:4]
+        assert store.tgt(0).tolist() == tokenizers.tgt.encode(long)[:2]
+        assert store.text("src", 0) == long
+
+
+def test_a_test_set_without_targets(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    lines = [Example("Otto", None, 1), Example("", None, 2)]
+    assert write_store(tmp_path, "test", lines, tokenizers, checker(), copying=True) == 2
+    store = Store.open(tmp_path, "test")
+    assert not store.has("tgt")
+    assert store.lengths("src").tolist() == [len(tokenizers.src.encode("Otto")), 0]
+
+
+def test_extended_ids(pairs: list[Example], build: Build) -> None:
+    words = learn(TokenizerConfig(kind="word"), pairs)
+    v = len(words.tgt.vocabulary)
+    store = build([Example("Otto sees Quine and Kripke", "Kripke and Lewis", 1)], words, copying=True)
+    otto, sees, conj = words.src.encode("Otto sees and")
+    assert store.src(0).tolist() == [otto, sees, UNK, conj, UNK]
+    assert store.ids("src_extended", 0).tolist() == [otto, sees, v, conj, v + 1]
+    assert store.tgt(0).tolist() == [UNK, conj, UNK]
+    assert store.ids("tgt_extended", 0).tolist() == [v + 1, conj, UNK]
+
+
+def test_nothing_left_is_a_fault_and_writes_nothing(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="train: no pair is left of 1"):
+        write_store(tmp_path, "train", [Example("a", "", 1)], tokenizers, checker())
+    with pytest.raises(DataError, match="train: no pair is left of 0"):
+        write_store(tmp_path, "train", [], tokenizers, checker())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_fault_while_writing_leaves_the_old_store(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    write_store(tmp_path, "train", [Example("Otto", "Anna", 1)], tokenizers, checker(), fingerprint="old")
+    names = sorted(os.listdir(tmp_path))
+
+    def broken() -> object:
+        for number in range(5000):
+            yield Example("dog", "dog", number)
+        raise DataError("line 5001")
+
+    with pytest.raises(DataError, match="line 5001"):
+        write_store(tmp_path, "train", broken(), tokenizers, checker(), fingerprint="new")  # type: ignore[arg-type]
+    store = Store.open(tmp_path, "train")
+    store.check()
+    assert store.fingerprint == "old"
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+def test_a_shorter_store_replaces_a_longer_one(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    write_store(tmp_path, "train", pairs, tokenizers, checker(), fingerprint="old")
+    write_store(tmp_path, "train", pairs[:3], tokenizers, checker(), fingerprint="new")
+    store = Store.open(tmp_path, "train")
+    store.check()
+    assert len(store) == 3
+    assert Store.is_current(tmp_path, "train", "new")
+    assert not Store.is_current(tmp_path, "train", "old")
+    assert not Store.is_current(tmp_path, "valid", "new")
+
+
+def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
+    for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
+        with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
+            writer.add({"src": [[4, largest], []]}, {})
+        assert Store.open(tmp_path, "train").src(0).tolist() == [4, largest]
+
+
+@pytest.mark.parametrize("column", ["src.ids", "src.offsets", "tgt.ids", "src.text", "tgt.text.offsets"])
+def test_cut_files_are_found_on_opening(
+    column: str, pairs: list[Example], tokenizers: TokenizerPair, build: Build
+) -> None:
+    store = build(pairs, tokenizers, keep_text=True)
+    path = store.folder / f"train.{column}"
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(DataError, match=rf"train\.{column}: \d+ bytes, but \d+ were written"):
+        Store.open(store.folder, "train")
+    path.unlink()
+    with pytest.raises(DataError, match=rf"train\.{column}: missing"):
+        Store.open(store.folder, "train")
+
+
+def test_bent_files_are_found(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
+    store = build(pairs, tokenizers)
+    ids, offsets = store.folder / "train.src.ids", store.folder / "train.src.offsets"
+    content = bytearray(ids.read_bytes())
+    content[100] ^= 1
+    ids.write_bytes(content)
+    with pytest.raises(DataError, match="checksum"):
+        Store.open(store.folder, "train").check()
+    numbers = np.fromfile(offsets, dtype="<i8")
+    numbers[[4, 5]] = numbers[[5, 4]]
+    numbers.tofile(offsets)
+    with pytest.raises(DataError, match=r"src\.offsets: damaged"):
+        Store.open(store.folder, "train")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"version": 0}'])
+def test_a_bad_manifest_is_refused(content: str, pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
+    store = build(pairs[:9], tokenizers)
+    (store.folder / "train.json").write_text(content)
+    with pytest.raises(DataError, match=r"train\.json"):
+        Store.open(store.folder, "train")
+
+
+def test_no_store_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="run preprocess"):
+        Store.open(tmp_path, "train")
+
+
+def test_an_unwritable_folder_is_a_fault(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot write"):
+        write_store(tmp_path / "file", "train", [Example("a", "b", 1)], tokenizers, checker())
+
+
+def test_the_fingerprint_changes_with_settings_and_files(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("one")
+    first = fingerprint({"x": 1}, [str(path)])
+    assert fingerprint({"x": 1}, [str(path)]) == first
+    assert fingerprint({"x": 2}, [str(path)]) != first
+    path.write_text("three")
+    assert fingerprint({"x": 1}, [str(path)]) != first
+    with pytest.raises(DataError, match="No such file"):
+        fingerprint({}, [str(tmp_path / "b")])
+
+
+def test_the_manifest_is_plain_json(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
+    store = build(pairs, tokenizers)
+    manifest = json.loads((store.folder / "train.json").read_text())
+    assert manifest["examples"] == len(pairs)
+    assert set(manifest["files"]) == {"src.ids", "src.offsets", "tgt.ids", "tgt.offsets"}

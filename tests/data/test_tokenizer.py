@@ -1,0 +1,198 @@
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.data.corpus import DataReport, Example
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer, learn
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.errors import CheckpointError, DataError, RecipeError
+
+KINDS = ["bpe", "unigram", "char", "word"]
+SENTENCE = "Otto opens the window and Süßmann sees the bridge."
+
+
+def config(kind: str, **settings: object) -> TokenizerConfig:
+    # So few words give unigram no 100 pieces.
+    return TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60 if kind == "unigram" else 100, **settings})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_survives_the_way_to_ids_and_back(kind: str, pairs: list[Example]) -> None:
+    tokenizer = learn(config(kind), pairs).src
+    ids = tokenizer.encode(SENTENCE)
+    assert not {PAD, UNK, BOS, EOS} & set(ids)
+    assert tokenizer.decode([BOS, *ids, EOS, PAD]) == SENTENCE
+    assert tokenizer.pieces(ids) == tokenizer.tokens(SENTENCE)
+    assert tokenizer.pieces(ids)[0].startswith("▁")
+    assert sum(piece.startswith("▁") for piece in tokenizer.pieces(ids)) == len(SENTENCE.split())
+    assert tokenizer.encode_many([SENTENCE, "", "the"]) == [ids, [], tokenizer.encode("the")]
+    assert len(tokenizer.vocabulary) <= 100
+    assert tuple(tokenizer.vocabulary.tokens[:4]) == SPECIALS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("joint", [True, False])
+def test_saving_and_loading_changes_nothing(kind: str, joint: bool, pairs: list[Example], tmp_path: Path) -> None:
+    before = learn(config(kind, joint=joint, lowercase=True), pairs)
+    before.save(tmp_path / "made" / "here")
+    after = TokenizerPair.load(tmp_path / "made" / "here")
+    assert after.shared == before.shared == joint
+    for old, new in ((before.src, after.src), (before.tgt, after.tgt)):
+        assert new.vocabulary == old.vocabulary
+        assert new.encode(SENTENCE) == old.encode(SENTENCE)
+        assert new.config == old.config
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learning_twice_gives_the_same(kind: str, pairs: list[Example], tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        learn(config(kind), pairs).save(tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert len(files) == 2
+    for name in files:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lower_case_keeps_the_sharp_s(kind: str, pairs: list[Example]) -> None:
+    tokenizer = learn(config(kind, lowercase=True), pairs).src
+    assert tokenizer.decode(tokenizer.encode(SENTENCE)) == "otto opens the window and süßmann sees the bridge."
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sampling_is_random_but_repeatable(kind: str, pairs: list[Example]) -> None:
+    tokenizer = learn(config(kind, sampling=0.3), pairs).src
+    texts = [pair.src for pair in pairs[:50]]
+    best = tokenizer.encode_many(texts)
+    one, again, other = (tokenizer.encode_many(texts, seed) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+    assert one != best
+    assert tokenizer.encode_many(texts) == best
+    assert [tokenizer.decode(ids) for ids in one] == texts
+
+
+def test_bpe_dropout_of_one_leaves_single_characters(pairs: list[Example]) -> None:
+    tokenizer = learn(config("bpe", sampling=1.0), pairs).src
+    assert tokenizer.pieces(tokenizer.encode_many(["the dog"], seed=5)[0]) == list("▁the▁dog")
+
+
+def test_unknown_text_reads_unk(pairs: list[Example]) -> None:
+    bpe = learn(config("bpe"), pairs).src
+    assert bpe.decode(bpe.encode("the 犬 house")) == "the <unk> house"
+    word = learn(config("word"), pairs).src
+    assert word.decode(word.encode("the cat, house")) == "the <unk> <unk> house"
+
+
+def test_copied_words_are_read_from_the_list_of_unknown_ones(pairs: list[Example]) -> None:
+    word = learn(config("word"), pairs).tgt
+    ids, oov = word.vocabulary.extend(word.tokens("Otto sees the Quokka."))
+    assert oov == ["▁Quokka"]
+    assert word.decode([*ids, EOS], oov) == "Otto sees the Quokka."
+
+
+WORDS = WordTokenizer(config("word", normalization="none"), Vocabulary(SPECIALS))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("Hello, world!", "▁Hello , ▁world !"),
+        ("It's l'eau (3.14 or 1,000).", "▁It ' s ▁l ' eau ▁( 3.14 ▁or ▁1,000 ) ."),
+        ("U.S. well-known ...", "▁U . S . ▁well - known ▁. . ."),
+        (unicodedata.normalize("NFD", "Zoë"), "▁" + unicodedata.normalize("NFD", "Zoë")),
+        ("नमस्ते दुनिया।", "▁नमस्ते ▁दुनिया ।"),
+        ("<s> <unk>", "▁< s > ▁< unk >"),
+        ("", ""),
+    ],
+)
+def test_words_and_punctuation(text: str, pieces: str) -> None:
+    assert WORDS.tokens(text) == pieces.split()
+    assert WORDS.join(WORDS.tokens(text)) == text
+
+
+@given(st.text())
+def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:
+    assert WORDS.join(WORDS.tokens(text)) == " ".join(text.replace("▁", " ").split())
+
+
+def test_a_corpus_larger_than_the_limit_is_thinned_out_evenly(pairs: list[Example]) -> None:
+    report = DataReport()
+    # Every 8th of 600 pairs is the first choice to fit: those of lines 1, 9, 17, ...
+    thinned = learn(config("word", train_lines=80), pairs, report)
+    assert report.tokenizer["pairs_used"] == 75
+    assert report.tokenizer["pairs"] == 600
+    assert thinned.src.vocabulary == learn(config("word"), pairs[::8]).src.vocabulary
+
+
+def test_rare_words_are_unknown(pairs: list[Example]) -> None:
+    rare = [*pairs, Example("the quokka", "quokka quokka", 601)]
+    assert "▁quokka" in learn(config("word"), rare).src.vocabulary
+    assert "▁quokka" in learn(config("word", min_frequency=3), rare).src.vocabulary
+    assert "▁quokka" not in learn(config("word", min_frequency=4), rare).src.vocabulary
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_too_large_a_vocabulary_names_the_largest_that_works(kind: str, pairs: list[Example]) -> None:
+    with pytest.raises(
+        RecipeError, match=r"vocab_size: 9000 is too large for this text; (\d+) is the largest"
+    ) as error:
+        learn(config(kind, vocab_size=9000), pairs)
+    largest = int(str(error.value).split("; ")[1].split()[0])
+    assert len(learn(config(kind, vocab_size=largest), pairs).src.vocabulary) == largest
+    with pytest.raises(RecipeError, match="too large"):
+        learn(config(kind, vocab_size=largest + 1), pairs)
+    with pytest.raises(RecipeError, match="too large for this source text"):
+        learn(config(kind, vocab_size=9000, joint=False), pairs)
+
+
+def test_too_small_a_vocabulary_says_how_many_it_takes(pairs: list[Example]) -> None:
+    with pytest.raises(RecipeError, match=r"vocab_size: 20 is too small.*at least \d+") as error:
+        learn(config("bpe", vocab_size=20), pairs)
+    least = int(str(error.value).split("at least ")[1].split(",")[0])
+    assert len(learn(config("bpe", vocab_size=least), pairs).src.vocabulary) == least
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lines", [[], ["", " "]])
+def test_no_text_is_a_fault(kind: str, lines: list[str]) -> None:
+    with pytest.raises(DataError, match="learn from"):
+        learn(config(kind), [Example(line, line, 1) for line in lines])
+
+
+def test_very_long_lines_are_learned_from() -> None:
+    text = " ".join(f"w{number}" for number in range(3000))
+    tokenizer = SentencePieceTokenizer.learn(config("char"), [text, "xyz"])
+    assert UNK not in tokenizer.encode("w0123456789")
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"kind": "word", "sampling": 0.1}, "one way to cut"),
+        ({"kind": "bpe", "min_frequency": 2}, "only kind word"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        TokenizerConfig.model_validate(settings)
+
+
+def test_a_damaged_folder_is_refused(pairs: list[Example], tmp_path: Path) -> None:
+    learn(config("bpe"), pairs).save(tmp_path)
+    model = (tmp_path / "joint.model").read_bytes()
+    (tmp_path / "joint.model").write_bytes(model[: len(model) // 2])
+    with pytest.raises(CheckpointError, match=r"joint\.model"):
+        TokenizerPair.load(tmp_path)
+    (tmp_path / "joint.model").unlink()
+    with pytest.raises(CheckpointError, match="cannot read the vocabulary"):
+        TokenizerPair.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match="damaged"):
+        TokenizerPair.load(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot read it"):
+        TokenizerPair.load(tmp_path)

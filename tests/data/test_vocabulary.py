@@ -1,0 +1,56 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
+from nmtkit.errors import CheckpointError
+
+SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+def test_frequent_tokens_come_first_and_ties_go_by_code_point() -> None:
+    vocabulary = Vocabulary.build(Counter({"b": 3, "a": 3, "z": 5, "é": 3, "rare": 1}), min_frequency=2)
+    assert vocabulary.tokens == [*SPECIALS, "z", "a", "b", "é"]
+    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+    assert vocabulary.ids(["a", "rare", "</s>"]) == [5, UNK, EOS]
+
+
+def test_size_counts_the_specials_and_a_special_in_the_text_gets_no_second_id() -> None:
+    vocabulary = Vocabulary.build({"a": 3, "b": 2, "c": 1, "<unk>": 9}, max_size=6)
+    assert vocabulary.tokens == [*SPECIALS, "a", "b"]
+
+
+def test_unknown_words_of_a_source_get_ids_above_the_vocabulary() -> None:
+    vocabulary = Vocabulary([*SPECIALS, "the", "met"])
+    ids, oov = vocabulary.extend(["Kripke", "met", "Quine", "the", "Kripke"])
+    assert ids == [6, 5, 7, 4, 6]
+    assert oov == ["Kripke", "Quine"]
+    target = vocabulary.extended_target_ids(["Quine", "met", "Lewis"], oov)
+    assert target == [7, 5, UNK]
+    assert vocabulary.tokens_of(target, oov) == ["Quine", "met", "<unk>"]
+
+
+def test_saving_keeps_rare_line_separators_inside_tokens(tmp_path: Path) -> None:
+    vocabulary = Vocabulary([*SPECIALS, "▁a", "x y", "x\u0085y", "\r", "ß"])
+    vocabulary.save(tmp_path / "v")
+    assert Vocabulary.load(tmp_path / "v") == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"<pad>\n<unk>\n<s>\n</s>\nhalf a wo", "cut short"),
+        (b"<pad>\n<unk>\n<s>\n</s>\na\na\n", "twice"),
+        (b"<unk>\n<pad>\n<s>\n</s>\n", "must begin with"),
+        (b"<pad>\n<unk>\n<s>\n</s>\n\xff\n", "not UTF-8"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes | None, fault: str) -> None:
+    path = tmp_path / "v"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=fault) as error:
+        Vocabulary.load(path)
+    assert str(path) in str(error.value)

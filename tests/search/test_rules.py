@@ -1,0 +1,125 @@
+"""Every rule by hand-worked numbers, and the n-gram rule against a plain loop."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nmtkit.data.vocabulary import EOS, PAD, UNK
+from nmtkit.errors import RecipeError
+from nmtkit.search.rules import RuleSettings, apply_rules, end_where_stuck, forbid_repeats, force, length_limits
+from nmtkit.settings import parse
+
+
+def uniform(rows: int, size: int = 8) -> torch.Tensor:
+    return torch.full((rows, size), -math.log(size), dtype=torch.float64)
+
+
+def allowed(log_probs: torch.Tensor) -> list[list[int]]:
+    return [[token for token, value in enumerate(row) if value > -math.inf] for row in log_probs.tolist()]
+
+
+def test_pad_and_bos_never_follow() -> None:
+    assert allowed(apply_rules(uniform(2), RuleSettings(), 0, None, None)) == [[UNK, EOS, 4, 5, 6, 7]] * 2
+
+
+def test_what_is_allowed_keeps_its_log_probability() -> None:
+    ruled = apply_rules(uniform(1), RuleSettings(forbid_unknown=True, min_length=1), 0, None, None)
+    assert ruled[0, 4:].tolist() == uniform(1)[0, 4:].tolist()
+
+
+def test_unknown_is_forbidden_where_asked() -> None:
+    assert allowed(apply_rules(uniform(1), RuleSettings(forbid_unknown=True), 0, None, None)) == [[EOS, 4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize(("step", "may_end"), [(0, False), (1, False), (2, True)])
+def test_min_length_forbids_the_end_until_there_are_enough_tokens(step: int, may_end: bool) -> None:
+    ruled = apply_rules(uniform(1), RuleSettings(min_length=2), step, None, None)
+    assert (EOS in allowed(ruled)[0]) is may_end
+
+
+def test_repeated_bigram() -> None:
+    history = torch.tensor([[4, 5, 6, 4], [4, 4, 5, 4], [4, 5, 6, 7]])
+    log_probs = uniform(3)
+    forbid_repeats(log_probs, history, 2)
+    # After "4 5 6 4", 5 would repeat "4 5"; after "4 4 5 4" both 4 and 5 would; after "4 5 6 7" nothing would.
+    assert allowed(log_probs) == [[0, 1, 2, 3, 4, 6, 7], [0, 1, 2, 3, 6, 7], list(range(8))]
+
+
+def test_repeated_unigram_forbids_every_word_used() -> None:
+    log_probs = uniform(1)
+    forbid_repeats(log_probs, torch.tensor([[4, 6]]), 1)
+    assert allowed(log_probs) == [[0, 1, 2, 3, 5, 7]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3).flatmap(
+        lambda rows: st.integers(0, 9).flatmap(
+            lambda length: st.lists(
+                st.lists(st.integers(4, 6), min_size=length, max_size=length), min_size=rows, max_size=rows
+            )
+        )
+    ),
+)
+def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
+    log_probs = uniform(len(rows))
+    forbid_repeats(log_probs, torch.tensor(rows, dtype=torch.long).view(len(rows), -1), size)
+    expected = []
+    for row in rows:
+        seen = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
+        before = row[len(row) - size + 1 :] if size > 1 else []
+        expected.append([token for token in range(8) if (*before, token) not in seen])
+    assert allowed(log_probs) == expected
+
+
+def test_where_no_word_is_left_the_sentence_may_end() -> None:
+    history = torch.tensor([[1, 4, 5, 6, 7], [1, 4, 5, 6, 6]])
+    ruled = apply_rules(uniform(2), RuleSettings(no_repeat_ngram=1, min_length=6), 5, history, None)
+    assert allowed(ruled) == [[EOS], [7]]
+    assert ruled[0, EOS] == -math.log(8)
+
+
+def test_an_end_of_probability_zero_is_still_possible_where_nothing_else_is() -> None:
+    log_probs = torch.full((1, 8), -math.inf)
+    end_where_stuck(log_probs, log_probs[:, EOS].clone())
+    assert log_probs[0, EOS] == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
+
+
+def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
+    log_probs = uniform(4)
+    log_probs[2, 5] = -math.inf
+    history = torch.tensor([[4], [4], [4], [4]])
+    wanted = torch.tensor([4, UNK, 5, PAD])
+    everything = RuleSettings(no_repeat_ngram=1, forbid_unknown=True, min_length=3)
+    ruled = apply_rules(log_probs, everything, 1, history, wanted)
+    assert allowed(ruled) == [[4], [UNK], [5], [5, 6, 7]]
+    assert ruled[0, 4] == -math.log(8)
+    assert ruled[2, 5] == pytest.approx(math.log(torch.finfo(torch.float64).tiny))
+
+
+def test_a_forced_end() -> None:
+    log_probs = uniform(1)
+    force(log_probs, torch.tensor([EOS]), log_probs[:, EOS : EOS + 1].clone())
+    assert allowed(log_probs) == [[EOS]]
+
+
+def test_the_lower_limit_holds() -> None:
+    limits = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=4)
+    assert length_limits(limits, torch.tensor([1, 5, 10, 30]), None).tolist() == [5, 11, 19, 20]
+
+
+def test_limits_leave_room_for_min_length_and_prefix() -> None:
+    limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.0, max_length_offset=2)
+    prefix = torch.tensor([[4, 0, 0], [4] * 3])
+    assert length_limits(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
+    long_prefix = torch.full((1, 12), 4)
+    assert length_limits(limits, torch.tensor([3]), long_prefix).tolist() == [13]
+
+
+def test_lengths_that_leave_no_room_are_refused() -> None:
+    with pytest.raises(RecipeError, match="min_length 10 leaves no room below max_length 10"):
+        parse(RuleSettings, {"min_length": 10, "max_length": 10}, "recipe.yaml")

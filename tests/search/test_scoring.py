@@ -1,0 +1,38 @@
+"""Length and coverage penalties against numbers worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from nmtkit.search.scoring import LengthPenalty, coverage_penalty, length_penalty
+
+
+@pytest.mark.parametrize(
+    ("kind", "alpha", "expected"),
+    [
+        ("none", 1.0, [1.0, 1.0, 1.0]),
+        ("average", 1.0, [1.0, 4.0, 7.0]),
+        ("average", 0.5, [1.0, 2.0, math.sqrt(7.0)]),
+        ("average", 0.0, [1.0, 1.0, 1.0]),
+        ("gnmt", 1.0, [1.0, 1.5, 2.0]),
+        ("gnmt", 2.0, [1.0, 2.25, 4.0]),
+        ("gnmt", 0.0, [1.0, 1.0, 1.0]),
+    ],
+)
+def test_length_penalty(kind: LengthPenalty, alpha: float, expected: list[float]) -> None:
+    torch.testing.assert_close(
+        length_penalty(kind, torch.tensor([1, 4, 7]), alpha), torch.tensor(expected, dtype=torch.float64)
+    )
+
+
+def test_coverage_penalty_is_the_log_of_what_is_missing() -> None:
+    coverage = torch.tensor([[0.5, 1.7, 0.25, 0.125], [1.0, 1.0, 3.0, 0.5]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    expected = torch.tensor([0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)], dtype=torch.float64)
+    torch.testing.assert_close(coverage_penalty(coverage, mask, 0.2), expected)
+
+
+def test_a_word_never_looked_at_costs_much_but_not_everything() -> None:
+    one, two = coverage_penalty(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool), 1.0)
+    assert -math.inf < two < one < -80

@@ -1,0 +1,81 @@
+"""Two real processes that talk over gloo on the CPU."""
+
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_training import TinyStream, constant_score, run, settings, tiny_model
+
+from nmtkit.training import distributed
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import Stopped, train
+
+
+def test_alone_everything_is_itself():
+    assert (distributed.rank(), distributed.size()) == (0, 1)
+    assert distributed.any_process([True, False]) == [True, False]
+    assert distributed.gathered("x") == ["x"]
+    assert distributed.said_by_first("x") == "x"
+    assert distributed.total(3) == 3
+    assert distributed.join(torch.device("cpu")) == torch.device("cpu")
+
+
+def one_of_two(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    device = distributed.join(torch.device("cpu"))
+    assert distributed.total(rank + 1) == 3
+    assert distributed.any_process([rank == 1, False]) == [True, False]
+    assert distributed.gathered(rank) == [0, 1]
+    assert distributed.said_by_first("first" if rank == 0 else None) == "first"
+
+    def training(name, resume=False, stop=None, **given):
+        model = tiny_model(7 + rank, given.pop("dropout", 0.0), torch.float64)  # process 0 decides the first weights
+        stream = TinyStream(per_epoch=8, rank=rank, world=2)
+        config = settings(**given)
+        events = train(model, stream, config, constant_score, Checkpoints(Path(folder, name)), device, resume, stop)
+        return list(events), model
+
+    events, model = training("plain", max_updates=6, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
+    torch.save([(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"], f"{folder}/{rank}.pt")
+    everyone = distributed.gathered(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(everyone[0], everyone[1])
+
+    # One process is told to stop: both do, and resuming gives each its own random numbers back.
+    straight = training("straight", max_updates=6, dropout=0.3)[1]
+    asked = iter(range(99))
+    events, _ = training("broken", max_updates=6, dropout=0.3, stop=lambda: rank == 1 and next(asked) == 3)
+    assert events[-1] == Stopped("interrupted", 3)
+    resumed = training("broken", resume=True, max_updates=6, dropout=0.3)[1]
+    assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
+    distributed.leave()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=one_of_two, args=(rank, port, str(tmp_path))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+
+    config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
+    model, events = run(tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
+    saved = Checkpoints(tmp_path / "plain").load_last()[0]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-12, atol=1e-12)
+    alone = [(e.loss, e.tokens, e.grad_norm) for e in events if type(e).__name__ == "Step"]
+    for rank in range(2):
+        together = torch.load(tmp_path / f"{rank}.pt")
+        for one, two in zip(alone, together, strict=True):
+            assert one == pytest.approx(two, rel=1e-12)

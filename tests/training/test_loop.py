@@ -1,0 +1,458 @@
+import math
+import random
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_training import TinyStream, constant_score, run, same_weights, settings, start, steps, tiny_batch, tiny_model
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import CheckpointError, TrainingError
+from nmtkit.training.checkpoint import Checkpoints, read_weights
+from nmtkit.training.loop import Evaluated, Saved, Stopped
+from nmtkit.training.losses import likelihood
+
+
+class Scores:
+    """Gives the scores of a list, one for each validation."""
+
+    def __init__(self, scores, name="score"):
+        self.left, self.name = list(scores), name
+
+    def __call__(self, model):
+        return {self.name: self.left.pop(0)}
+
+
+class FromList:
+    """A stream of given batches, over and over."""
+
+    def __init__(self, batches):
+        self.batches, self.drawn = batches, 0
+
+    @property
+    def epoch(self):
+        return self.drawn // len(self.batches)
+
+    def __next__(self):
+        batch = self.batches[self.drawn % len(self.batches)]
+        self.drawn += 1
+        return batch
+
+    def state(self):
+        return {"drawn": self.drawn}
+
+    def restore(self, state):
+        self.drawn = state["drawn"]
+
+
+def joined(*batches):
+    """One batch of the rows of several of equal widths."""
+
+    def cat(name):
+        return torch.cat([getattr(batch, name) for batch in batches])
+
+    return Batch(*[cat(n) for n in ("src", "src_mask", "src_lengths", "src_extended")],
+                 *[cat(n) for n in ("tgt_in", "tgt_out", "tgt_extended", "tgt_mask")])  # fmt: skip
+
+
+def mean_gradient(model, batch, smoothing=0.0):
+    """The gradient of the mean loss per token, as one vector."""
+    model.zero_grad()
+    loss = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt, smoothing)
+    torch.autograd.backward(loss.total / loss.tokens)
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
+    model.zero_grad()
+    return gradient
+
+
+def vector(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_the_events_of_a_short_training(tmp_path):
+    config = settings(max_updates=5, validate_every=4, save_every=2)
+    _, events = run(tmp_path, config, evaluate=Scores([0.5, 0.25]))
+    shape = [(type(event).__name__, event.update) for event in events]
+    assert shape == [
+        ("Saved", 0),
+        *[("Step", 2), ("Saved", 2)],
+        *[("Step", 4), ("Evaluated", 4), ("Saved", 4)],
+        *[("Step", 5), ("Evaluated", 5), ("Saved", 5), ("Stopped", 5)],
+    ]
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, False]
+    assert events[-1] == Stopped("max_updates", 5)
+    assert all(Path(event.path).is_file() for event in events if isinstance(event, Saved))
+
+
+def test_an_update_is_one_sgd_step_on_the_mean_loss_per_token(tmp_path):
+    model = tiny_model(dtype=torch.float64)
+    before, batch = vector(model), tiny_batch(0)
+    gradient = mean_gradient(model, batch, 0.1)
+    config = settings(optimizer="sgd", lr=0.5, max_updates=1, label_smoothing=0.1)
+    _, events = run(tmp_path, config, model)
+    torch.testing.assert_close(vector(model), before - 0.5 * gradient, rtol=1e-12, atol=1e-12)
+    step = steps(events)[0]
+    assert math.isclose(step.grad_norm, float(gradient.norm()), rel_tol=1e-12)
+    assert step.tokens == int(batch.tgt_mask.sum())
+    assert math.isclose(step.ppl, math.exp(step.nll))
+    assert step.lr == 0.5
+    assert step.loss != step.nll
+
+
+def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
+    model, stream = tiny_model(dtype=torch.float64), TinyStream()
+    total, tokens = 0.0, 0
+    for number in range(3):
+        batch = tiny_batch(number)
+        loss = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt)
+        total, tokens = total + loss.nll.item(), tokens + loss.tokens
+    _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=3, log_every=3), model, stream)
+    assert math.isclose(steps(events)[0].nll, total / tokens, rel_tol=1e-12)
+    assert steps(events)[0].tokens == tokens
+
+
+def test_accumulating_two_halves_is_one_whole_batch(tmp_path):
+    halves = [tiny_batch(n, size=2) for n in range(8)]
+    assert len({int(batch.tgt_mask.sum()) for batch in halves}) > 1  # a mean of means would differ
+    wholes = [joined(*halves[n : n + 2]) for n in range(0, 8, 2)]
+    one, two = tiny_model(dtype=torch.float64), tiny_model(dtype=torch.float64)
+    list(start(tmp_path / "one", settings(max_updates=4), one, FromList(wholes)))
+    list(start(tmp_path / "two", settings(max_updates=4, accumulate=2), two, FromList(halves)))
+    torch.testing.assert_close(vector(one), vector(two), rtol=1e-10, atol=1e-12)
+
+
+def test_clipping_scales_the_gradient_down_to_the_norm(tmp_path):
+    model = tiny_model(dtype=torch.float64)
+    before, gradient = vector(model), mean_gradient(model, tiny_batch(0))
+    norm = float(gradient.norm())
+    clip = norm / 3
+    _, events = run(tmp_path, settings(optimizer="sgd", lr=1.0, max_updates=1, clip_norm=clip), model)
+    torch.testing.assert_close(vector(model), before - gradient / 3, rtol=1e-5, atol=1e-8)
+    assert math.isclose(steps(events)[0].grad_norm, norm, rel_tol=1e-12)
+
+
+def test_a_gradient_shorter_than_the_limit_is_left_alone(tmp_path):
+    one, two = tiny_model(), tiny_model()
+    run(tmp_path / "one", settings(), one)
+    run(tmp_path / "two", settings(clip_norm=1e6), two)
+    assert same_weights(one, two)
+
+
+def test_the_schedule_sets_the_rate_of_every_update(tmp_path):
+    config = settings(lr=1.0, schedule={"kind": "inverse_sqrt", "warmup": 4}, max_updates=6, log_every=1)
+    _, events = run(tmp_path, config)
+    expected = [min(n / 4, math.sqrt(4 / n)) for n in range(1, 7)]
+    assert [step.lr for step in steps(events)] == pytest.approx(expected)
+
+
+def test_plateau_follows_the_validations(tmp_path):
+    config = settings(lr=1.0, schedule={"kind": "plateau"}, max_updates=4, log_every=1, validate_every=1)
+    _, events = run(tmp_path, config, evaluate=Scores([1, 2, 1, 3]))
+    assert [step.lr for step in steps(events)] == [1.0, 1.0, 1.0, 0.5]
+
+
+def test_luong_halving_follows_the_epochs(tmp_path):
+    schedule = {"kind": "luong_halving", "after": 1}
+    config = settings(lr=1.0, schedule=schedule, max_updates=6, log_every=1)
+    _, events = run(tmp_path, config, stream=TinyStream(per_epoch=2))
+    assert [step.lr for step in steps(events)] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "adadelta", "adagrad", "sgd"])
+def test_every_optimizer_lowers_the_loss(tmp_path, optimizer):
+    lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.1}.get(optimizer, 0.02)
+    _, events = run(tmp_path, settings(optimizer=optimizer, lr=lr, max_updates=60, log_every=10))
+    assert steps(events)[-1].nll < 0.8 * steps(events)[0].nll
+
+
+def test_weight_decay_shrinks_matrices_only(tmp_path):
+    model = tiny_model(dtype=torch.float64)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    untouched = [0, 1]  # PAD and UNK never occur in a source, so their rows have no gradient
+    run(tmp_path, settings(optimizer="adamw", lr=0.1, weight_decay=0.5, max_updates=1), model)
+    after = dict(model.named_parameters())
+    torch.testing.assert_close(
+        after["src_embedding.weight"][untouched], 0.95 * before["src_embedding.weight"][untouched]
+    )
+    plain = tiny_model(dtype=torch.float64)
+    run(tmp_path / "plain", settings(optimizer="adamw", lr=0.1, max_updates=1), plain)
+    torch.testing.assert_close(after["cell.bias_hh"], dict(plain.named_parameters())["cell.bias_hh"])
+
+
+def test_ema_by_its_formula(tmp_path):
+    model, seen = tiny_model(dtype=torch.float64), []
+    config = settings(max_updates=4, ema_decay=0.3, validate_every=4, log_every=1)
+    average = vector(model)
+    stream = FromList([tiny_batch(n) for n in range(5)])
+
+    def evaluate(evaluated):
+        seen.append(vector(evaluated))
+        return {"score": 1.0}
+
+    for event in start(tmp_path, config, model, stream, evaluate):
+        if type(event).__name__ == "Step":
+            n = event.update
+            decay = min(0.3, (1 + n) / (10 + n))
+            average = decay * average + (1 - decay) * vector(model)
+    torch.testing.assert_close(seen[0], average, rtol=1e-12, atol=1e-12)
+    assert not torch.equal(seen[0], vector(model))
+    plain = tiny_model(dtype=torch.float64)
+    run(tmp_path / "plain", settings(max_updates=4), plain)
+    assert same_weights(plain, model)  # averaging does not touch the training
+    for path in (Checkpoints(tmp_path).best()[0], Checkpoints(tmp_path).last):
+        saved = read_weights(path)
+        assert torch.equal(torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0])
+
+
+def test_stops_after_epochs(tmp_path):
+    _, events = run(tmp_path, settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
+    assert events[-1] == Stopped("max_epochs", 6)
+
+
+def test_stops_when_the_time_is_up(tmp_path):
+    _, events = run(tmp_path, settings(max_updates=None, max_minutes=0.3 / 60))
+    assert events[-1].reason == "max_minutes"
+    assert 0.3 <= steps(events)[-1].seconds < 3
+    assert steps(events)[-1].update > 2
+
+
+def test_stops_without_patience(tmp_path):
+    # best at the second validation; 2 is not better than 2; three without a new best
+    config = settings(max_updates=None, patience=3, validate_every=2)
+    _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
+    assert events[-1] == Stopped("patience", 10)
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
+    assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
+
+
+def test_lower_is_better_for_a_loss(tmp_path):
+    config = settings(max_updates=8, validate_every=2, best_metric="valid_loss", higher_is_better=False, patience=2)
+    _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
+    assert events[-1] == Stopped("patience", 8) or events[-1] == Stopped("max_updates", 8)
+    assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
+
+
+def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
+    config = settings(max_updates=6, validate_every=2, keep_best=2)
+    _, events = run(tmp_path, config, evaluate=Scores([math.nan, 1.0, math.nan]))
+    assert [event.best for event in events if isinstance(event, Evaluated)] == [False, True, False]
+    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
+
+
+def test_the_deciding_metric_must_exist(tmp_path):
+    with pytest.raises(TrainingError, match=r"best_metric: validation gives no 'scor': did you mean 'score'"):
+        run(tmp_path, settings(best_metric="scor"))
+
+
+def test_an_empty_stream_is_an_error(tmp_path):
+    class Empty(TinyStream):
+        def __next__(self):
+            raise StopIteration
+
+    with pytest.raises(TrainingError, match="empty"):
+        run(tmp_path, settings(), stream=Empty())
+
+
+def test_evaluation_disturbs_neither_mode_nor_random_numbers(tmp_path):
+    modes = []
+
+    def evaluate(model):
+        modes.append((model.training, torch.is_grad_enabled()))
+        torch.rand(100), random.random(), np.random.rand(3)
+        return {"score": 1.0}
+
+    one, two = tiny_model(dropout=0.4), tiny_model(dropout=0.4)
+    run(tmp_path / "one", settings(max_updates=7), one)
+    run(tmp_path / "two", settings(max_updates=7, validate_every=2), two, evaluate=evaluate)
+    assert modes == [(False, False)] * 4
+    assert two.training
+    assert same_weights(one, two)
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path):
+    models = [tiny_model(dropout=0.4) for _ in range(3)]
+    for number, (model, seed) in enumerate(zip(models, (5, 5, 6), strict=True)):
+        torch.rand(number)  # whatever was drawn before must not matter
+        run(tmp_path / str(number), settings(seed=seed), model)
+    assert same_weights(models[0], models[1])
+    assert not same_weights(models[0], models[2])
+
+
+# -- loss that is not finite --------------------------------------------------------------------------------------
+
+
+class Poisoned(TinyStream):
+    """Some batches (by number) hold the source word 11, whose embedding the test has made infinite."""
+
+    def __init__(self, bad, per_epoch=5):
+        super().__init__(per_epoch)
+        self.bad = bad
+
+    def __next__(self):
+        number = self.drawn
+        batch = super().__next__()
+        src = batch.src.masked_fill(batch.src == 11, 4)
+        if number in self.bad:
+            src = src.masked_fill(batch.src_mask, 11)
+        return Batch(src, *[getattr(batch, n) for n in ("src_mask", "src_lengths", "src_extended")],
+                     batch.tgt_in, batch.tgt_out, batch.tgt_extended, batch.tgt_mask)  # fmt: skip
+
+
+def poisoned_model():
+    model = tiny_model()
+    with torch.no_grad():
+        model.src_embedding.weight[11] = math.inf
+    return model
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])  # fused and plain
+def test_a_bad_batch_is_skipped_without_a_trace(tmp_path, optimizer):
+    config = settings(optimizer=optimizer, max_updates=6, log_every=3)
+    skipping, events = run(tmp_path / "a", config, poisoned_model(), Poisoned({1, 4}))
+    assert [step.skipped for step in steps(events)] == [1, 1]
+    assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps(events))
+    without = FromList(good_batches({1, 4}, 6))
+    list(start(tmp_path / "b", settings(optimizer=optimizer, max_updates=4), plain := poisoned_model(), without))
+    assert same_weights(skipping, plain)
+
+
+def good_batches(bad, count):
+    stream = Poisoned(bad)
+    return [batch for number, batch in enumerate(next(stream) for _ in range(count)) if number not in bad]
+
+
+def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_path):
+    model, stream = poisoned_model(), Poisoned(set(range(4, 99)))
+    with pytest.raises(TrainingError) as caught:
+        run(tmp_path, settings(max_updates=99, save_every=4, log_every=5), model, stream)
+    message = str(caught.value)
+    assert "update 14: the loss or its gradient is not finite, 10 updates in a row" in message
+    assert "epoch 2, batch 3" in message  # update 14 drew batch 13, and an epoch has 5
+    assert "holds update 12" in message
+    assert "--resume" in message
+    good, _ = run(tmp_path / "good", settings(max_updates=4), poisoned_model(), Poisoned(set()))
+    assert same_weights(model, good)
+    saved = read_weights(Checkpoints(tmp_path).last)
+    assert all(torch.equal(saved[name], p) for name, p in good.named_parameters())
+
+
+# -- resuming -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"optimizer": "adam", "schedule": {"kind": "inverse_sqrt", "warmup": 5}, "ema_decay": 0.9},
+        {"optimizer": "adamw", "weight_decay": 0.1, "accumulate": 2, "schedule": {"kind": "plateau"}},
+        {"optimizer": "adadelta", "lr": 1.0},
+        {"optimizer": "adagrad"},
+        {"optimizer": "sgd", "momentum": 0.9, "schedule": {"kind": "luong_halving", "after": 1}},
+    ],
+    ids=lambda given: given["optimizer"],
+)
+def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
+    config = settings(max_updates=16, validate_every=4, log_every=1, keep_best=2, keep_recent=1, **given)
+
+    def evaluate(model):
+        return {"score": float(torch.round(vector(model).sum(), decimals=3))}
+
+    straight, events = run(tmp_path / "a", config, tiny_model(dropout=0.3), evaluate=evaluate)
+
+    stop = threading.Event()
+    first_part = []
+    broken = start(tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream(), evaluate, stop=stop.is_set)
+    for event in broken:
+        first_part.append(event)
+        if type(event).__name__ == "Step" and event.update == 7:  # in the middle of the second epoch
+            stop.set()
+    assert first_part[-1] == Stopped("interrupted", 7)
+    assert first_part[-2] == Saved(str(Checkpoints(tmp_path / "b").last), 7)
+
+    torch.rand(17)
+    random.random()
+    resumed, second_part = run(tmp_path / "b", config, tiny_model(99, 0.3), evaluate=evaluate, resume=True)
+    assert same_weights(straight, resumed)
+    tensors_a, facts_a = Checkpoints(tmp_path / "a").load_last()
+    tensors_b, facts_b = Checkpoints(tmp_path / "b").load_last()
+    assert tensors_a.keys() == tensors_b.keys()
+    assert any(name.startswith("optimizer/") for name in tensors_a) or given["optimizer"] == "sgd"
+    assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
+    assert {**facts_a, "seconds": 0} == {**facts_b, "seconds": 0}
+    assert Checkpoints(tmp_path / "a").kept() == Checkpoints(tmp_path / "b").kept()
+
+    def numbers(parts):
+        return [(s.update, s.epoch, s.loss, s.nll, s.tokens, s.lr, s.grad_norm) for s in steps(parts)]
+
+    assert numbers(first_part + second_part) == numbers(events)
+    assert steps(second_part)[0].seconds > steps(first_part)[-1].seconds
+
+
+def test_a_killed_training_resumes_from_its_last_save(tmp_path):
+    config = settings(max_updates=10, validate_every=4, save_every=3)
+    straight, _ = run(tmp_path / "a", config, tiny_model(dropout=0.3))
+    events = start(tmp_path / "b", config, tiny_model(dropout=0.3), TinyStream())
+    for event in events:  # dropped after update 4, as a kill would: nothing after it is run
+        if isinstance(event, Evaluated):
+            break
+    events.close()
+    assert Checkpoints(tmp_path / "b").load_last()[1]["update"] == 3
+    resumed, _ = run(tmp_path / "b", config, tiny_model(99, 0.3), resume=True)
+    assert same_weights(straight, resumed)
+    assert Checkpoints(tmp_path / "b").kept() == Checkpoints(tmp_path / "a").kept()
+
+
+def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path):
+    run(tmp_path, settings(max_updates=4), tiny_model())
+    _, events = run(tmp_path, settings(max_updates=4), tiny_model(), resume=True)
+    assert events == [Stopped("max_updates", 4)]
+    longer, events = run(tmp_path, settings(max_updates=6), tiny_model(), resume=True)
+    straight, _ = run(tmp_path / "straight", settings(max_updates=6), tiny_model())
+    assert same_weights(longer, straight)
+
+
+def test_a_run_killed_before_its_first_save_can_be_resumed(tmp_path):
+    events = start(tmp_path, settings(), tiny_model(), TinyStream())
+    assert next(events) == Saved(str(Checkpoints(tmp_path).last), 0)
+    events.close()
+    resumed, _ = run(tmp_path, settings(), tiny_model(99), resume=True)
+    straight, _ = run(tmp_path / "straight", settings(), tiny_model())
+    assert same_weights(resumed, straight)
+
+
+def test_resuming_nothing_and_overwriting_something_are_errors(tmp_path):
+    with pytest.raises(CheckpointError, match="nothing to resume"):
+        run(tmp_path, settings(), resume=True)
+    run(tmp_path, settings())
+    with pytest.raises(CheckpointError, match="an earlier training is saved here"):
+        run(tmp_path, settings())
+
+
+def test_resuming_with_another_optimizer_is_an_error(tmp_path):
+    run(tmp_path, settings())
+    with pytest.raises(CheckpointError, match="saved with optimizer 'adam', but the recipe says 'sgd'"):
+        run(tmp_path, settings(optimizer="sgd", max_updates=9), resume=True)
+
+
+def test_bf16_trains_on_the_cpu(tmp_path):
+    model, events = run(tmp_path, settings(precision="bf16", max_updates=40, log_every=10, lr=0.02))
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_on_cuda(tmp_path, precision):
+    from nmtkit.training.loop import train
+
+    device = torch.device("cuda")
+    config = settings(precision=precision, max_updates=40, log_every=10, lr=0.02, ema_decay=0.9)
+    model = tiny_model()
+    events = list(train(model, TinyStream(), config, constant_score, Checkpoints(tmp_path), device))
+    assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
+    more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
+    again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
+    assert again[-1] == Stopped("max_updates", 50)

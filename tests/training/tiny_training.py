@@ -1,0 +1,151 @@
+"""A real but tiny model and stream for the tests of training."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import Event, Step, TrainingConfig, train
+
+WORDS = 12
+
+
+@dataclass(frozen=True)
+class TinyMemory(Memory):
+    states: Tensor
+
+
+@dataclass(frozen=True)
+class TinyState(DecoderState):
+    hidden: Tensor
+
+
+class TinyModel(Seq2Seq):
+    """Mean of the source embeddings, then a GRU; the output layer is tied to the target embeddings."""
+
+    has_attention = False
+
+    class Config(ModelConfig):
+        kind: Literal["tiny"] = "tiny"
+        hidden_size: int = 8
+        dropout: float = 0.0
+
+    def __init__(self, config: "TinyModel.Config", sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        self.src_embedding = nn.Embedding(sizes.src, config.hidden_size)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, config.hidden_size)
+        self.cell = nn.GRUCell(config.hidden_size, config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, sizes.tgt)
+        self.output.weight = self.tgt_embedding.weight
+        self.dropout = nn.Dropout(config.dropout)
+
+    def encode(self, batch: Batch) -> TinyMemory:
+        real = batch.src_mask.unsqueeze(-1)
+        mean = (self.src_embedding(batch.src) * real).sum(1) / real.sum(1)
+        return TinyMemory(batch.src_mask, batch.src_extended, batch.n_oov, self.dropout(mean))
+
+    def start(self, memory: Memory) -> TinyState:
+        assert isinstance(memory, TinyMemory)
+        return TinyState(memory.states)
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, TinyState]:
+        assert isinstance(state, TinyState)
+        hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
+        return Readout(self.dropout(hidden)), TinyState(hidden)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        return torch.log_softmax(self.output(readout.features), -1, dtype=readout.features.dtype)
+
+
+def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> TinyModel:
+    torch.manual_seed(seed)
+    return TinyModel(TinyModel.Config(dropout=dropout), VocabularySizes(WORDS, WORDS, False)).to(dtype)
+
+
+def tiny_batch(seed: int, size: int = 4, length: int = 6) -> Batch:
+    """Random sources of 1 to `length` words; the target is the source; both end in EOS (3)."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, length + 1, (size,), generator=draw)
+    columns = torch.arange(length + 1)
+    mask = columns <= lengths[:, None]
+    words = torch.randint(4, WORDS, (size, length + 1), generator=draw)
+    src = torch.where(columns == lengths[:, None], 3, words) * mask
+    tgt_in = torch.cat([torch.full((size, 1), 2), src[:, :-1]], 1) * mask
+    return Batch(src, mask, lengths + 1, src, tgt_in, src, src, mask)
+
+
+class TinyStream:
+    """Epochs of `per_epoch` batches; each batch depends on its epoch and number alone.
+
+    Of several processes, number r takes every `world`-th batch from the r-th.
+    """
+
+    def __init__(self, per_epoch: int = 5, size: int = 4, rank: int = 0, world: int = 1) -> None:
+        self.per_epoch, self.size, self.rank, self.world = per_epoch, size, rank, world
+        self.drawn = 0
+
+    @property
+    def epoch(self) -> int:
+        return self.drawn // self.per_epoch
+
+    def __next__(self) -> Batch:
+        number = self.drawn + self.rank
+        self.drawn += self.world
+        return tiny_batch(number, self.size)
+
+    def state(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "batch": self.drawn % self.per_epoch}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.drawn = state["epoch"] * self.per_epoch + state["batch"]
+
+
+def settings(**given: Any) -> TrainingConfig:
+    basics: dict[str, Any] = {"lr": 0.01, "best_metric": "score", "max_updates": 6, "log_every": 2}
+    return TrainingConfig.model_validate(basics | given)
+
+
+def constant_score(model: Seq2Seq) -> dict[str, float]:
+    return {"score": 1.0}
+
+
+def run(
+    folder: Path,
+    config: TrainingConfig,
+    model: TinyModel | None = None,
+    stream: TinyStream | None = None,
+    evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
+    resume: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> tuple[TinyModel, list[Event]]:
+    model = model or tiny_model()
+    events = start(folder, config, model, stream or TinyStream(), evaluate, resume, stop)
+    return model, list(events)
+
+
+def start(
+    folder: Path,
+    config: TrainingConfig,
+    model: TinyModel,
+    stream: Any,
+    evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
+    resume: bool = False,
+    stop: Callable[[], bool] | None = None,
+) -> Iterator[Event]:
+    return train(model, stream, config, evaluate, Checkpoints(folder), torch.device("cpu"), resume, stop)
+
+
+def steps(events: list[Event]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step)]
+
+
+def same_weights(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
