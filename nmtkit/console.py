@@ -298,33 +298,34 @@ class TrainingDisplay(_Display):
     Use it as a context manager, or call `close` at the end, so that the cursor and the last line are right.
     """
 
-    def __init__(self, total_updates: int, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
         """Shows nothing yet.
 
         Args:
-            total_updates: Optimizer steps at which training ends.
             stream: Where to write; stderr if not given.
             seconds_between_lines: How often to write a line where there is no terminal.
         """
         super().__init__(stream)
-        self._total = total_updates
         self._seconds_between_lines = seconds_between_lines
-        self._first: tuple[int, float] | None = None  # the first update shown, and when
+        self._first: tuple[float, float] | None = None  # the share done at the first update shown, and when
         self._update = 0
+        self._share: float | None = None
         self._metrics: Mapping[str, float] = {}
         self._written = -1
         self._written_at = time.monotonic() - seconds_between_lines
 
-    def update(self, update: int, metrics: Mapping[str, float]) -> None:
+    def update(self, update: int, share: float | None, metrics: Mapping[str, float]) -> None:
         """Shows that `update` optimizer steps are done, and their metrics.
 
         Args:
             update: Optimizer steps done since training began, earlier runs included.
+            share: How much of the training that is, from 0 to 1; None if nobody knows when it will end.
             metrics: `tokens_per_second`, `loss` (nats per token), `perplexity`, `learning_rate`, `gradient_norm`;
                 any others are shown after them by name.
         """
-        self._update, self._metrics = update, metrics
-        self._first = self._first or (update, time.monotonic())
+        self._update, self._share, self._metrics = update, share, metrics
+        if share is not None:
+            self._first = self._first or (share, time.monotonic())
         if self._is_terminal:
             if self._is_due:
                 self._draw(self._content())
@@ -334,16 +335,16 @@ class TrainingDisplay(_Display):
     def _content(self) -> Group:
         line = Table.grid(padding=(0, 1))
         line.add_row(
-            Text(f"update {self._update:,}/{self._total:,}", "bold"),
-            ProgressBar(total=max(self._total, 1), completed=self._update, width=max(10, self._console.width - 50)),
-            Text(f"{self._share:.0%}"),
+            Text(f"update {self._update:,}", "bold"),
+            ProgressBar(total=1.0, completed=self._share or 0.0, width=max(10, self._console.width - 50)),
+            Text("" if self._share is None else f"{self._share:.0%}"),
             Text(f"{self._time_left()} left"),
         )
         return Group(line, Text("  ".join(self._shown()), "cyan"))
 
     def _write(self) -> None:
         facts = [
-            f"update {self._update}/{self._total} ({self._share:.0%})",
+            f"update {self._update}" + ("" if self._share is None else f" ({self._share:.0%})"),
             *self._shown(),
             f"{self._time_left()} left",
         ]
@@ -351,20 +352,16 @@ class TrainingDisplay(_Display):
         self._file.flush()
         self._written, self._written_at = self._update, time.monotonic()
 
-    @property
-    def _share(self) -> float:
-        return self._update / max(self._total, 1)
-
     def _shown(self) -> list[str]:
         known = [form.format(self._metrics[name]) for name, form in METRICS.items() if name in self._metrics]
         return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in METRICS]
 
     def _time_left(self) -> str:
         """Reckoned from the first update shown, so that it is right for a resumed training too."""
-        if self._first is None or self._update <= self._first[0]:
+        if self._first is None or self._share is None or self._share <= self._first[0]:
             return "?"
         first, then = self._first
-        return _clock((time.monotonic() - then) / (self._update - first) * max(self._total - self._update, 0))
+        return _clock((time.monotonic() - then) / (self._share - first) * max(1 - self._share, 0.0))
 
     def close(self) -> None:
         """Shows the last update, if it was not shown, and ends the display."""

@@ -104,7 +104,7 @@ def oblique(verb: Verb, thing: Nominal) -> Predicate:
 
 
 def ditransitive(verb: Verb, thing: Nominal, receiver: Nominal) -> Predicate:
-    """gives the book to Paul -> donne le livre à Paul; gives him the book; gives it to him -> le lui donne."""
+    """Gives the book to Paul -> donne le livre à Paul; gives him the book; gives it to him -> le lui donne."""
     base = predicate(verb)
     to = new_link()
     positive, negated = Pair(thing.en, thing.fr), Pair(thing.en_negated, thing.fr_negated)
@@ -139,20 +139,20 @@ def ditransitive(verb: Verb, thing: Nominal, receiver: Nominal) -> Predicate:
 
 
 def adjectival(verb: Verb, adjective: Adjective, subject: Nominal, degree: Pair = EMPTY) -> Predicate:
-    """is very tall -> est très grande, in agreement with the subject."""
+    """Is very tall -> est très grande, in agreement with the subject."""
     link = new_link()
     form = adjective.form(subject.gender, subject.number)
     return predicate(verb).with_complement(join(degree, Pair(spell(adjective.en, link), spell(form, link))))
 
 
 def compared(adjective: Adjective, subject: Nominal, degree: str, than: Nominal) -> Predicate:
-    """is taller than Paul."""
+    """Is taller than Paul."""
     be = predicate(lexicon.verb("be", "adjective"))
     return be.with_complement(comparison(adjective, subject.gender, subject.number, degree, than))
 
 
 def profession(noun: Noun, subject: Nominal) -> Predicate:
-    """is a doctor -> est médecin: French has no article here."""
+    """Is a doctor -> est médecin: French has no article here."""
     link = new_link()
     be = predicate(lexicon.verb("be", "adjective"))
     if subject.number == "p":
@@ -161,7 +161,7 @@ def profession(noun: Noun, subject: Nominal) -> Predicate:
 
 
 def age(years: int) -> Predicate:
-    """is five years old -> a cinq ans."""
+    """Is five years old -> a cinq ans."""
     verb = replace(lexicon.verb("be", "adjective"), fr="avoir")
     link, unit = new_link(), new_link()
     en = spell(english.number(years), link) + spell("year old" if years == 1 else "years old", unit)
@@ -170,11 +170,9 @@ def age(years: int) -> Predicate:
 
 
 def price(amount: int) -> Predicate:
-    """costs 30 euros -> coûte 30 euros."""
+    """Costs 30 euros -> coûte 30 euros."""
     link, unit = new_link(), new_link()
-    complement = Pair(
-        spell(str(amount), link) + spell("euros", unit), spell(str(amount), link) + spell("euros", unit)
-    )
+    complement = Pair(spell(str(amount), link) + spell("euros", unit), spell(str(amount), link) + spell("euros", unit))
     return predicate(lexicon.verb("cost", "price")).with_complement(complement)
 
 
@@ -204,9 +202,9 @@ def weather(verb: Verb) -> tuple[Nominal, Predicate]:
 
 
 def passive(verb: Verb, subject: Nominal, agent: Nominal | None) -> Predicate:
-    """was written by Paul -> a été écrite par Paul."""
+    """Was written by Paul -> a été écrite par Paul."""
     link, by = new_link(), new_link()
-    be = replace(lexicon.verb("be", "adjective"), flags=frozenset())
+    be = replace(lexicon.verb("be", "adjective"), frame="passive", flags=frozenset())
     form = french.participle(verb.fr, subject.gender, subject.number)
     result = predicate(be).with_complement(
         Pair(spell(verb.en_participle, link) + spell(verb.en_tail, link), spell(form, link))
@@ -218,13 +216,13 @@ def passive(verb: Verb, subject: Nominal, agent: Nominal | None) -> Predicate:
 
 
 def control(verb: Verb, inner: Predicate, slot: int, negated: bool = False) -> Predicate:
-    """wants to read the book -> veut lire le livre; `slot` is the subject, for a reflexive inner verb."""
+    """Wants to read the book -> veut lire le livre; `slot` is the subject, for a reflexive inner verb."""
     link = new_link()
     return predicate(verb).with_complement(infinitive_phrase(verb, inner, slot, link, negated))
 
 
 def infinitive_phrase(verb: Verb, inner: Predicate, slot: int, link: int, negated: bool = False) -> Pair:
-    """to read the book -> (à, de) lire le livre, as the verb before it wants."""
+    """To read the book -> (à, de) lire le livre, as the verb before it wants."""
     en, fr = infinitive(inner, slot, negated)
     en_to = () if "modal" in verb.flags else spell("to", inner.link if verb.frame == "inf" else link)
     fr_to = {"à-inf": spell("à", link), "de-inf": spell("de", link)}.get(verb.frame, ())
@@ -233,7 +231,7 @@ def infinitive_phrase(verb: Verb, inner: Predicate, slot: int, link: int, negate
 
 
 def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
-    """asks Paul to come -> demande à Paul de venir; helps him to work -> l'aide à travailler."""
+    """Asks Paul to come -> demande à Paul de venir; helps him to work -> l'aide à travailler."""
     direct = verb_en in ("help", "invite")
     verb = lexicon.verb(verb_en, "direct" if direct else "ask" if verb_en == "ask" else "tell")
     if verb_en == "tell":
@@ -255,13 +253,18 @@ def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
     return base.with_complement(join(person, to))
 
 
+def being(place: Pair) -> Predicate:
+    """Is in the kitchen -> est dans la cuisine."""
+    return predicate(replace(lexicon.verb("be", "adjective"), frame="place")).with_complement(place)
+
+
 def reported(verb: Verb, content: Pair) -> Predicate:
-    """thinks that ... -> pense que ..."""
+    """Thinks that ... -> pense que ..."""
     return predicate(verb).with_complement(join(phrase("that", "que"), content))
 
 
 def wanted(content: Pair) -> Predicate:
-    """wants the boys to eat -> veut que les garçons mangent; the content is a clause in TO_SUBJUNCTIVE."""
+    """Wants the boys to eat -> veut que les garçons mangent; the content is a clause in TO_SUBJUNCTIVE."""
     base = predicate(lexicon.verb("want", "inf"))
     return base.with_complement(Pair(content.en, spell("que", base.link) + content.fr))
 
@@ -282,7 +285,7 @@ def gerund(pred: Predicate) -> Words:
 
 
 def past_infinitive(pred: Predicate, subject: Nominal) -> Words:
-    """avoir mangé la pomme, être arrivée, s'être levés: what follows après."""
+    """Avoir mangé la pomme, être arrivée, s'être levés: what follows après."""
     verb = pred.verb
     with_etre = verb.reflexive or french.takes_etre(verb.fr)
     reflexive = spell(_reflexive(subject.slot), pred.link) if verb.reflexive else ()
@@ -327,7 +330,9 @@ def clause(
     """
     auxiliary, neg = new_link(), new_link()
     facts = (fact,) if fact else ()
-    first, main = _english_verb(pred, tense, subject.en_slot, negation == "not" or negation == "nothing", question, auxiliary)
+    first, main = _english_verb(
+        pred, tense, subject.en_slot, negation == "not" or negation == "nothing", question, auxiliary
+    )
     adverb = pred.adverb.en
     negative = spell("not", neg) if negation in ("not", "nothing") else spell(negation, neg)
     after = pred.en_negated if negation else pred.en_after
@@ -387,7 +392,12 @@ def french_tense(verb: Verb, tense: Tense) -> str:
 
 
 def _french_verb(
-    subject: Nominal, pred: Predicate, tense: Tense, negation: tuple[Words, Words], auxiliary: int, facts: tuple[str, ...]
+    subject: Nominal,
+    pred: Predicate,
+    tense: Tense,
+    negation: tuple[Words, Words],
+    auxiliary: int,
+    facts: tuple[str, ...],
 ) -> Words:
     """Clitics, finite verb, negation, adverb and participle or infinitive."""
     verb, link, slot = pred.verb, pred.link, subject.slot
@@ -434,7 +444,7 @@ def whose(noun: Noun, number: str) -> Nominal:
 
 
 def object_relative(verb: Verb, head: Nominal, subject: Nominal, tense: Tense, negation: str = "") -> Pair:
-    """that Paul bought -> que Paul a achetée: the participle agrees with the noun before it."""
+    """That Paul bought -> que Paul a achetée: the participle agrees with the noun before it."""
     link = new_link()
     gap = replace(predicate(verb), agreement=(head.gender, head.number))
     body = clause(subject, gap, tense, negation).statement
@@ -443,7 +453,7 @@ def object_relative(verb: Verb, head: Nominal, subject: Nominal, tense: Tense, n
 
 
 def oblique_relative(verb: Verb, subject: Nominal, tense: Tense, negation: str = "") -> Pair:
-    """that Paul needs -> dont Paul a besoin; that Paul talks to -> à qui Paul parle (persons only)."""
+    """That Paul needs -> dont Paul a besoin; that Paul talks to -> à qui Paul parle (persons only)."""
     link = new_link()
     body = clause(subject, predicate(verb), tense, negation).statement
     fr = spell("dont", link) if verb.frame == "de" else spell("à qui", link)
@@ -451,7 +461,7 @@ def oblique_relative(verb: Verb, subject: Nominal, tense: Tense, negation: str =
 
 
 def place_relative(body: Pair) -> Pair:
-    """where Paul works -> où Paul travaille."""
+    """Where Paul works -> où Paul travaille."""
     return join(phrase("where", "où"), body)
 
 
@@ -486,7 +496,7 @@ def wh_object(verb: Verb, asked: Pair, head: Nominal, subject: Nominal, tense: T
 
 
 def which(noun: Noun, number: str) -> Pair:
-    """which books -> quels livres."""
+    """Which books -> quels livres."""
     link, own = new_link(), new_link()
     form = "quel" + ("le" if noun.gender == "f" else "") + ("s" if number == "p" else "")
     en, fr = (noun.en, noun.fr) if number == "s" else (noun.en_plural, noun.fr_plural)
@@ -494,7 +504,7 @@ def which(noun: Noun, number: str) -> Pair:
 
 
 def how_many(noun: Noun) -> Pair:
-    """how many books -> combien de livres."""
+    """How many books -> combien de livres."""
     link, own = new_link(), new_link()
     en = spell("how many", link) + spell(noun.en_plural, own)
     return Pair(en, spell("combien de", link) + spell(noun.fr_plural, own))

@@ -1,6 +1,8 @@
 """English inflection: plurals, verb forms, comparison and numbers."""
 
-_DOUBLING = frozenset({"run", "swim", "cut", "hit", "get", "stop", "forget", "begin", "big", "fat", "sad", "hot", "wet"})
+_DOUBLING = frozenset(
+    {"run", "swim", "cut", "hit", "get", "stop", "forget", "begin", "prefer", "big", "fat", "sad", "hot", "wet"}
+)
 _VOWELS = "aeiou"
 _UNITS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "

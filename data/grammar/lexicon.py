@@ -12,13 +12,14 @@ from grammar import english, french
 _NOUNS = """
 person: man/men homme m; woman/women femme f; boy garçon m; girl fille f; child/children enfant m; friend ami m
 person: teacher professeur m; student étudiant m; doctor médecin m; neighbour voisin m; nurse infirmière f
-person: lady dame f; farmer fermier m; king roi m; queen reine f; actress actrice f; actor acteur m; baby bébé m
+person: lady dame f; farmer fermier m; king roi m; queen reine f; actress actrice f; actor acteur m
 person: lawyer avocat m; engineer ingénieur m; waitress serveuse f; waiter serveur m; princess princesse f
 person: prince prince m; writer écrivain m; painter peintre m; soldier soldat m; policeman/policemen policier m
 person: journalist journaliste m; artist artiste m; baker boulanger m; thief/thieves voleur m; tourist touriste m
 person: judge juge m; driver chauffeur m; cook cuisinier m; gardener jardinier m; customer client m; boss patron m
 person: director directeur m; secretary secrétaire f; dancer danseuse f; hunter chasseur m; mayor maire m
 person: fisherman/fishermen pêcheur m; guest invité m
+baby: baby bébé m
 kin: mother mère f; father père m; brother frère m; sister sœur f; son fils m; daughter fille f; husband mari m
 kin: wife/wives femme f; uncle oncle m; aunt tante f; cousin cousin m; grandmother grand-mère/grands-mères f
 kin: grandfather grand-père/grands-pères m; nephew neveu m; niece nièce f
@@ -31,7 +32,8 @@ food: tomato tomate f; sandwich sandwich m; pear poire f; strawberry fraise f; b
 food: cherry cerise f; biscuit biscuit m; onion oignon m; lemon citron m; mushroom champignon m; peach pêche f
 food: bean haricot m; pizza pizza f
 dish: bread/- pain m; cheese/- fromage m; meat/- viande f; soup/- soupe f; rice/- riz m; chocolate/- chocolat m
-dish: butter/- beurre m; sugar/- sucre m; honey/- miel m; jam/- confiture f; ham/- jambon m; salt/- sel m; oil/- huile f
+dish: honey/- miel m; jam/- confiture f; ham/- jambon m
+grocery: butter/- beurre m; sugar/- sucre m; salt/- sel m; oil/- huile f; flour/- farine f
 drink: water/- eau f; coffee/- café m; milk/- lait m; tea/- thé m; wine/- vin m; beer/- bière f
 drink: orange_juice/- jus_d'_orange m
 text: book livre m; letter lettre f; newspaper journal m; story histoire f; novel roman m; poem poème m
@@ -95,9 +97,10 @@ after thought: simple simple; funny/+ drôle; boring ennuyeux; useful utile; cle
 after animal: wild/+ sauvage; dangerous dangereux; hungry affamé; gentle doux/douce; fast/+ rapide
 """
 
-# `english/past/participle tail | french tail | frame | subjects | objects | flags`. English tail: a particle or
-# preposition. French tail: a noun of the idiom. Objects: kinds of nouns or single English nouns. Frames: none; direct, à, de: how the French object follows; place:
-# a place follows; inf, à-inf, de-inf: an infinitive follows; adjective; that.
+# `english/past/participle tail | french tail | frame | subjects | objects | flags`.
+# English tail: a particle or preposition. French tail: a noun of the idiom. Subjects: kinds of nouns. Objects: kinds of
+# nouns or single English nouns. Frames: none; direct, à, de: how the French object follows; place, to, from, into: a
+# place follows; inf, à-inf, de-inf: an infinitive follows; give, tell, ask: a thing and a person follow; adjective; that.
 # Flags: state (English past = imparfait, no -ing), lasting (may be in progress), generic (liking: objects take le),
 # passive (may be used in the passive), modal (can, must: no do, no to), would (would like), full (no clitic for à).
 _VERBS = """
@@ -139,7 +142,7 @@ be wrong | avoir tort | none | person | | state
 be in a hurry | être pressé | none | | | state
 see/saw/seen | voir | direct | person animal | person kin animal thing vehicle building sight film |
 eat/ate/eaten | manger | direct | person animal | food dish | lasting passive
-buy/bought | acheter | direct | person | thing food dish drink clothes vehicle furniture text | passive
+buy/bought | acheter | direct | person | thing food dish drink grocery clothes vehicle furniture text | passive
 read/read | lire | direct | person | text | lasting passive
 write/wrote/written | écrire | direct | person | text | lasting passive
 find/found | trouver | direct | person animal | thing animal clothes answer solution name | passive
@@ -186,7 +189,7 @@ draw/drew/drawn | dessiner | direct | person | animal tree house car flower boat
 thank | remercier | direct | person | person kin |
 steal/stole/stolen | voler | direct | person | bag phone watch car ring bike computer painting key hat apple horse boat | passive
 catch/caught | attraper | direct | person animal | animal ball thief |
-bring/brought | apporter | direct | person | thing food dish drink chair text |
+bring/brought | apporter | direct | person | thing food dish drink grocery chair text |
 prefer | préférer | direct | person | food dish drink animal song film game | state generic
 protect | protéger | direct | person animal | person animal kin | lasting
 admire | admirer | direct | person | person painting castle church tower garden bridge sea lake | state
@@ -195,7 +198,7 @@ call | appeler | direct | person | person kin dog cat taxi |
 push | pousser | direct | person | vehicle furniture part person | lasting
 translate | traduire | direct | person | text word song lesson question answer | lasting passive
 cut/cut | couper | direct | person | bread cake cheese meat apple rope tomato onion lemon carrot flower tree | passive
-use | utiliser | direct | person | computer phone tool pen knife map umbrella lamp rope pencil bike word | passive
+use | utiliser | direct | person | computer phone tool pen knife map umbrella grocery rope pencil bike word | passive
 keep/kept | garder | direct | person | key letter photo secret ring gift ticket box bottle |
 explain | expliquer | direct | person | rule problem lesson idea project decision reason word game question | passive
 kiss | embrasser | direct | person | person kin |
@@ -218,7 +221,7 @@ lie to | mentir | à | person | person kin |
 obey | obéir | à | person | person kin |
 belong to | appartenir | à | thing vehicle building animal | person kin | state
 think/thought of | penser | à | person | person kin trip party exam problem | full
-need | avoir besoin | de | person | thing tool car bike coat bread water coffee sugar person answer | state
+need | avoir besoin | de | person | thing tool car bike coat bread water coffee grocery person answer | state
 be afraid of | avoir peur | de | person animal | animal exam person noise answer | state
 talk about | parler | de | person | person film book trip party project problem war concert idea | lasting
 dream of | rêver | de | person | trip castle island car party beach house | lasting

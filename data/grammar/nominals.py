@@ -13,6 +13,7 @@ EMPTY = Pair((), ())
 class PronounForms:
     """The forms of one personal pronoun: English subject, object, possessive; French subject, clitics and stressed."""
 
+    slot: int
     subject: str
     object: str
     possessive: str
@@ -23,7 +24,6 @@ class PronounForms:
     fr_reflexive: str
     gender: str
     number: str
-    slot: int
 
 
 # "you" is the polite vous to one man, and the speaker is a man: the source must determine the target.
@@ -39,8 +39,8 @@ they-m they them their ils les leur eux se        m p 6
 they-f they them their elles les leur elles se    f p 6
 """
 PRONOUNS = {
-    row[0]: PronounForms(*row[1:-1], slot=int(row[-1]))  # type: ignore[arg-type]  # the table has one type
-    for row in (line.split() for line in _PRONOUN_TABLE.strip().splitlines())
+    key: PronounForms(int(slot), *forms)
+    for key, *forms, slot in (line.split() for line in _PRONOUN_TABLE.strip().splitlines())
 }
 _OWN = {  # slot of the owner -> forms before masculine singular, feminine singular, plural
     1: ("mon", "ma", "mes"),
@@ -191,8 +191,11 @@ def noun_phrase(
         en += spell(adjective.en, own)
         fr += spell(adjective.form(gender, number), own, facts=(_fact(adjective, noun),))
     en += spell(noun.en if number == "s" else noun.en_plural, link)
+    if determiner == "owner":
+        assert owner is not None
+        return _owned(Pair(en, fr), modifier, owner, gender, number, link)
     core = Pair(en + modifier.en, fr + modifier.fr)
-    return _determine(core, determiner, gender, number, link, owner, count, digits, bool(before))
+    return _determine(core, determiner, gender, number, link, count, digits, bool(before))
 
 
 def _fact(adjective: Adjective, noun: Noun) -> str:
@@ -205,7 +208,6 @@ def _determine(
     gender: str,
     number: str,
     noun_link: int,
-    owner: Nominal | None,
     count: int,
     digits: bool,
     adjective_first: bool,
@@ -214,9 +216,6 @@ def _determine(
     link = new_link()
     one = "un" if gender == "m" else "une"
     a_none = spell("de", link)
-    if determiner == "owner":
-        assert owner is not None
-        return _owned(core, owner, gender, number, noun_link)
     if determiner == "none":
         return plain(core, gender, number, noun_link)
     if determiner in ("the", "generic"):
@@ -254,21 +253,22 @@ def _determine(
     return plain(join(words, core), gender, number, noun_link)
 
 
-def _owned(core: Pair, owner: Nominal, gender: str, number: str, noun_link: int) -> Nominal:
-    """my book -> mon livre; Paul's book -> le livre de Paul."""
+def _owned(core: Pair, modifier: Pair, owner: Nominal, gender: str, number: str, noun_link: int) -> Nominal:
+    """My book -> mon livre; Paul's book -> le livre de Paul."""
     link = new_link()
     if owner.pronoun:
         forms = _OWN[owner.slot]
-        fr = spell(forms[2] if number == "p" else forms[0 if gender == "m" else 1], link)
-        return plain(Pair(spell(owner.pronoun.possessive, link) + core.en, fr + core.fr), gender, number, noun_link)
-    apostrophe = "'" if owner.number == "p" and owner.en[-1].text.endswith("s") else "'s"
-    en = owner.en + spell(apostrophe, link) + core.en
-    fr = definite(gender, number, link) + core.fr + owner.fr_after("de", link)
-    return plain(Pair(en, fr), gender, number, noun_link)
+        fr = spell(forms[2] if number == "p" else forms[0 if gender == "m" else 1], link) + core.fr
+        en = spell(owner.pronoun.possessive, link) + core.en
+    else:
+        apostrophe = "'" if owner.number == "p" and owner.en[-1].text.endswith("s") else "'s"
+        en = owner.en + spell(apostrophe, link) + core.en
+        fr = definite(gender, number, link) + core.fr + owner.fr_after("de", link)
+    return plain(join(Pair(en, fr), modifier), gender, number, noun_link)
 
 
 def superlative(adjective: Adjective, noun: Noun, number: str, modifier: Pair = EMPTY) -> Nominal:
-    """the tallest boy -> le plus grand garçon; the most interesting book -> le livre le plus intéressant."""
+    """The tallest boy -> le plus grand garçon; the most interesting book -> le livre le plus intéressant."""
     link, own, the = new_link(), new_link(), new_link()
     head = spell(noun.fr if number == "s" else noun.fr_plural, link)
     le = definite(noun.gender, number, the)
@@ -292,7 +292,7 @@ def _better(gender: str, number: str) -> str:
 
 
 def comparison(adjective: Adjective, gender: str, number: str, degree: str, than: Nominal) -> Pair:
-    """taller than Paul -> plus grand que Paul; degree is `more`, `less` or `as`."""
+    """Taller than Paul -> plus grand que Paul; degree is `more`, `less` or `as`."""
     own, degree_link, than_link = new_link(), new_link(), new_link()
     fact = (f"comparison/{adjective.en}",)
     form = spell(adjective.form(gender, number), own, facts=fact)

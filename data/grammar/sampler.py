@@ -42,7 +42,12 @@ _DAYS = [
     ("Saturday", "samedi"),
     ("Sunday", "dimanche"),
 ]
-_SEASONS = [("summer", "en", "été"), ("winter", "en", "hiver"), ("spring", "au", "printemps"), ("autumn", "en", "automne")]
+_SEASONS = [
+    ("summer", "en", "été"),
+    ("winter", "en", "hiver"),
+    ("spring", "au", "printemps"),
+    ("autumn", "en", "automne"),
+]
 _MANNER = [
     ("slowly", "lentement"),
     ("quickly", "rapidement"),
@@ -51,8 +56,10 @@ _MANNER = [
     ("patiently", "patiemment"),
     ("nervously", "nerveusement"),
     ("discreetly", "discrètement"),
-    ("with pleasure", "avec plaisir"),
+    ("calmly", "calmement"),
 ]
+_WITH_PURPOSE = {("come", "back"), ("leave", ""), ("go", "out"), ("get", "up"), ("stay", ""), ("hurry", "")}
+_IN_COMPANY = {"eat", "drink", "visit", "prepare", "build", "study", "clean", "repair"}
 _FREQUENCY = [("often", "souvent"), ("always", "toujours"), ("sometimes", "parfois"), ("rarely", "rarement")]
 _DEGREES = [("very", "très"), ("too", "trop"), ("quite", "assez"), ("really", "vraiment")]
 _OPENERS = [
@@ -73,17 +80,19 @@ _LANGUAGES = [
 ]
 _THINGS = ("thing", "clothes", "vehicle", "furniture", "part", "secret")
 _PLACES = ("building", "room", "outdoors", "sight")
-_HUMAN = ("person", "kin")
+_HUMAN = ("person", "kin", "baby")
 
 # Group of adjectives (before the French noun; after it) that fit a kind of noun.
 _FITTING = {
     "person": ("any person", "person nation"),
     "kin": ("person", "person"),
-    "animal": ("any", "animal"),
+    "baby": ("any", "person"),
+    "grocery": ("good", ""),
+    "animal": ("any animal", "animal"),
     "food": ("good", "food"),
     "dish": ("good", "food"),
     "drink": ("good", "food"),
-    "text": ("any thing", "thought"),
+    "text": ("any book", "thought"),
     "thought": ("good", "thought"),
     "event": ("good", "thought"),
     "secret": ("good", ""),
@@ -91,11 +100,13 @@ _FITTING = {
 }
 _UNFIT = {
     "kin": ("tall", "shy", "hard-working"),
+    "baby": ("new", "bad", "good", "rich", "poor", "honest", "polite", "proud", "serious", "hard-working"),
+    "grocery": ("new", "old"),
     "dish": ("ripe", "sweet", "new", "old"),
     "drink": ("ripe", "sweet", "new", "old"),
     "food": ("new", "old"),
     "event": ("clear", "useful"),
-    "thing": ("fat",),
+    "animal": ("bad", "new"),
     "text": ("useful",),
 }
 
@@ -106,7 +117,7 @@ def _fitting(noun: Noun) -> tuple[list[Adjective], list[Adjective]]:
     if noun.kind in _PLACES:
         first, second = "any", "place"
     else:
-        first, second = _FITTING.get(noun.kind, ("any thing", "colour thing"))
+        first, second = _FITTING.get(noun.kind, ("any", "colour thing"))
     unfit = _UNFIT.get("thing" if noun.kind in _THINGS else noun.kind, ())
     good = ("good", "bad", "new", "old")
 
@@ -125,13 +136,28 @@ def _nouns(kinds: tuple[str, ...]) -> list[Noun]:
 
 
 @cache
-def _verbs(frame: str, kind: str = "", subject: str = "") -> list[Verb]:
-    """Verbs of a frame, for objects of a kind and for subjects of a kind if these are given."""
-    return [
-        verb
-        for verb in lexicon.VERBS
-        if verb.frame == frame and (not kind or kind in verb.objects) and (not subject or subject in verb.subjects)
-    ]
+def _verbs(frame: str, subject: str = "") -> list[Verb]:
+    """Verbs of a frame, for subjects of a kind if it is given."""
+    return [verb for verb in lexicon.VERBS if verb.frame == frame and (not subject or subject in verb.subjects)]
+
+
+@cache
+def _taking(frame: str, noun: Noun) -> list[Verb]:
+    """Verbs of a frame that a person can do to a thing."""
+    return [verb for verb in _verbs(frame, "person") if verb.takes(noun)]
+
+
+@cache
+def _kin(male_owner: bool, plural: bool) -> list[Noun]:
+    """Relatives that somebody may have."""
+    several = ("brother", "sister", "son", "daughter", "uncle", "aunt", "cousin", "nephew", "niece")
+    unfit = "husband" if male_owner else "wife"
+    return [noun for noun in _nouns(("kin",)) if noun.en != unfit and (not plural or noun.en in several)]
+
+
+def _same_in_past(verb: Verb, subject: Nominal) -> bool:
+    """Whether the English form does not show the tense: they read, they cut."""
+    return verb.past == verb.en and subject.en_slot != 3
 
 
 class Sampler:
@@ -145,6 +171,7 @@ class Sampler:
     def __init__(self, rng: random.Random) -> None:
         self._random = rng.random
         self._plural_gender = "m"  # of the last plural subject: what "they" means
+        self._head: Noun | None = None  # the noun of the last subject that is a thing, for the passive
 
     # Choosing.
 
@@ -185,6 +212,16 @@ class Sampler:
         """A person by name."""
         return person(self.common(lexicon.MEN if self.chance(0.5) else lexicon.WOMEN))
 
+    def named(self, room: int) -> Nominal:
+        """A person by name, if there is room with a relative clause between commas: Paul, who is tired, ..."""
+        name = self.name()
+        if room < 6 or not self.chance(0.2):
+            return name
+        subject = clauses.relative_subject(name, human=True)
+        clause = self.finish(subject, self.predicate(subject, "person", room - 4), "present")
+        pair = join(Pair(name.en, name.fr), mark(","), clause, mark(","))
+        return plain(pair, name.gender, "s", name.link)
+
     def own(self, subject: Nominal | None) -> Nominal:
         """Whose: mostly the subject's own, else somebody else's."""
         if subject is not None and self.chance(0.75):
@@ -193,8 +230,15 @@ class Sampler:
             return pronoun(self._key(subject))
         if self.chance(0.6):
             return self.name()
-        noun = self.common(_nouns(("person",)))
+        noun = self.common([noun for noun in _nouns(("person",)) if noun.en != "child"])
         return noun_phrase(noun, "p" if self.chance(0.15) else "s", "the")
+
+    def relation(self, room: int, subject: Nominal | None, plural: float = 0.15) -> Nominal:
+        """A relative: his brother, Paul's mother."""
+        owner = self.own(subject)
+        number = self.number(plural)
+        noun = self.common(_kin(owner.gender == "m", number == "p"))
+        return self.described(noun, number, "owner", room, owner=owner)
 
     def _key(self, subject: Nominal) -> str:
         by_slot = {1: "I", 4: "we", 5: "you", 6: f"they-{subject.gender}"}
@@ -203,8 +247,7 @@ class Sampler:
     def human(self, room: int, subject: Nominal | None = None, plain_only: bool = False) -> Nominal:
         """A person as a noun phrase of up to about `room` English words."""
         if self.chance(0.2):
-            noun = self.common(_nouns(("kin",)))
-            return self.described(noun, self.number(0.2), "owner", room - 1, owner=self.own(subject))
+            return self.relation(room - 1, subject)
         noun = self.common(_nouns(("person",)))
         number = self.number(0.3)
         if number == "s":
@@ -239,11 +282,10 @@ class Sampler:
                 other = self.common(seconds)
                 after = after if other.en == after[0].en else (*after, other)
         if room >= 5 and not plain_only and noun.kind != "kin" and self.chance(min(0.7, (room - 3) / 12)):
-            modifier = self.relative(noun, number, room - 2)
+            modifier = self.relative(noun, number, room - 2, described=before is not None or bool(after))
         count = self.count() if determiner == "number" else 0
-        return noun_phrase(
-            noun, number, determiner, before, after, owner, count, count > 20 and self.chance(0.5), modifier
-        )
+        digits = count > 20 and noun.kind not in _HUMAN and self.chance(0.5)
+        return noun_phrase(noun, number, determiner, before, after, owner, count, digits, modifier)
 
     def count(self) -> int:
         """How many: mostly a few."""
@@ -258,7 +300,7 @@ class Sampler:
             number = self.number(0.3)
             result = self.described(noun, number, self.weighted(the=6, this=1, owner=1), room, owner=self.own(None))
         elif kind != "person":
-            noun = self.common(_nouns((kind,)))
+            noun = self._head = self.common(_nouns((kind,)))
             number = self.number(0.25) if noun.en_plural else "s"
             det = self.weighted(the=6, this=2, owner=2)
             result = self.described(noun, number, det, room, owner=self.own(None))
@@ -267,7 +309,7 @@ class Sampler:
             if how == "pronoun":
                 return self.any_pronoun()
             if how == "name":
-                return self.name()
+                return self.named(room)
             if how == "noun":
                 result = self.human(room)
             else:
@@ -287,8 +329,8 @@ class Sampler:
 
     def thing(self, verb: Verb, subject: Nominal, room: int, negated: bool = False, definite: bool = False) -> Nominal:
         """An object that fits a verb."""
-        if "person" in verb.objects and self.chance(0.3):
-            return self.somebody(verb, subject, room)
+        if "person" in verb.objects and self.chance(0.4):
+            return self.somebody(verb, subject, room, negated)
         kinds = tuple(kind for kind in verb.objects if kind != "person") or verb.objects
         if verb.frame == "direct" and "state" not in verb.flags and not negated and room >= 8 and self.chance(0.3):
             return self.things(verb, kinds, subject, room)
@@ -302,13 +344,15 @@ class Sampler:
         number = "s" if mass else self.number(0.3)
         owner = self.own(subject)
         if noun.kind == "kin":
-            return self.described(noun, number, "owner", room, owner=owner)
+            return self.relation(room, subject)
         if definite:
             det = self.weighted(the=6, this=2, owner=2)
         elif "generic" in verb.flags:
             number = "s" if mass else "p"
             det = self.weighted(generic=7, this=1, the=1, owner=1)
         elif mass:
+            if noun.kind == "drink" and self.chance(0.3):
+                return self.measure(noun)
             det = self.weighted(the=4, some=4, bare=2, owner=1)
         elif number == "s":
             det = self.weighted(the=5, a=3, owner=2, this=1.5)
@@ -317,7 +361,19 @@ class Sampler:
             det = self.weighted(
                 the=4, some=1.5, bare=1, number=2, owner=1.5, this=1, several=few, a_few=0.7 * few, many=1
             )
-        return self.described(noun, number, det.replace("_", " "), room, owner=owner, plain_only=det == "generic")
+        # No relative clause on "not ... a": it would need the subjunctive.
+        alone = det == "generic" or (negated and det in ("a", "some", "bare"))
+        return self.described(noun, number, det.replace("_", " "), room, owner=owner, plain_only=alone)
+
+    def measure(self, drink: Noun) -> Nominal:
+        """A glass of water, two cups of tea."""
+        vessel = {"coffee": "cup", "tea": "cup", "wine": "bottle", "beer": "bottle"}.get(drink.en, "glass")
+        link, of = new_link(), new_link()
+        content = Pair(spell("of", of) + spell(drink.en, link), spell("de", of) + spell(drink.fr, link))
+        number = self.number(0.4)
+        det = "a" if number == "s" else "number"
+        count = self.count() if number == "p" else 0
+        return noun_phrase(lexicon.noun(vessel), number, det, count=count, modifier=content)
 
     def things(self, verb: Verb, kinds: tuple[str, ...], subject: Nominal, room: int) -> Nominal:
         """A list of objects of one kind."""
@@ -332,7 +388,7 @@ class Sampler:
                 parts.append(self.one_thing(noun, verb, subject, 2))
         return enumeration(tuple(parts)) if len(parts) > 1 else parts[0]
 
-    def somebody(self, verb: Verb, subject: Nominal, room: int) -> Nominal:
+    def somebody(self, verb: Verb, subject: Nominal, room: int, negated: bool = False) -> Nominal:
         """A person as an object: a pronoun other than the subject's, a name or a noun."""
         how = self.weighted(pronoun=4, name=3, noun=4)
         if "generic" in verb.flags and how == "noun":
@@ -343,19 +399,19 @@ class Sampler:
             return pronoun(self.pick(keys))
         if how == "name":
             return self.name()
-        return self.human(room, subject)
+        return self.human(room, subject, plain_only=negated)
 
     @staticmethod
     def _same_person(slot: int, other: int) -> bool:
         return slot == other or (slot in (1, 4) and other in (1, 4))
 
-    def relative(self, noun: Noun, number: str, room: int) -> Pair:
+    def relative(self, noun: Noun, number: str, room: int, described: bool) -> Pair:
         """A relative clause that fits a noun."""
         head = plain(EMPTY, noun.gender, number)
         human = noun.kind in _HUMAN
-        objects = _verbs("direct", noun.kind)
-        genitives = [verb for verb in _verbs("de", noun.kind) if not verb.reflexive or human]
-        datives = _verbs("à", noun.kind, "person") if human else []
+        objects = _taking("direct", noun)
+        genitives = _taking("de", noun)
+        datives = _taking("à", noun) if human else []
         living = noun.kind in ("building", "outdoors")
         kind = self.weighted(
             subject=4 if human else 0,
@@ -364,7 +420,7 @@ class Sampler:
             dative=1 if datives else 0,
             whose=1.2 if human else 0,
             place=3 if living else 0,
-            state=1 if not human else 0,
+            state=1 if not human and not described else 0.001,
         )
         when = self.weighted(present=5, past=4, future=1)
         if kind == "subject":
@@ -377,10 +433,12 @@ class Sampler:
             be = lexicon.verb("be", "adjective")
             return clauses.clause(subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT).statement
         if kind == "whose":
-            owned = self.common(_nouns(("kin", "vehicle", "clothes")))
-            subject = clauses.whose(owned, self.number(0.2))
-            if owned.kind == "kin":
+            if self.chance(0.5):
+                owned = self.common(_kin(noun.gender == "m", plural=False))
+                subject = clauses.whose(owned, "s")
                 return self.finish(subject, self.predicate(subject, "person", min(room, 5)), when)
+            owned = self.common(_nouns(("vehicle", "clothes")))
+            subject = clauses.whose(owned, self.number(0.2))
             be = lexicon.verb("be", "adjective")
             adjective = self.common(_fitting(owned)[1])
             return clauses.clause(subject, clauses.adjectival(be, adjective, subject), Tense.PRESENT).statement
@@ -392,8 +450,8 @@ class Sampler:
             pred = clauses.predicate(lexicon.verb("live", "place") if self.chance(0.4) else verb)
             return clauses.place_relative(self.finish(who, pred, when))
         verbs = {"object": objects, "genitive": genitives, "dative": datives}[kind]
-        verb = self.common([verb for verb in verbs if "person" in verb.subjects])
-        tense = self.tense(verb, when)
+        verb = self.common(verbs)
+        tense = self.tense(verb, when, who)
         negation = "not" if self.chance(0.1) and tense in (Tense.PRESENT, Tense.PAST) else ""
         if kind == "object":
             return clauses.object_relative(verb, head, who, tense, negation)
@@ -406,17 +464,20 @@ class Sampler:
         how = self.weighted(room=3, outdoors=3, building=3, city=2, country=1.2, home=1)
         if how == "home":
             return phrase("at:1 home:2", "à:1 la:2 maison:2")
-        if how == "city":
-            place = country(self.common(lexicon.CITIES))
-            return self._preposition("in", "à", place)
-        if how == "country":
-            return self._country("in")
+        if how in ("city", "country"):
+            return self.country_or_city()
         noun = self.common(_nouns((how,)))
         place = self.described(noun, "s", self.weighted(the=8, this=1, owner=0.7, a=1), 2, owner=self.own(None))
         if how == "building":
             en, fr = self.pick([("in", "dans"), ("near", "près de"), ("behind", "derrière"), ("in front of", "devant")])
             return self._preposition(en, fr, place)
         return self._preposition("in", "dans", place)
+
+    def country_or_city(self) -> Pair:
+        """In Paris, in France."""
+        if self.chance(0.4):
+            return self._country("in")
+        return self._preposition("in", "à", country(self.common(lexicon.CITIES)))
 
     def spot(self) -> Pair:
         """Where a thing lies: on the table, under the bed, in the box."""
@@ -438,7 +499,9 @@ class Sampler:
             return self._preposition("to", "à", country(self.common(lexicon.CITIES)))
         if how == "country":
             return self._country("to")
-        noun = self.common(_nouns(("building",))) if how == "building" else self.pick(_nouns(("market", "beach", "park")))
+        noun = (
+            self.common(_nouns(("building",))) if how == "building" else self.pick(_nouns(("market", "beach", "park")))
+        )
         det = self.weighted(the=9, owner=1 if how == "building" else 0)
         return self._preposition("to", "à", self.described(noun, "s", det, 0, owner=self.own(None)))
 
@@ -466,7 +529,7 @@ class Sampler:
             return Pair(spell(en, link) + place.en_object, spell(" ".join(start), link) + place.fr_after(last, link))
         return Pair(spell(en, link) + place.en_object, spell(fr, link) + place.fr)
 
-    def time(self, tense: Tense) -> Pair:
+    def time(self, tense: Tense, state: bool = False) -> Pair:
         """When: an expression that goes with the tense, or nothing where none does."""
         name = tense.value[0]
         if name == "present":
@@ -478,7 +541,7 @@ class Sampler:
                 [("now", "maintenant"), ("at the moment", "en ce moment"), ("this:1 morning:2", "ce:1 matin:2")]
             )
         if name in ("past", "past progressive"):
-            return self._past(name == "past")
+            return self._past(name == "past") if not state else self._long_ago()
         if name in ("future", "going to"):
             return self._future()
         return EMPTY
@@ -528,7 +591,7 @@ class Sampler:
         return phrase(f"at:1 {en}:2 o'clock:3", f"à:1 {fr}:2 {hours}:3")
 
     def _date(self, year: int | None) -> Pair:
-        """on July 14, 1998 -> le 14 juillet 1998; the first of a month is le 1er."""
+        """On July 14, 1998 -> le 14 juillet 1998; the first of a month is le 1er."""
         (en, fr), day = self.pick(_MONTHS), 1 + self.below(28)
         link, month, own = new_link(), new_link(), new_link()
         pair = Pair(
@@ -571,6 +634,14 @@ class Sampler:
             ]
         )
 
+    def _long_ago(self) -> Pair:
+        """When a state was true."""
+        if self.chance(0.3):
+            return self._year()
+        return self._fixed(
+            [("last:1 year:2", "l':1 année:2 dernière:1"), ("at:1 that:2 time:3", "à:1 cette:2 époque:3")]
+        )
+
     def _year(self) -> Pair:
         link, own = new_link(), new_link()
         year = str(1980 + self.below(40))
@@ -602,12 +673,16 @@ class Sampler:
 
     # Predicates and tenses.
 
-    def tense(self, verb: Verb, when: str) -> Tense:
-        """A tense for a verb, in the present, past or future."""
+    def tense(self, verb: Verb, when: str, subject: Nominal) -> Tense:
+        """A tense for a verb, in the present, past or future, that the English form shows: "they read" is past."""
         modal, lasting = "modal" in verb.flags, "lasting" in verb.flags
+        if "would" in verb.flags:
+            return Tense.WOULD
         if modal:
             return Tense.PAST if when == "past" and verb.en == "can" else Tense.PRESENT
         if when == "past":
+            if verb.frame == "price":
+                return Tense.PRESENT
             if verb.state:
                 return Tense.PAST
             name = self.weighted(PAST=8, PERFECT=1.2, WAS_DOING=1.2 * lasting, USED_TO=0.6 * lasting)
@@ -615,8 +690,8 @@ class Sampler:
             name = "FUTURE" if verb.state else self.weighted(FUTURE=7, GOING_TO=3)
         else:
             name = "PRESENT" if verb.state else self.weighted(PRESENT=6, PROGRESSIVE=4 * lasting, JUST=0.5)
-        if verb.frame == "born":
-            return Tense.PAST
+            if name == "PRESENT" and _same_in_past(verb, subject):
+                name = "PRESENT" if verb.frame == "price" else "PROGRESSIVE"
         return Tense[name]
 
     def predicate(self, subject: Nominal, kind: str, room: int, negated: bool = False) -> Predicate:
@@ -648,16 +723,16 @@ class Sampler:
         return result
 
     def _none(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        return clauses.predicate(self.common(_verbs("none", "", kind)))
+        return clauses.predicate(self.common(_verbs("none", kind)))
 
     def _direct(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        verb = self.common(_verbs("direct", "", kind))
+        verb = self.common(_verbs("direct", kind))
         if kind == "animal" and verb.en == "drink":
             return clauses.transitive(verb, noun_phrase(lexicon.noun("water"), "s", "bare"))
         return clauses.transitive(verb, self.thing(verb, subject, room - 1, negated))
 
     def _dative(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        verb = self.common(_verbs("à", "", "person"))
+        verb = self.common(_verbs("à", "person"))
         human = tuple(k for k in verb.objects if k in _HUMAN)
         if self.chance(0.85):
             return clauses.oblique(verb, self.somebody(verb, subject, room - 2))
@@ -665,10 +740,10 @@ class Sampler:
         return clauses.oblique(verb, self.one_thing(self.common(_nouns(other)), verb, subject, room - 2, definite=True))
 
     def _genitive(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        verb = self.common(_verbs("de", "", "person"))
+        verb = self.common(_verbs("de", "person"))
         definite = negated or verb.en in ("remember", "take", "laugh")
         noun = self.common(_nouns(verb.objects))
-        if noun.kind in _HUMAN and self.chance(0.5):
+        if noun.kind == "person" and self.chance(0.5):
             return clauses.oblique(verb, self.name())
         return clauses.oblique(verb, self.one_thing(noun, verb, subject, room - 2, definite=definite))
 
@@ -677,7 +752,7 @@ class Sampler:
         verb = self.common(_verbs(frame))
         receiver = self.somebody(verb, subject, 2)
         noun = self.common(_nouns(verb.objects))
-        return clauses.ditransitive(verb, self.one_thing(noun, verb, subject, room - 4, negated), receiver)
+        return clauses.ditransitive(verb, self.one_thing(noun, verb, subject, min(room - 4, 3), negated), receiver)
 
     def _motion(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         frame = self.weighted(to=6, origin=3, into=1.5)
@@ -692,13 +767,20 @@ class Sampler:
         return clauses.located(self.pick(_verbs("place")), self.place())
 
     def _where(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        here = self.spot() if kind in _THINGS or kind == "text" else self.place()
-        return clauses.located(lexicon.verb("be", "adjective"), here)
+        if kind == "building":
+            place = self.country_or_city()
+            return clauses.being(place)
+        small = kind in ("thing", "clothes", "text")
+        return clauses.being(self.spot() if small and self.chance(0.7) else self.place())
 
     def _adjective(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.common(_verbs("adjective")) if kind == "person" else lexicon.verb("be", "adjective")
         example = {"person": "man", "animal": "dog", "building": "house"}.get(kind) or _nouns((kind,))[0].en
         before, after = _fitting(lexicon.noun(example))
+        before = [
+            entry for entry in before if kind not in ("person", "animal") or entry.en not in ("good", "bad", "new")
+        ]
+        after = [entry for entry in after if entry.en != "hungry"]  # is hungry -> a faim
         adjective = self.common(after if self.chance(0.7) or not before else before)
         degree = EMPTY
         if adjective.group not in ("nation", "colour") and room >= 3 and self.chance(0.35):
@@ -714,13 +796,22 @@ class Sampler:
 
     def _other(self, subject: Nominal) -> Nominal:
         """Somebody to compare with."""
-        if self.chance(0.5):
-            return self.name()
-        return noun_phrase(self.common(_nouns(("kin",))), "s", "owner", owner=self.own(subject))
+        return self.name() if self.chance(0.5) else self.relation(0, subject, plural=0)
 
     def _profession(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         jobs = {
-            "m": ("teacher", "student", "doctor", "lawyer", "engineer", "actor", "writer", "painter", "journalist", "judge"),
+            "m": (
+                "teacher",
+                "student",
+                "doctor",
+                "lawyer",
+                "engineer",
+                "actor",
+                "writer",
+                "painter",
+                "journalist",
+                "judge",
+            ),
             "f": ("nurse", "actress", "waitress", "secretary", "dancer"),
         }
         return clauses.profession(lexicon.noun(self.pick(jobs[subject.gender])), subject)
@@ -736,7 +827,8 @@ class Sampler:
         return clauses.price(5 * (1 + self.below(19)))
 
     def _passive(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
-        verbs = [verb for verb in _verbs("direct", kind) if "passive" in verb.flags]
+        noun = self._head
+        verbs = [verb for verb in (_taking("direct", noun) if noun else []) if "passive" in verb.flags]
         if not verbs:
             return self._adjective(subject, kind, room, negated)
         agent = None if self.chance(0.3) else self.name() if self.chance(0.5) else self.human(room - 3, plain_only=True)
@@ -751,7 +843,13 @@ class Sampler:
     def _control(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         frame = self.weighted(inf=5, a=1.5, de=2.5)
         verb = self.common(_verbs({"inf": "inf", "a": "à-inf", "de": "de-inf"}[frame]))
-        return clauses.control(verb, self.action(subject, room - 2), subject.slot)
+        if verb.en in ("learn", "know") and self.chance(0.8):
+            skills = [lexicon.verb(en, "none") for en in ("swim", "sing", "dance", "walk")]
+            inner = clauses.predicate(self.pick(skills))
+        else:
+            inner = self.action(subject, room - 2)
+        negatable = verb.en in ("decide", "promise", "prefer", "try") and not negated
+        return clauses.control(verb, inner, subject.slot, negatable and self.chance(0.25))
 
     def _ask(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.weighted(ask=2, tell=2, help=1.5, invite=1)
@@ -764,12 +862,19 @@ class Sampler:
         if how == "motion" and room >= 3:
             return clauses.located(self.pick(_verbs("to")), self.goal())
         if how == "dative":
-            verb = self.common([verb for verb in _verbs("à", "", "person") if "full" not in verb.flags])
+            verb = self.common([verb for verb in _verbs("à", "person") if "full" not in verb.flags])
             return clauses.oblique(verb, self.name())
         if how == "none" or how == "motion":
-            verbs = [verb for verb in _verbs("none", "", "person") if verb.en not in ("be", "fall", "die")]
+            verbs = [
+                verb for verb in _verbs("none", "person") if "lasting" in verb.flags and verb.en not in ("cry", "lie")
+            ]
+            verbs += [lexicon.verb("leave", "none"), lexicon.verb("go", "none", "out"), lexicon.verb("rest", "none")]
             return clauses.predicate(self.common(verbs))
-        verbs = [verb for verb in _verbs("direct", "", "person") if not verb.state and verb.en not in ("lose", "forget")]
+        verbs = [
+            verb
+            for verb in _verbs("direct", "person")
+            if not verb.state and verb.en not in ("lose", "forget", "receive")
+        ]
         verb = self.common(verbs)
         if not pronouns:
             things = tuple(kind for kind in verb.objects if kind not in _HUMAN)
@@ -792,7 +897,7 @@ class Sampler:
 
     def finish(self, subject: Nominal, pred: Predicate, when: str, negatable: bool = False) -> Pair:
         """A clause with a tense, and perhaps a negation and an adverb in the middle."""
-        return self._finish(subject, pred, self.tense(pred.verb, when), negatable)
+        return self._finish(subject, pred, self.tense(pred.verb, when, subject), negatable)
 
     def _finish(self, subject: Nominal, pred: Predicate, tense: Tense, negatable: bool) -> Pair:
         negation = self.negation(pred.verb, tense, 1.0 if negatable else 0.0)
@@ -803,7 +908,7 @@ class Sampler:
             adverb = phrase("already", "déjà")
         elif tense is Tense.PROGRESSIVE and not negation and self.chance(0.15):
             adverb = phrase("still", "encore")
-        if pred.verb.frame in ("adjective", "price", "born") or pred.verb.en == "be":
+        if pred.verb.frame in ("adjective", "price", "passive") or pred.verb.en == "be" or "modal" in pred.verb.flags:
             adverb = EMPTY
         return clauses.clause(subject, replace(pred, adverb=adverb), tense, negation).statement
 
@@ -813,15 +918,14 @@ class Sampler:
         kind = self.weighted(person=17, animal=1.6, thing=2 * thing, text=0.7 * thing, building=0.8 * thing)
         return self.weighted(thing=3, vehicle=3, clothes=2, furniture=2) if kind == "thing" else kind
 
-    def simple(self, size: int, when: str = "", subject: Nominal | None = None, adjuncts: bool = True) -> Pair:
-        """A clause of about `size` words, without final mark."""
+    def simple(self, size: int, when: str = "", linked: bool = False) -> Pair:
+        """A clause of about `size` words, without final mark; `linked` to another clause: about a person."""
         when = when or self.weighted(present=5, past=5, future=2.2)
-        kind = self._kind(size) if subject is None else "person"
-        if subject is None and size >= 3 and self.chance(0.06):
+        kind = "person" if linked else self._kind(size)
+        if not linked and size >= 3 and self.chance(0.06):
             return self._impersonal(size, when)
         negated = self.chance(0.19)
-        if subject is None:
-            subject = self.subject(kind, max(1, min(size // 2, size - 3)))
+        subject = self.subject(kind, max(1, min(size // 2, size - 3)))
         room = max(1, size - len(subject.en))
         if kind == "person" and when == "past" and room >= 3 and self.chance(0.02):
             pred = clauses.predicate(lexicon.verb("be", "born", "born")).with_complement(self._birth(room))
@@ -829,9 +933,12 @@ class Sampler:
         if kind == "person" and when == "present" and room >= 5 and self.chance(0.04):
             return self._since(subject)
         pred = self.predicate(subject, kind, self.below(room) + 1 if self.chance(0.3) else room, negated)
-        tense = self.tense(pred.verb, when)
+        tense = self.tense(pred.verb, when, subject)
+        if linked:
+            plainer = {Tense.PERFECT: Tense.PAST, Tense.USED_TO: Tense.PAST, Tense.JUST: Tense.PRESENT}
+            tense = plainer.get(tense, tense)
         pair = self._finish(subject, pred, tense, negated)
-        return self.fill(pair, size, pred.verb, tense, subject, kind) if adjuncts else pair
+        return self.fill(pair, size, pred.verb, tense, subject, kind)
 
     def _birth(self, room: int) -> Pair:
         where = self._preposition("in", "à", country(self.common(lexicon.CITIES)))
@@ -841,7 +948,7 @@ class Sampler:
         return self._year() if self.chance(0.5) else self._date(1980 + self.below(40))
 
     def _since(self, subject: Nominal) -> Pair:
-        """has been working in Paris for two years -> travaille à Paris depuis deux ans."""
+        """Has been working in Paris for two years -> travaille à Paris depuis deux ans."""
         en_n, en_unit, fr_n, fr_unit = self._span()
         since = phrase(f"for:1 {en_n}:2 {en_unit}:3", f"depuis:1 {fr_n}:2 {fr_unit}:3")
         if self.chance(0.4):
@@ -849,7 +956,7 @@ class Sampler:
         if self.chance(0.5):
             live = clauses.located(lexicon.verb("live", "place"), self.place())
             return join(clauses.clause(subject, live, Tense.HAS_BEEN).statement, since)
-        verbs = [verb for verb in _verbs("none", "", "person") if "lasting" in verb.flags]
+        verbs = [verb for verb in _verbs("none", "person") if "lasting" in verb.flags]
         pred = clauses.predicate(self.common(verbs))
         return join(clauses.clause(subject, pred, Tense.SINCE).statement, since)
 
@@ -868,21 +975,25 @@ class Sampler:
             spot = self.spot() if small and self.chance(0.6) else self.place()
             return join(clauses.clause(there, pred, tense, negation).statement, spot)
         it, pred = clauses.weather(self.pick([*_verbs("weather"), *_verbs("sky")]))
-        tense = self.tense(pred.verb, when)
+        tense = self.tense(pred.verb, when, it)
         pair = clauses.clause(it, pred, tense, self.negation(pred.verb, tense)).statement
         return join(pair, self.time(tense) if size >= 5 else EMPTY)
 
     def fill(self, pair: Pair, size: int, verb: Verb, tense: Tense, subject: Nominal, kind: str) -> Pair:
         """Add manner, place, company, purpose and time until the length is about right."""
-        still = verb.frame in ("adjective", "price", "born", "weather", "sky") or verb.en in ("be", "belong")
-        active = not verb.state and not still and kind == "person"
-        placed = verb.frame in ("place", "to", "from", "into") or not active
-        options = {"manner": active, "place": not placed, "company": active, "purpose": active, "time": True}
-        if tense in (Tense.PERFECT, Tense.JUST, Tense.SINCE):
-            options["time"] = False
-        if verb.frame.endswith("inf"):
-            options["purpose"] = False
-        order = ["manner", "company", "place", "cause", "time", "purpose"]
+        active = not verb.state and kind == "person" and verb.frame != "adjective"
+        moving = verb.frame == "to" or (verb.en, verb.en_tail) in _WITH_PURPOSE
+        lasting = "lasting" in verb.flags
+        options = {
+            "manner": active and lasting,
+            "company": active and (moving or (lasting and (verb.frame == "none" or verb.en in _IN_COMPANY))),
+            "place": (active or (kind == "animal" and lasting)) and verb.frame in ("none", "direct"),
+            "time": verb.frame not in ("adjective", "price", "inf") and not verb.fr_tail,
+            "purpose": active and moving,
+        }
+        if verb.frame == "direct" and verb.state:
+            options["place"] = False
+        order = ["manner", "company", "place", "time", "purpose"]
         chosen: dict[str, Pair] = {}
         total = len(pair.en)
         wanted = size - self.below(2)
@@ -894,11 +1005,11 @@ class Sampler:
             if not name or (left < 3 and name in ("place", "company", "purpose")):
                 continue
             options[name] = False
-            chosen[name] = self._adjunct(name, left, tense, subject)
+            chosen[name] = self._adjunct(name, left, tense, subject, verb.state)
             total += len(chosen[name].en)
         return join(pair, *(chosen[name] for name in order if name in chosen))
 
-    def _adjunct(self, name: str, room: int, tense: Tense, subject: Nominal) -> Pair:
+    def _adjunct(self, name: str, room: int, tense: Tense, subject: Nominal, state: bool) -> Pair:
         if name == "manner":
             return self._fixed(_MANNER)
         if name == "place":
@@ -908,12 +1019,19 @@ class Sampler:
             return self._preposition("with", "avec", noun)
         if name == "purpose":
             return self.purpose(subject, room)
-        return self.time(tense)
+        return self.time(tense, state)
 
     def purpose(self, subject: Nominal, room: int) -> Pair:
-        """to buy some bread -> pour acheter du pain."""
+        """To buy some bread -> pour acheter du pain."""
         link = new_link()
-        inner = clauses.infinitive(self.action(subject, room - 1), subject.slot)
+        verbs = [lexicon.verb(en, "direct") for en in ("buy", "see", "eat", "find", "prepare", "visit", "sell", "help")]
+        verb = self.pick([*verbs, lexicon.verb("look", "direct", "for")])
+        action = clauses.transitive(verb, self.thing(verb, subject, room - 2))
+        if self.chance(0.3):
+            action = clauses.predicate(
+                lexicon.verb(self.pick(["work", "play", "dance", "sing", "rest", "sleep"]), "none")
+            )
+        inner = clauses.infinitive(action, subject.slot)
         return Pair(spell("to", link) + inner.en, spell("pour", link) + inner.fr)
 
     # Units: a clause, perhaps with another that depends on it.
@@ -923,7 +1041,13 @@ class Sampler:
         if size < 8:
             return self.simple(size, when)
         how = self.weighted(
-            simple=7 if size < 16 else 3, subordinate=4, nonfinite=1.2, then=1.3, reported=1.6, wanted=0.6, superlative=0.4
+            simple=7 if size < 16 else 3,
+            subordinate=4,
+            nonfinite=1.2,
+            then=1.3,
+            reported=1.6,
+            wanted=0.6,
+            superlative=0.4,
         )
         if how == "simple":
             opener = EMPTY
@@ -956,47 +1080,61 @@ class Sampler:
 
     def subordinate(self, size: int) -> Pair:
         """Two clauses joined by because, when, if, although or while."""
-        how = self.weighted(because=4, when_past=2.5, when_future=1.5, whenever=1, condition=3, although=1.5, meanwhile=1.2)
+        how = self.weighted(
+            because=4, when_past=2.5, when_future=1.5, whenever=1, condition=3, although=1.5, meanwhile=1.2
+        )
         first = max(3, size * (3 + self.below(4)) // 9)
         second = max(3, size - first - 2)
         if how == "because":
             when = self.weighted(present=5, past=5, future=1)
-            main = self.simple(first, when)
-            reason = self.simple(second, "present" if when == "future" else when)
+            main = self.simple(first, when, linked=True)
+            reason = self.simple(second, "present" if when == "future" else when, linked=True)
             return join(main, phrase("because", "parce que"), reason)
         if how == "although":
             word = phrase("although", "bien que")
             if self.chance(0.6):
                 one = self._in_tense(first, Tense.SUBJUNCTIVE)
-                return join(word, one, mark(","), self.simple(second, "present"))
+                return join(word, one, mark(","), self.simple(second, "present", linked=True))
             one = self._in_tense(first, Tense.PAST_SUBJUNCTIVE)
-            return join(word, one, mark(","), self.simple(second, "past"))
+            return join(word, one, mark(","), self.simple(second, "past", linked=True))
         if how == "condition":
             one = self._in_tense(first, Tense.PRESENT)
-            return join(phrase("if", "si"), one, mark(","), self.simple(second, "future"))
+            return join(phrase("if", "si"), one, mark(","), self.simple(second, "future", linked=True))
         if how == "when_future":
             word = phrase("when", "quand") if self.chance(0.7) else phrase("as soon as", "dès que")
-            return join(word, self._in_tense(first, Tense.WHEN_FUTURE), mark(","), self.simple(second, "future"))
+            return join(
+                word, self._in_tense(first, Tense.WHEN_FUTURE), mark(","), self.simple(second, "future", linked=True)
+            )
         if how == "whenever":
             one = self._in_tense(first, Tense.PRESENT)
-            return join(phrase("when", "quand"), one, mark(","), self.simple(second, "present", adjuncts=False))
+            return join(phrase("when", "quand"), one, mark(","), self.simple(second, "present", linked=True))
         if how == "meanwhile":
             past = self.chance(0.5)
             one = self._in_tense(first, Tense.WAS_DOING if past else Tense.PROGRESSIVE)
-            return join(phrase("while", "pendant que"), one, mark(","), self.simple(second, "past" if past else "present"))
+            return join(
+                phrase("while", "pendant que"),
+                one,
+                mark(","),
+                self.simple(second, "past" if past else "present", linked=True),
+            )
         one = self._in_tense(first, Tense.PAST)
-        return join(phrase("when", "quand"), one, mark(","), self.simple(second, "past"))
+        return join(phrase("when", "quand"), one, mark(","), self.simple(second, "past", linked=True))
 
     def _in_tense(self, size: int, tense: Tense, subject: Nominal | None = None) -> Pair:
         """A clause in a given tense, with a verb that can bear it."""
         subject = subject or self.subject("person", max(1, size // 2))
         room = max(1, size - len(subject.en))
+
+        def timeless(pred: Predicate) -> bool:
+            return pred.verb.en == "be" and pred.verb.frame != "place" and tense is not Tense.SUBJUNCTIVE
+
         for _ in range(50):
             pred = self.predicate(subject, "person", room)
             verb = pred.verb
-            lasting = tense not in (Tense.WAS_DOING, Tense.PROGRESSIVE) or "lasting" in verb.flags
-            action = tense not in (Tense.PAST_SUBJUNCTIVE,) or not verb.state
-            if lasting and action and not (verb.state and tense is Tense.PAST) and "modal" not in verb.flags:
+            lasting = "lasting" in verb.flags or tense not in (Tense.WAS_DOING, Tense.PROGRESSIVE)
+            action = not verb.state or tense not in (Tense.PAST, Tense.PAST_SUBJUNCTIVE)
+            shown = not _same_in_past(verb, subject)
+            if lasting and action and shown and not verb.flags & {"modal", "would"} and not timeless(pred):
                 break
         else:
             pred = clauses.predicate(lexicon.verb("work", "none"))
@@ -1004,41 +1142,42 @@ class Sampler:
 
     def nonfinite(self, size: int) -> Pair:
         """Before eating, ...; after eating, ...; ... without eating."""
-        how = self.weighted(before=1, after=1.2, without=1)
+        how = self.weighted(before=1, after=1.2, without=0.8)
         first = max(2, size // 3)
-        main_subject = self.subject("person", 3)
-        pred = self.action(main_subject, first, definite=True, pronouns=False)
+        subject = self.subject("person", 3)
         link = new_link()
         if how == "without":
-            pred = self._definite_action(main_subject, first)
-            inner = clauses.infinitive(pred, main_subject.slot)
-            main = self.simple(size - first - 1, self.weighted(present=1, past=1), main_subject, adjuncts=False)
+            pred = self._definite_action(subject, first)
+            inner = clauses.infinitive(pred, subject.slot)
+            main = self._in_tense(size - first - 1, Tense.PAST, subject)
             return join(main, Pair(spell("without", link) + clauses.gerund(pred), spell("sans", link) + inner.fr))
+        pred = self.action(subject, first, definite=True, pronouns=False)
         if how == "before":
-            inner = clauses.infinitive(pred, main_subject.slot)
+            inner = clauses.infinitive(pred, subject.slot)
             start = Pair(spell("before", link) + clauses.gerund(pred), spell("avant de", link) + inner.fr)
         else:
-            fr = clauses.past_infinitive(pred, main_subject)
+            fr = clauses.past_infinitive(pred, subject)
             start = Pair(spell("after", link) + clauses.gerund(pred), spell("après", link) + fr)
-        return join(start, mark(","), self.simple(size - len(start.en) - 1, "past", main_subject))
+        return join(start, mark(","), self._in_tense(size - len(start.en) - 1, Tense.PAST, subject))
 
     def _definite_action(self, subject: Nominal, room: int) -> Predicate:
-        verbs = [verb for verb in _verbs("direct", "", "person") if not verb.state]
+        verbs = [verb for verb in _verbs("direct", "person") if not verb.state]
         verb = self.common(verbs)
         return clauses.transitive(
             verb, self.one_thing(self.common(_nouns(verb.objects)), verb, subject, room - 2, definite=True)
         )
 
     def then(self, size: int) -> Pair:
-        """buys an apple and eats it -> achète une pomme et la mange."""
+        """Buys an apple and eats it -> achète une pomme et la mange."""
         subject = self.subject("person", 3)
         when = self.weighted(present=3, past=4, future=1.5)
         tense = {"present": Tense.PRESENT, "past": Tense.PAST, "future": Tense.FUTURE}[when]
         getting = [lexicon.verb(en, "direct") for en in ("buy", "find", "take", "bring", "choose", "receive")]
         first = self.pick(getting)
-        noun = self.common(_nouns(tuple(kind for kind in first.objects if kind not in ("animal", "thought"))))
-        verbs = [v for v in _verbs("direct", noun.kind) if not v.state and v.en not in ("look", "wait", "hear")]
-        second = self.common([verb for verb in verbs if verb.en != first.en and verb not in getting])
+        kinds = ("thing", "food", "dish", "drink", "clothes", "vehicle", "text")
+        noun = self.common([noun for noun in _nouns(kinds) if first.takes(noun)])
+        verbs = [v for v in _taking("direct", noun) if not v.state and v.en not in ("look", "wait", "hear")]
+        second = self.common([verb for verb in verbs if verb not in getting])
         thing = self.one_thing(noun, first, subject, size - 6)
         key = f"they-{thing.gender}" if thing.number == "p" else f"it-{thing.gender}"
         it = pronoun(key)
@@ -1048,7 +1187,7 @@ class Sampler:
         return self.fill(pair, size, second, tense, subject, "person")
 
     def reported(self, size: int) -> Pair:
-        """thinks that ... -> pense que ..."""
+        """Thinks that ... -> pense que ..."""
         verb = self.common(_verbs("that"))
         subject = self.subject("person", 2)
         when = self.weighted(present=3, past=2, future=3) if verb.en != "hope" else "future"
@@ -1056,13 +1195,15 @@ class Sampler:
         return clauses.clause(subject, clauses.reported(verb, content), Tense.PRESENT).statement
 
     def wanted(self, size: int) -> Pair:
-        """wants the boys to eat -> veut que les garçons mangent."""
+        """Wants the boys to eat -> veut que les garçons mangent."""
         subject = self.subject("person", 2)
         other = self.human(2, plain_only=True) if self.chance(0.6) else self.name()
         pred = self.action(other, size - 5)
         content = clauses.clause(other, pred, Tense.TO_SUBJUNCTIVE).statement
         tense = Tense.PRESENT if self.chance(0.7) else Tense.PAST
-        return clauses.clause(subject, clauses.wanted(content), tense, self.negation(pred.verb, Tense.PRESENT, 0.0)).statement
+        return clauses.clause(
+            subject, clauses.wanted(content), tense, self.negation(pred.verb, Tense.PRESENT, 0.0)
+        ).statement
 
     def superlative(self, size: int) -> Pair:
         """Paul is the tallest boy in the school -> Paul est le plus grand garçon de l'école."""
@@ -1124,7 +1265,7 @@ class Sampler:
         if how == "who":
             subject = clauses.who()
             pred = self.predicate(subject, "person", size - 2)
-            tense = self.tense(pred.verb, when)
+            tense = self.tense(pred.verb, when, subject)
             pair = clauses.clause(subject, pred, tense).statement
             return join(self.fill(pair, size - 1, pred.verb, tense, subject, "person"), phrase("?", "?"))
         subject = self.subject("person", 2 if size < 10 else size // 2)
@@ -1133,9 +1274,9 @@ class Sampler:
             return self._object_question(how, subject, when, room)
         pred = self.predicate(subject, "person", max(1, room))
         if how == "where":
-            verbs = [verb for verb in _verbs("none", "", "person") if "lasting" in verb.flags] + _verbs("place")
+            verbs = [verb for verb in _verbs("none", "person") if "lasting" in verb.flags] + _verbs("place")
             pred = clauses.predicate(self.common(verbs))
-        tense = self.tense(pred.verb, when)
+        tense = self.tense(pred.verb, when, subject)
         if tense is Tense.USED_TO:
             tense = Tense.PAST
         if how != "yes":
@@ -1145,9 +1286,10 @@ class Sampler:
         return clauses.yes_no(subject, pred, tense, negation, adjunct)
 
     def _object_question(self, how: str, subject: Nominal, when: str, room: int) -> Pair:
-        things = [v for v in _verbs("direct", "", "person") if set(v.objects) - {"person", "kin", "animal"} and not v.state]
+        people = {"person", "kin", "animal"}
+        things = [v for v in _verbs("direct", "person") if not people & set(v.objects) and not v.state]
         verb = self.common(things)
-        kinds = tuple(kind for kind in verb.objects if kind not in ("person", "kin", "dish", "drink"))
+        kinds = tuple(kind for kind in verb.objects if kind not in ("dish", "drink"))
         if how == "what" or not kinds:
             link = new_link()
             asked, head = Pair(spell("what", link), spell("que", link)), plain(EMPTY, "m", "s")
@@ -1156,7 +1298,7 @@ class Sampler:
             number = "p" if how == "many" else self.number(0.4)
             asked = clauses.how_many(noun) if how == "many" else clauses.which(noun, number)
             head = plain(EMPTY, noun.gender, number)
-        tense = self.tense(verb, when)
+        tense = self.tense(verb, when, subject)
         if tense is Tense.USED_TO:
             tense = Tense.PAST
         adjunct = self.time(tense) if room >= 6 else EMPTY
@@ -1166,10 +1308,10 @@ class Sampler:
         """An imperative to "you"."""
         you = pronoun("you")
         negated = self.chance(0.3)
-        verbs = [verb for verb in _verbs("direct", "", "person") if not verb.state and verb.en not in ("lose", "find")]
+        verbs = [verb for verb in _verbs("direct", "person") if not verb.state and verb.en not in ("lose", "find")]
         verb = self.common(verbs)
         kinds = tuple(kind for kind in verb.objects if kind != "person") or ("kin",)
-        thing = self.one_thing(self.common(_nouns(kinds)), verb, you, size - 3, negated)
+        thing = self.one_thing(self.common(_nouns(kinds)), verb, you, 3, negated)
         pred = clauses.transitive(verb, thing)
         adjunct = self.place() if size - len(pred.en_after) >= 7 else EMPTY
         return clauses.imperative(pred, negated, adjunct, please=self.chance(0.3))

@@ -22,7 +22,7 @@ _WORD = re.compile(
     re.IGNORECASE,
 )
 _VOWELS = "aàâeéèêëiîïoôuùûœ"
-# No elision before these, although they begin with a vowel or h (the h is "aspirated"); the stems cover all their forms.
+# No elision before these, although they begin with a vowel or h (which is "aspirated"); stems of all their forms.
 _NO_ELISION = ("haricot", "haut", "huit", "onze")
 _ELIDING = frozenset({"le", "la", "de", "ne", "je", "me", "se", "que"})
 _BEFORE_VOWEL = {"ma": "mon", "sa": "son", "ce": "cet"}
@@ -75,8 +75,10 @@ def article(text: str, *links: int) -> Words:
 
 
 def phrase(en: str, fr: str) -> Pair:
-    """A fixed expression. Words with the same mark after a colon are aligned: `"last:2 week:1"`, `"la:1 semaine:1
-    dernière:2"`; a word may have several marks (`du:1+2`). Words without one are all aligned with each other.
+    """A fixed expression; words with the same mark after a colon are aligned.
+
+    `phrase("last:2 week:1", "la:1 semaine:1 dernière:2")`. A word may have several marks (`du:1+2`). Words without one
+    are all aligned with each other.
     """
     groups: dict[str, int] = {}
 
@@ -139,13 +141,15 @@ def melt_french(phrase_words: Sequence[Word]) -> list[Word]:
 
 
 def melt_english(phrase_words: Sequence[Word]) -> list[Word]:
-    """The indefinite article before a vowel sound: an apple, an honest man, a university."""
+    """The indefinite article before a vowel sound (an apple, an honest man, a university), and cannot."""
     out: list[Word] = []
     for word, after in zip(phrase_words, [*phrase_words[1:], Word(".")], strict=True):
         if word.text == "a":
             vowel = after.text[0] in "aeiouAEIOU" and not after.text.startswith(_CONSONANT_SOUND)
             if vowel or after.text.startswith(_VOWEL_SOUND):
                 word = word._replace(text="an")
+        if word.text == "not" and out and out[-1].text == "can":
+            word = Word("cannot", out.pop().links | word.links)
         out.append(word)
     return out
 

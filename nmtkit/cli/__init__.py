@@ -1,6 +1,7 @@
 """The command line: one small file per command, loaded only when that command runs."""
 
 import importlib
+import io
 import os
 import sys
 
@@ -77,6 +78,9 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # text is UTF-8 on the way in, so it is on the way out
     try:
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
     except NmtkitError as fault:

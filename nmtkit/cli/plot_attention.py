@@ -1,6 +1,7 @@
 """`nmtkit plot-attention`."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import click
@@ -64,7 +65,11 @@ def command(
     for text, given in pairs:
         pictures += translator.pictures([text], None if given is None else [given])
     if output is not None:
-        heatmap.save(pictures, output)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", heatmap.PictureWarning)
+            heatmap.save(pictures, output)
+        for warning in found:
+            console.say(str(warning.message), stderr=True)
         console.say(f"wrote {output}", stderr=True)
         return
     for picture in pictures:

@@ -12,7 +12,7 @@ from nmtkit.cli import options
 from nmtkit.cli.reporting import show_report
 from nmtkit.folder import RUNS
 from nmtkit.training import distributed
-from nmtkit.training.loop import Evaluated, Event, Step, Stopped
+from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
 
 EXAMPLES_SHOWN = 5
 
@@ -64,12 +64,11 @@ def _train(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, plac
         _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
-    total = work.recipe.training.max_updates
     stopped = None
-    with console.TrainingDisplay(total) as display:
+    with console.TrainingDisplay() as display:
         for event in work.train(place, resume, stop.is_set):
             if first:
-                _show(display, event)
+                _show(display, event, work.recipe.training)
             if isinstance(event, Stopped):
                 stopped = event
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -104,7 +103,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
-def _show(display: console.TrainingDisplay, event: Event) -> None:
+def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig) -> None:
     if isinstance(event, Step):
         shown = {
             "tokens_per_second": event.tokens_per_second,
@@ -113,13 +112,25 @@ def _show(display: console.TrainingDisplay, event: Event) -> None:
             "learning_rate": event.lr,
             "gradient_norm": event.grad_norm,
         }
-        display.update(event.update, shown)
+        display.update(event.update, _share(event, config), shown)
         if event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
         figures = "  ".join(f"{key} {value:.2f}" for key, value in event.metrics.items())
         best = "  (best so far)" if event.best else ""
         display.message(f"validation at update {event.update}: {figures}{best}")
+
+
+def _share(event: Step, config: TrainingConfig) -> float | None:
+    """How much of the training is done, by the limit that is nearest; None if only `patience` will end it."""
+    shares = []
+    if config.max_updates:
+        shares.append(event.update / config.max_updates)
+    if config.max_minutes:
+        shares.append(event.seconds / (60 * config.max_minutes))
+    if config.max_epochs:
+        shares.append(event.epoch / config.max_epochs)
+    return min(max(shares), 1.0) if shares else None
 
 
 def _test(work: run.Run, place: torch.device) -> None:

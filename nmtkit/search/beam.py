@@ -45,7 +45,7 @@ class SearchConfig(RuleSettings):
     beam_size: int = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
     length_penalty: LengthPenalty = "average"
-    """What divides the log-probability |Y| tokens long: none (1), average (|Y|^alpha), gnmt (((5+|Y|)/6)^alpha)."""
+    """What divides the log-probability of |Y| tokens, EOS counted: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
     coverage_penalty: float = Field(default=0.0, ge=0.0)
@@ -416,7 +416,9 @@ class _Trace:
                         score=float(score[row, which]),
                         log_prob=float(sums[-1]),
                         token_log_probs=np.diff(sums, prepend=0.0).tolist(),
-                        attention=None if attention is None else attention[:length, row, which, : src_lengths[row]],
+                        attention=None
+                        if attention is None
+                        else attention[:length, row, which, : src_lengths[row]].copy(),
                     )
                 )
             results.append(hypotheses)

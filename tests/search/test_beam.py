@@ -388,7 +388,7 @@ def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
     for hypotheses in found:
         for hypothesis in hypotheses:
             assert hypothesis.attention is not None
-            covered = np.clip(hypothesis.attention.sum(0), torch.finfo(torch.float64).tiny, 1.0)
+            covered = np.clip(hypothesis.attention.sum(0, dtype=np.float64), torch.finfo(torch.float64).tiny, 1.0)
             expected = hypothesis.log_prob / ((5 + len(hypothesis.token_log_probs)) / 6) + 0.3 * np.log(covered).sum()
             assert hypothesis.score == pytest.approx(float(expected))
 
