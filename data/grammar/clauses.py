@@ -6,8 +6,8 @@ from enum import Enum
 
 from grammar import english, french, lexicon
 from grammar.lexicon import Adjective, Noun, Verb
-from grammar.nominals import EMPTY, Nominal, comparison, definite, plain, pronoun
-from grammar.text import Pair, Words, join, new_link, phrase, spell
+from grammar.nominals import Nominal, comparison, definite, plain, pronoun
+from grammar.text import EMPTY, Pair, Words, join, new_link, phrase, spell
 
 
 class Tense(Enum):
@@ -160,13 +160,13 @@ def profession(noun: Noun, subject: Nominal) -> Predicate:
     return be.with_complement(Pair(spell("a", link) + spell(noun.en, link), spell(noun.fr, link)))
 
 
-def age(years: int) -> Predicate:
+def age(years: int, digits: bool = False) -> Predicate:
     """Is five years old -> a cinq ans."""
-    verb = replace(lexicon.verb("be", "adjective"), fr="avoir")
+    verb = replace(lexicon.verb("be", "adjective"), frame="age", fr="avoir")
     link, unit = new_link(), new_link()
-    en = spell(english.number(years), link) + spell("year old" if years == 1 else "years old", unit)
-    fr = spell(french.number(years), link) + spell("an" if years == 1 else "ans", unit)
-    return predicate(verb).with_complement(Pair(en, fr))
+    en, fr = (str(years), str(years)) if digits else (english.number(years), french.number(years))
+    complement = Pair(spell(en, link) + spell("years old", unit), spell(fr, link) + spell("ans", unit))
+    return predicate(verb).with_complement(complement)
 
 
 def price(amount: int) -> Predicate:

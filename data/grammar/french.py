@@ -164,10 +164,8 @@ def conjugate(verb: str, tense: str, slot: int) -> str:
 
 def participle(verb: str, gender: str = "m", number: str = "s") -> str:
     """Past participle in agreement with a gender (`m`, `f`) and a number (`s`, `p`)."""
-    if verb in _IRREGULAR:
-        form = _IRREGULAR[verb][2][0]
-    else:
-        form = verb[:-2] + {"er": "é", "ir": "i", "re": "u"}[verb[-2:]]
+    regular = verb[:-2] + {"er": "é", "ir": "i", "re": "u"}.get(verb[-2:], "")
+    form = _IRREGULAR[verb][2][0] if verb in _IRREGULAR else regular
     if form == "dû" and (gender, number) != ("m", "s"):
         form = "du"
     form += "e" if gender == "f" else ""
@@ -201,9 +199,9 @@ def feminine(adjective: str) -> str:
 
 
 _UNITS = (
-    "zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize "
-    "dix-sept dix-huit dix-neuf"
-).split()
+    *("zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix", "onze", "douze", "treize"),
+    *("quatorze", "quinze", "seize", "dix-sept", "dix-huit", "dix-neuf"),
+)
 _TENS = {20: "vingt", 30: "trente", 40: "quarante", 50: "cinquante", 60: "soixante"}
 
 

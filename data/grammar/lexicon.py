@@ -1,6 +1,7 @@
 """The words: nouns, adjectives, verbs, names and adverbs, as tables that a person can read and extend.
 
-Within a table the common words come first: the sampler prefers them. An underscore stands for a space.
+Within a table the common words come first: the sampler prefers them. An underscore stands for a space; a backslash
+at the end of a line joins it with the next one.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ kin: mother mère f; father père m; brother frère m; sister sœur f; son fils 
 kin: wife/wives femme f; uncle oncle m; aunt tante f; cousin cousin m; grandmother grand-mère/grands-mères f
 kin: grandfather grand-père/grands-pères m; nephew neveu m; niece nièce f
 animal: dog chien m; cat chat m; horse cheval m; bird oiseau m; cow vache f; mouse/mice souris f; rabbit lapin m
-animal: sheep/sheep mouton m; hen poule f; duck canard m; fox renard m; wolf/wolves loup m; bear ours m; pig cochon m
+animal: lamb agneau m; hen poule f; duck canard m; fox renard m; wolf/wolves loup m; bear ours m; pig cochon m
 animal: goat chèvre f; lion lion m; elephant éléphant m; monkey singe m; butterfly papillon m; tortoise tortue f
 animal: bee abeille f; snake serpent m
 food: apple pomme f; egg œuf m; cake gâteau m; orange orange f; potato pomme_de_terre/pommes_de_terre f
@@ -38,11 +39,13 @@ drink: water/- eau f; coffee/- café m; milk/- lait m; tea/- thé m; wine/- vin 
 drink: orange_juice/- jus_d'_orange m
 text: book livre m; letter lettre f; newspaper journal m; story histoire f; novel roman m; poem poème m
 text: message message m; article article m
-thing: key clé f; bag sac m; box boîte f; photo photo f; gift cadeau m; flower fleur f; bottle bouteille f; glass verre m
+thing: key clé f; bag sac m; box boîte f; photo photo f
+thing: gift cadeau m; flower fleur f; bottle bouteille f; glass verre m
 thing: umbrella parapluie m; pen stylo m; computer ordinateur m; phone téléphone m; watch montre f; painting tableau m
 thing: cup tasse f; plate assiette f; knife/knives couteau m; lamp lampe f; toy jouet m; ball balle f; ticket billet m
 thing: guitar guitare f; piano piano m; suitcase valise f; map carte f; mirror miroir m; tool outil m; clock horloge f
-thing: doll poupée f; stone pierre f; spoon cuillère f; pencil crayon m; rope corde f; television télévision f; candle bougie f
+thing: doll poupée f; stone pierre f; spoon cuillère f
+thing: pencil crayon m; rope corde f; television télévision f; candle bougie f
 clothes: shirt chemise f; dress robe f; hat chapeau m; coat manteau m; shoe chaussure f; jacket veste f; skirt jupe f
 clothes: scarf/scarves écharpe f; glove gant m; tie cravate f; sweater pull m; ring bague f; sock chaussette f
 vehicle: car voiture f; bike vélo m; bus bus m; train train m; boat bateau m; plane avion m; truck camion m
@@ -61,9 +64,11 @@ outdoors: garden jardin m; street rue f; park parc m; forest forêt f; village v
 outdoors: mountain montagne f
 sight: tree arbre m; river rivière f; lake lac m; bridge pont m; island île f; beach plage f; sea mer f; tower tour f
 sight: market marché m; road route f
-thought: question question f; problem problème m; idea idée f; solution solution f; answer réponse f; reason raison f; word mot m
+thought: question question f; problem problème m; idea idée f
+thought: solution solution f; answer réponse f; reason raison f; word mot m
 thought: decision décision f; mistake erreur f; rule règle f; lesson leçon f; language langue f; project projet m
-event: song chanson f; film film m; game jeu m; party fête f; war guerre f; meal repas m; trip voyage m; meeting réunion f
+event: song chanson f; film film m; game jeu m; party fête f
+event: war guerre f; meal repas m; trip voyage m; meeting réunion f
 event: exam examen m; concert concert m
 secret: secret secret m; name nom m; address adresse f; colour couleur f; price prix m; noise bruit m
 time: day jour m; week semaine f; month mois m; year an m; hour heure f; minute minute f; night nuit f
@@ -76,9 +81,9 @@ before any: small/+ petit; big/+ grand; new/+ nouveau/nouvelle; old/+ vieux/viei
 before any: bad mauvais; good/better bon
 before person: young/+ jeune; tall/+ grand
 before animal: fat/+ gros/grosse
-after person: happy/+ heureux; rich/+ riche; tired fatigué; sick malade; sad/+ triste; intelligent intelligent
+after person: happy/+ heureux; rich/+ riche; tired fatigué; sick/+ malade; sad/+ triste; intelligent intelligent
 after person: poor/+ pauvre; famous célèbre; strong/+ fort; honest honnête; kind/+ gentil/gentille; proud/+ fier
-after person: polite poli; lazy/+ paresseux; curious curieux; jealous jaloux/jalouse; brave/+ courageux; calm calme
+after person: polite poli; lazy/+ paresseux; curious curieux; jealous jaloux/jalouse; brave/+ courageux; calm/+ calme
 after person: shy timide; nervous nerveux; serious sérieux; patient patient; elegant élégant; weak/+ faible
 after person: hard-working travailleur
 after nation: French français; English anglais; German allemand; Italian italien; Spanish espagnol
@@ -100,7 +105,8 @@ after animal: wild/+ sauvage; dangerous dangereux; hungry affamé; gentle doux/d
 # `english/past/participle tail | french tail | frame | subjects | objects | flags`.
 # English tail: a particle or preposition. French tail: a noun of the idiom. Subjects: kinds of nouns. Objects: kinds of
 # nouns or single English nouns. Frames: none; direct, à, de: how the French object follows; place, to, from, into: a
-# place follows; inf, à-inf, de-inf: an infinitive follows; give, tell, ask: a thing and a person follow; adjective; that.
+# place follows; inf, à-inf, de-inf: an infinitive follows; give, tell, ask: a thing and a person follow
+# place follows; inf, à-inf, de-inf: adjective; that.
 # Flags: state (English past = imparfait, no -ing), lasting (may be in progress), generic (liking: objects take le),
 # passive (may be used in the passive), modal (can, must: no do, no to), would (would like), full (no clitic for à).
 _VERBS = """
@@ -155,31 +161,42 @@ sell/sold | vendre | direct | person | thing food dish drink clothes vehicle bui
 like | aimer | direct | person | food dish drink animal song film game person sea mountain | state generic
 wait for | attendre | direct | person | person kin bus train taxi plane answer meal | lasting
 help | aider | direct | person | person kin | lasting
-take/took/taken | prendre | direct | person | bag key umbrella book bus train taxi plane bike map suitcase phone photo coat hat boat |
+take/took/taken | prendre | direct | person | bag key umbrella book bus train taxi plane bike map suitcase \
+    phone photo coat hat boat |
 open | ouvrir | direct | person | part box bag book letter suitcase umbrella shop bottle cupboard restaurant | passive
-lose/lost | perdre | direct | person | key bag ticket phone watch pen umbrella ring glove scarf hat letter map suitcase ball game |
+lose/lost | perdre | direct | person | key bag ticket phone watch pen umbrella ring glove scarf hat letter map \
+    suitcase ball game |
 hear/heard | entendre | direct | person animal | person animal vehicle song noise story | passive
 meet/met | rencontrer | direct | person | person kin |
 wear/wore/worn | porter | direct | person | clothes watch | lasting
-visit | visiter | direct | person | museum church castle city village factory university farm school hospital island tower lake bridge | lasting passive
+visit | visiter | direct | person | museum church castle city village factory university farm school hospital \
+    island tower lake bridge | lasting passive
 listen to | écouter | direct | person | song concert story kin person | lasting
-prepare | préparer | direct | person | meal party trip meeting exam soup cake sandwich coffee tea rice lesson | lasting passive
-clean | nettoyer | direct | person | room house shop car window table mirror bus truck door carpet wall shoe bike | lasting passive
+prepare | préparer | direct | person | meal party trip meeting exam soup cake sandwich coffee tea rice lesson | \
+    lasting passive
+clean | nettoyer | direct | person | room house shop car window table mirror bus truck door carpet wall shoe \
+    bike | lasting passive
 close | fermer | direct | person | part box bag book suitcase umbrella shop cupboard restaurant | passive
-break/broke/broken | casser | direct | person animal | glass cup plate window bottle watch lamp toy mirror chair door phone clock | passive
-wash | laver | direct | person | clothes car plate cup glass apple dog spoon knife window bus truck horse | lasting passive
-repair | réparer | direct | person | vehicle watch clock computer lamp phone toy door window roof wall chair table television piano | lasting passive
+break/broke/broken | casser | direct | person animal | glass cup plate window bottle watch lamp toy mirror \
+    chair door phone clock | passive
+wash | laver | direct | person | clothes car plate cup glass apple dog spoon knife window bus truck horse | \
+    lasting passive
+repair | réparer | direct | person | vehicle watch clock computer lamp phone toy door window roof wall chair \
+    table television piano | lasting passive
 understand/understood | comprendre | direct | person | thought story book film person poem letter |
 love | adorer | direct | person | food dish drink animal song film game kin concert party | state generic
 invite | inviter | direct | person | person kin | passive
-choose/chose/chosen | choisir | direct | person | thing clothes food text vehicle film song name colour furniture | passive
+choose/chose/chosen | choisir | direct | person | thing clothes food text vehicle film song name colour \
+    furniture | passive
 follow | suivre | direct | person animal | person animal vehicle | lasting
 receive | recevoir | direct | person | letter message gift newspaper book answer ticket photo |
-paint | peindre | direct | person | door window wall house church boat tree river bridge sea garden castle chair | lasting passive
+paint | peindre | direct | person | door window wall house church boat tree river bridge sea garden castle \
+    chair | lasting passive
 drive/drove/driven | conduire | direct | person | car bus truck taxi train motorcycle | lasting
 carry | porter | direct | person | bag box suitcase chair baby table bottle bike lamp gift plate | lasting
 forget/forgot/forgotten | oublier | direct | person | thing clothes secret word name lesson | passive
-build/built | construire | direct | person | house school church castle bridge wall boat tower hospital hotel station road factory | lasting passive
+build/built | construire | direct | person | house school church castle bridge wall boat tower hospital hotel \
+    station road factory | lasting passive
 study | étudier | direct | person | lesson language project problem book map article question | lasting
 hate | détester | direct | person | food dish drink animal exam noise meeting | state generic
 finish | finir | direct | person | book letter meal exam game lesson project novel article trip message |
@@ -187,7 +204,8 @@ hide/hid/hidden | cacher | direct | person | key gift letter bottle box ring pho
 throw/threw/thrown | jeter | direct | person | ball toy key box shoe bottle apple hat stone | passive
 draw/drew/drawn | dessiner | direct | person | animal tree house car flower boat map castle bridge | lasting passive
 thank | remercier | direct | person | person kin |
-steal/stole/stolen | voler | direct | person | bag phone watch car ring bike computer painting key hat apple horse boat | passive
+steal/stole/stolen | voler | direct | person | bag phone watch car ring bike computer painting key hat apple \
+    horse boat | passive
 catch/caught | attraper | direct | person animal | animal ball thief |
 bring/brought | apporter | direct | person | thing food dish drink grocery chair text |
 prefer | préférer | direct | person | food dish drink animal song film game | state generic
@@ -210,7 +228,7 @@ pull | tirer | direct | person animal | vehicle rope horse table door | lasting
 rent | louer | direct | person | house car bike boat room castle bus truck film |
 borrow | emprunter | direct | person | book car bike pen umbrella computer tool map newspaper suitcase |
 feed/fed | nourrir | direct | person | animal baby child | lasting
-count | compter | direct | person | bottle book chair apple key ticket cow bird glass egg sheep student |
+count | compter | direct | person | bottle book chair apple key ticket cow bird glass egg lamb student |
 correct | corriger | direct | person | mistake exam letter word text | passive
 talk to | parler | à | person | person kin | lasting
 answer | répondre | à | person | person kin text |

@@ -1,12 +1,10 @@
-"""Noun phrases: pronouns, names, nouns with determiner, adjectives, possessor and relative clause, and lists of them."""
+"""Noun phrases: pronouns, names, nouns with determiner, adjectives, owner and relative clause, and lists of them."""
 
 from dataclasses import dataclass, replace
 
 from grammar import english, french
 from grammar.lexicon import Adjective, Name, Noun, Place
-from grammar.text import Pair, Words, article, join, new_link, phrase, spell, starts_with_vowel
-
-EMPTY = Pair((), ())
+from grammar.text import EMPTY, Pair, Words, article, join, new_link, phrase, spell, starts_with_vowel
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,9 @@ class Pair(NamedTuple):
     fr: Words
 
 
+EMPTY = Pair((), ())
+
+
 def new_link() -> int:
     """A link number that no other word has."""
     return next(_numbers)

@@ -83,6 +83,7 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8")  # text is UTF-8 on the way in, so it is on the way out
     try:
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
+        sys.stdout.flush()
     except NmtkitError as fault:
         click.echo(f"nmtkit: error: {fault}", err=True)
         code = fault.exit_code
@@ -92,8 +93,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("nmtkit: stopped", err=True)
         code = 130
-    except BrokenPipeError:
-        # The reader of our output went away (as `head` does). Nothing is wrong; do not complain at exit either.
+    except OSError as fault:
+        # A full disk, mostly. What is still buffered cannot be written either: Python must not try again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        click.echo(f"nmtkit: error: {fault.filename or 'standard output'}: cannot write it: {fault.strerror}", err=True)
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)

@@ -115,14 +115,15 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
 def _fused_pays(query: Tensor, rate: float) -> bool:
     """Whether torch's fused attention is the faster way.
 
-    On a CPU it is, by about 2, as long as its products go to the default backend. Through oneDNN, where bfloat16 and a
-    lowered float32 precision go, its many small products cost ten times the batched ones (single queries excepted);
-    and with dropout it is not fused at all.
+    On a CPU it is, by about 2, as long as its many small products go to the default backend. Through oneDNN, where
+    bfloat16 and float32 of a lowered precision go, they cost ten times the batched ones; float32 products with a single
+    query do not go there. With dropout it is not fused at all.
     """
     if query.device.type != "cpu":
         return True
-    default_backend = query.dtype != torch.bfloat16 and torch.get_float32_matmul_precision() == "highest"
-    return rate == 0.0 and (default_backend or query.shape[-2] == 1)
+    if rate > 0.0 or query.dtype not in (torch.float32, torch.float64):
+        return False
+    return torch.get_float32_matmul_precision() == "highest" or query.shape[-2] == 1
 
 
 def attend(
@@ -176,10 +177,9 @@ class SelfAttention(nn.Module):
         self.query_keys_values = _xavier(nn.Linear(width, 3 * width), 3)
         self.out = _xavier(nn.Linear(width, width), 1)
 
-    def _project(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        packed = self.query_keys_values(states).view(*states.shape[:-1], 3, self.heads, -1)  # (B,Q,3,A,D)
-        query, keys, values = packed.unbind(-3)
-        return query, keys, values  # (B,Q,A,D) each
+    def _project(self, states: Tensor) -> Tensor:
+        packed: Tensor = self.query_keys_values(states)
+        return packed.view(*states.shape[:-1], 3, self.heads, -1)  # (B,Q,3,A,D)
 
     def forward(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         """All positions at once.
@@ -192,7 +192,7 @@ class SelfAttention(nn.Module):
         Returns:
             `(B,Q,H)`.
         """
-        query, keys, values = (part.transpose(1, 2) for part in self._project(states))  # (B,A,Q,D)
+        query, keys, values = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
         context = attend(query, keys, values, mask, causal, self.rate if self.training else 0.0)
         out: Tensor = self.out(merge_heads(context))
         return out
@@ -207,12 +207,11 @@ class SelfAttention(nn.Module):
         Returns:
             `(B,K,H)`.
         """
-        query, keys, values = self._project(states.reshape(-1, 1, states.shape[-1]))  # (N,1,A,D)
-        cache[:, -1, 0] = keys[:, 0]
-        cache[:, -1, 1] = values[:, 0]
-        all_keys, all_values = (part.transpose(1, 2) for part in cache.unbind(2))  # (N,A,P,D)
+        packed = self._project(states.flatten(0, 1))  # (N,3,A,D)
+        cache[:, -1] = packed[:, 1:]
+        keys, values = (part.transpose(1, 2) for part in cache.unbind(2))  # (N,A,P,D)
         rate = self.rate if self.training else 0.0
-        context = attend(query.transpose(1, 2), all_keys, all_values, rate=rate)  # (N,A,1,D)
+        context = attend(packed[:, 0, :, None], keys, values, rate=rate)  # (N,A,1,D)
         out: Tensor = self.out(context.reshape(states.shape))
         return out
 

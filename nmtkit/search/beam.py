@@ -45,7 +45,7 @@ class SearchConfig(RuleSettings):
     beam_size: int = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
     length_penalty: LengthPenalty = "average"
-    """What divides the log-probability of |Y| tokens, EOS counted: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
+    """The divisor of the log-probability, |Y| counting EOS: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
     coverage_penalty: float = Field(default=0.0, ge=0.0)

@@ -420,7 +420,7 @@ class _Training:
             metrics = distributed.said_by_first(metrics)
             value = self._value_in(metrics)
             sign = 1 if self.config.higher_is_better else -1
-            best = all(sign * value > score for _, score in self.validations)
+            best = sign * value > max((score for _, score in self.validations), default=-math.inf)
             self.validations.append((self.update, sign * value))
             if distributed.rank() == 0:
                 self.checkpoints.keep(
@@ -460,6 +460,7 @@ class _Training:
                 "random": randoms,
             }
             self.checkpoints.save_last(tensors, facts)
+        distributed.wait_for_all()  # no process goes on, or away to resume, before the file is there
         self.is_saved, self._saved_at = True, self.update
         return Saved(str(self.checkpoints.last), self.update)
 

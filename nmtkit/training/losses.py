@@ -1,13 +1,12 @@
 """Losses: pure functions of what a model said (`Output`) and what it should have said (`Batch`)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Output, Seq2Seq
+from nmtkit.models.base import Output
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,6 @@ def likelihood(output: Output, batch: Batch, vocabulary_size: int, smoothing: fl
         words = log_probs[:, :vocabulary_size] if copies else log_probs
         total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=_wide(log_probs))
     return Loss(total, nll.detach(), targets.numel())
-
-
-def mean_nll(model: Seq2Seq, batches: Iterable[Batch], device: torch.device) -> float:
-    """Negative log-likelihood per target token in nats over the given batches; its exponential is the perplexity.
-
-    Args:
-        model: on `device`; it is put into evaluation mode for the time and back into the mode it was in.
-        batches: with targets, on the CPU.
-        device: where to compute.
-    """
-    was_training = model.training
-    model.eval()
-    sums, tokens = [], 0
-    with torch.no_grad():
-        for batch in batches:
-            output = model(batch.to(device, non_blocking=True), keep=batch.tgt_mask)
-            loss = likelihood(output, batch, model.sizes.tgt)
-            sums.append(loss.nll.double())
-            tokens += loss.tokens
-    model.train(was_training)
-    assert tokens, "no target tokens to score"
-    return float(torch.stack(sums).sum()) / tokens
 
 
 def _wide(log_probs: Tensor) -> torch.dtype:

@@ -24,7 +24,7 @@ TRANSFORMER = {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_l
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "rnnsearch": ("rnnsearch", {**RNN, "attention_size": 5}),
     "rnnsearch-lstm-2-layers": ("rnnsearch", {**RNN, "cell": "lstm", "layers": 2}),
-    "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder"}),
+    "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder", "readout_state": "current"}),
     "rnnsearch-tied-all": ("rnnsearch", {**RNN, "tie": "all", "layers": 2}),
     "rnn-encdec": ("rnn_encdec", RNN),
     "rnn-encdec-lstm-3-layers": ("rnn_encdec", {**RNN, "cell": "lstm", "layers": 3}),

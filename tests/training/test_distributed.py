@@ -62,11 +62,11 @@ def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=one_of_two, args=(rank, port, str(tmp_path))) for rank in range(2)]
+    processes = [context.Process(target=one_of_two, args=(rank, port, str(tmp_path)), daemon=True) for rank in range(2)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
 
     config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})

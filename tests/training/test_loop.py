@@ -129,7 +129,8 @@ def test_clipping_scales_the_gradient_down_to_the_norm(tmp_path):
     norm = float(gradient.norm())
     clip = norm / 3
     _, events = run(tmp_path, settings(optimizer="sgd", lr=1.0, max_updates=1, clip_norm=clip), model)
-    torch.testing.assert_close(vector(model), before - gradient / 3, rtol=1e-5, atol=1e-8)
+    # torch adds 1e-6 to the norm, so that a gradient of zero is no division by zero
+    torch.testing.assert_close(vector(model), before - gradient * clip / (norm + 1e-6), rtol=1e-10, atol=1e-12)
     assert math.isclose(steps(events)[0].grad_norm, norm, rel_tol=1e-12)
 
 
@@ -162,7 +163,7 @@ def test_luong_halving_follows_the_epochs(tmp_path):
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adadelta", "adagrad", "sgd"])
 def test_every_optimizer_lowers_the_loss(tmp_path, optimizer):
-    lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.1}.get(optimizer, 0.02)
+    lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.5}.get(optimizer, 0.02)
     _, events = run(tmp_path, settings(optimizer=optimizer, lr=lr, max_updates=60, log_every=10))
     assert steps(events)[-1].nll < 0.8 * steps(events)[0].nll
 

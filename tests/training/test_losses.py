@@ -2,11 +2,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from tiny_training import tiny_batch, tiny_model
 
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Output
-from nmtkit.training.losses import likelihood, mean_nll
+from nmtkit.training.losses import likelihood
 
 
 def batch_of(targets: list[list[int]], extended: list[list[int]] | None = None, n_oov: int = 0) -> Batch:
@@ -87,20 +86,3 @@ def test_half_precision_is_added_up_in_single():
     loss = likelihood(Output(log_probs), batch_of(targets), 6, 0.1)
     assert float(loss.nll) == 4000.0
     assert math.isclose(float(loss.total), 4000.0, rel_tol=1e-6)
-
-
-def test_mean_nll_is_per_token_over_all_batches_and_leaves_the_mode():
-    model = tiny_model(dropout=0.5, dtype=torch.float64)
-    batches = [tiny_batch(1, size=2), tiny_batch(2, size=5)]
-    model.eval().requires_grad_(False)
-    total, tokens = 0.0, 0
-    for batch in batches:
-        log_probs = model(batch).log_probs
-        for b in range(batch.size):
-            for t in range(int(batch.src_lengths[b])):
-                assert batch.tgt_out is not None
-                total -= float(log_probs[b, t, batch.tgt_out[b, t]])
-                tokens += 1
-    model.train()
-    assert math.isclose(mean_nll(model, batches, torch.device("cpu")), total / tokens, rel_tol=1e-12)
-    assert model.training

@@ -1,0 +1,170 @@
+"""Make the English-French demonstration corpus, with gold word alignments, from the grammar in `data/grammar`.
+
+    python data/generate.py                      # write data/demo-en-fr anew, byte for byte
+    python data/generate.py --out DIR --seed 7 --train 5000
+
+Every line is drawn from a random generator of its own, seeded with the corpus seed, the part and the line number, so
+the first lines of `train` are the same however many lines are asked for. The test set is made first, then the validation
+set, then the training set, and no pair is used twice. See `data/README.md` for what the files hold.
+"""
+
+import argparse
+import gzip
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from grammar.sampling.heldout import Sampler
+from grammar.text import Pair, alignment, melt_english, melt_french, words, write
+
+__all__ = ["HELD_OUT", "PARTS", "Line", "generate", "main", "render", "words"]
+
+SEED = 1
+PARTS = {"train": 20000, "valid": 1000, "test": 1000}
+MARKED_SHARE = 0.3  # of the test set
+SHORTEST, LONGEST = 3, 50  # words on either side
+
+# Constructions with these words occur in the marked part of the test set only. Both the words and the constructions are
+# frequent in the training set, but never together.
+HELD_OUT = tuple(
+    f"{family}/{lemma}"
+    for family, lemmas in {
+        # the verb in the passé composé with ne ... pas
+        "negated-past": "manger vendre ouvrir trouver travailler arriver chercher visiter",
+        # the verb with a direct object pronoun
+        "object-pronoun": "voir aider regarder inviter suivre connaître",
+        # the verb in a relative clause with que
+        "object-relative": "acheter lire porter écrire préparer nettoyer",
+        # the verb in a yes-no question
+        "question": "dormir prendre boire attendre chanter fermer",
+        # the adjective in a comparison
+        "comparison": "famous tired intelligent serious",
+        # the adjective with the noun
+        "adjective-noun": "red+car new+teacher old+book small+house beautiful+flower happy+woman green+bag "
+        "young+doctor",
+    }.items()
+    for lemma in lemmas.split()
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the corpus: both texts, the alignment (English, French positions) and the held-out label or `-`."""
+
+    en: str
+    fr: str
+    alignment: tuple[tuple[int, int], ...]
+    label: str
+
+
+def render(pair: Pair) -> tuple[str, str, tuple[tuple[int, int], ...], frozenset[str]]:
+    """Written texts of a sentence, its alignment, and the held-out constructions that occur in it."""
+    en, fr = melt_english(pair.en), melt_french(pair.fr)
+    en_text, fr_text = write((word.text for word in en), "en"), write((word.text for word in fr), "fr")
+    for text, tokens in ((en_text, en), (fr_text, fr)):
+        if len(words(text)) != len(tokens):
+            raise ValueError(f"the words of this text are not those of the grammar: {text}")
+    facts = frozenset(fact for word in fr for fact in word.facts)
+    return en_text, fr_text, tuple(alignment(en, fr)), facts & frozenset(HELD_OUT)
+
+
+def wanted_length(rng: random.Random) -> int:
+    """English words of the next sentence: mostly 5 to 20, one in eleven over 30."""
+    x, y = rng.random(), rng.random()
+    if x < 0.03:
+        return 3 + int(2 * y)
+    if x < 0.78:
+        return 5 + int(8 * y * (1 + rng.random()))
+    if x < 0.905:
+        return 21 + int(10 * y)
+    return 31 + int(20 * y)
+
+
+def make_line(seed: int, part: str, number: int, label: str, used: set[tuple[str, str]]) -> Line:
+    """The line of a part with this number: of about the wanted length, not yet used, with just the wanted label."""
+    rng = random.Random(f"{seed}/{part}/{number}")
+    sampler = Sampler(rng)
+    wanted = frozenset() if label == "-" else frozenset([label])
+    length = wanted_length(rng) if label == "-" else 6 + int(20 * rng.random())
+    for attempt in range(10000):
+        pair = sampler.sentence(length) if label == "-" else sampler.sentence_with(label, length)
+        if abs(len(pair.en) - length) > 1 + attempt // 20 or not SHORTEST <= len(pair.fr) <= LONGEST + 10:
+            continue
+        en, fr, links, facts = render(pair)
+        sizes = (len(words(en)), len(words(fr)))
+        if facts == wanted and (en, fr) not in used and min(sizes) >= SHORTEST and max(sizes) <= LONGEST:
+            used.add((en, fr))
+            return Line(en, fr, links, label)
+    raise RuntimeError(f"no sentence found for line {number} of {part}")
+
+
+def generate(seed: int = SEED, sizes: dict[str, int] | None = None) -> dict[str, list[Line]]:
+    """All parts of the corpus.
+
+    Args:
+        seed: another seed makes another corpus.
+        sizes: lines of `train`, `valid` and `test`; `PARTS` if not given.
+    """
+    sizes = sizes or PARTS
+    used: set[tuple[str, str]] = set()
+    parts = {}
+    for part in ("test", "valid", "train"):
+        labels = _labels(sizes[part]) if part == "test" else ["-"] * sizes[part]
+        parts[part] = [make_line(seed, part, number, label, used) for number, label in enumerate(labels)]
+    return parts
+
+
+def _labels(size: int) -> list[str]:
+    """Labels of the test lines: three lines in ten have one of the held-out constructions, each in its turn."""
+    labels = []
+    for number in range(size):
+        turn, rest = divmod(number, 10)
+        place = turn * int(10 * MARKED_SHARE) + rest
+        labels.append(HELD_OUT[place % len(HELD_OUT)] if rest < 10 * MARKED_SHARE else "-")
+    return labels
+
+
+def pharaoh(links: Iterable[tuple[int, int]]) -> str:
+    """An alignment as `0-0 1-2 ...`: English position, French position."""
+    return " ".join(f"{i}-{j}" for i, j in links)
+
+
+def files(parts: dict[str, list[Line]]) -> Iterator[tuple[str, str]]:
+    """Name and text of every file of the corpus."""
+    for part, lines in parts.items():
+        yield f"{part}.en", "".join(line.en + "\n" for line in lines)
+        yield f"{part}.fr", "".join(line.fr + "\n" for line in lines)
+        yield f"{part}.align", "".join(pharaoh(line.alignment) + "\n" for line in lines)
+    yield "test.heldout", "".join(line.label + "\n" for line in parts["test"])
+
+
+def save(parts: dict[str, list[Line]], folder: Path) -> int:
+    """Write all files, compressed, without a time stamp; returns their size in bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    total = 0
+    for name, text in files(parts):
+        path = folder / f"{name}.gz"
+        with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
+            packed.write(text.encode("utf-8"))
+        total += path.stat().st_size
+    return total
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Make the English-French demonstration corpus.")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "demo-en-fr", help="folder to write to")
+    parser.add_argument("--seed", type=int, default=SEED)
+    for part, size in PARTS.items():
+        parser.add_argument(f"--{part}", type=int, default=size, help=f"lines of {part} (default {size})")
+    options = parser.parse_args(arguments)
+    parts = generate(options.seed, {part: getattr(options, part) for part in PARTS})
+    size = save(parts, options.out)
+    lines = ", ".join(f"{len(parts[part])} {part}" for part in PARTS)
+    sys.stdout.write(f"{options.out}: {lines} pairs, {size / 1e6:.2f} MB\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Every mistake a user can make ends in one clear message, exit code 2 and no traceback."""
+
+import gzip
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+
+
+def refused(done: Finished, *parts: str) -> None:
+    assert done.code == 2, done
+    assert "Traceback" not in done.err, done
+    assert done.err.count("nmtkit: error: ") == 1, done
+    assert done.out == "", done
+    for part in parts:
+        assert part in done.err, done
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small corpus and its recipe, to be damaged."""
+    for name, count, seed in (("train", 40, 1), ("valid", 10, 2), ("test", 10, 3)):
+        write_pairs(tmp_path, name, sentence_pairs(count, seed))
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run, to be damaged."""
+    return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+def test_every_recipe_fault_in_one_message(folder: Path, nmtkit: Command) -> None:
+    recipe = folder / "bad.yaml"
+    text = (
+        RECIPE.replace("hidden_size", "hiden_size").replace("lr: 0.005", "lr: fast").replace("beam_size", "beam_sise")
+    )
+    recipe.write_text(text + "traning: {}\n")
+    done = nmtkit("train", recipe)
+    refused(done, "unknown key `model.hiden_size`: did you mean 'hidden_size'?", "`training.lr`", "(given: 'fast')")
+    refused(done, "unknown key `search.beam_sise`: did you mean 'beam_size'?", "unknown key `traning`")
+    lines = text.splitlines()
+    for word in ("hiden_size", "lr: fast", "beam_sise"):
+        number = next(number for number, line in enumerate(lines, start=1) if word in line)
+        assert f"{recipe}, line {number}:" in done.err
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("model.kind=rnnserch", ["`model.kind`", "did you mean 'rnnsearch'?", "transformer"]),
+        ("training.optimizer=adm", ["`training.optimizer`", "did you mean 'adam'?"]),
+        ("training.label_smoothing=2", ["`training.label_smoothing`", "less than 1"]),
+        ("training", ["KEY=VALUE"]),
+        ("seed.x=1", ["`seed`", "integer"]),
+        ("training.max_updates=", ["training would never end"]),
+    ],
+)
+def test_overrides_go_through_the_same_parser(folder: Path, nmtkit: Command, override: str, parts: list[str]) -> None:
+    refused(nmtkit("train", folder / "tiny.yaml", "--set", override), "--set", *parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("data: [1\n", ["not valid YAML", "line"]),
+        ("seed: 1\nseed: 2\n", ["given twice", "line 2"]),
+        ("- a\n", ["expected `key: value` lines"]),
+        ("extends: nowhere.yaml\n", ["line 1", "`extends`", "no recipe 'nowhere.yaml'"]),
+        ("extends: bad.yaml\n", ["circle"]),
+    ],
+)
+def test_broken_recipe_files(folder: Path, nmtkit: Command, text: str, parts: list[str]) -> None:
+    (folder / "bad.yaml").write_text(text)
+    refused(nmtkit("train", folder / "bad.yaml"), "bad.yaml", *parts)
+
+
+def test_unknown_recipe(nmtkit: Command) -> None:
+    refused(nmtkit("train", "multi30k-en-de-transfomer"), "did you mean 'multi30k-en-de-transformer'?")
+
+
+def test_missing_files_are_all_named(folder: Path, nmtkit: Command) -> None:
+    (folder / "train.src").unlink()
+    (folder / "valid.tgt").unlink()
+    done = nmtkit("train", folder / "tiny.yaml", "--run", folder / "run")
+    refused(done, "train.src", "valid.tgt", "data.folder")
+    assert not (folder / "run").exists()
+
+
+def test_different_line_counts(folder: Path, nmtkit: Command) -> None:
+    with open(folder / "train.tgt", "a", encoding="utf-8") as file:
+        file.write("ONE MORE\n")
+    done = nmtkit("preprocess", folder / "tiny.yaml", "--run", folder / "run")
+    refused(done, "train.src has 40 lines", "train.tgt has 41")
+
+
+def test_broken_gzip(folder: Path, nmtkit: Command) -> None:
+    packed = gzip.compress((folder / "train.src").read_bytes())
+    (folder / "train.src").write_bytes(packed[: len(packed) // 2])
+    refused(nmtkit("preprocess", folder / "tiny.yaml", "--run", folder / "run"), "train.src", "broken gzip")
+
+
+def test_text_that_is_not_utf8(folder: Path, nmtkit: Command, trained: Path) -> None:
+    rows = (folder / "train.src").read_bytes().split(b"\n")
+    rows[6] = b"gr\xfc\xdfe"
+    (folder / "train.src").write_bytes(b"\n".join(rows))
+    done = nmtkit("preprocess", folder / "tiny.yaml", "--run", folder / "run")
+    refused(done, "train.src, line 7", "not UTF-8")
+    done = nmtkit("translate", "-m", trained, stdin=b"gr\xfc\xdfe\n")
+    refused(done, "standard input, line 1", "not UTF-8")
+
+
+def test_vocabulary_larger_than_the_text(folder: Path, nmtkit: Command) -> None:
+    options = ["--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=5000", "--run", folder / "run"]
+    refused(nmtkit("preprocess", folder / "tiny.yaml", *options), "vocab_size")
+
+
+def test_truncated_checkpoint(copied: Path, nmtkit: Command) -> None:
+    for path in (copied / "checkpoints").glob("weights-*"):
+        path.write_bytes(path.read_bytes()[:-100])
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "damaged")
+
+
+def test_checkpoint_of_another_model(copied: Path, nmtkit: Command) -> None:
+    recipe = copied / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace("hidden_size: 48", "hidden_size: 64"))
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "shape")
+
+
+def test_model_folder_without_vocabulary(copied: Path, nmtkit: Command) -> None:
+    shutil.rmtree(copied / "vocabulary")
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "vocabulary")
+
+
+def test_model_folder_that_is_none(nmtkit: Command, tmp_path: Path) -> None:
+    refused(nmtkit("translate", "-m", tmp_path / "nothing", stdin="ba ce\n"), "no such folder")
+    refused(nmtkit("translate", "-m", tmp_path, stdin="ba ce\n"), "no recipe.yaml")
+    refused(nmtkit("translate", stdin="ba ce\n", cwd=tmp_path), "no finished run")
+
+
+def test_unwritable_output(folder: Path, trained: Path, nmtkit: Command) -> None:
+    (folder / "file").write_text("")
+    refused(nmtkit("train", folder / "tiny.yaml", "--run", folder / "file" / "run"), "cannot write")
+    refused(nmtkit("plot-attention", "-m", trained, "ba ce", "-o", folder / "no" / "folder.png"), "folder")
+    refused(nmtkit("plot-attention", "-m", trained, "ba ce", "-o", folder / "picture.bmp"), ".png")
+
+
+def test_a_full_disk_is_said(trained: Path) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full to stand for a full disk")
+    with open("/dev/full", "wb") as full:
+        words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
+        done = subprocess.run(
+            words, input=b"ba ce\n", stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
+        )
+    assert done.returncode == 2, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"cannot write" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "gpu", "tpu:0"])
+def test_no_such_device(folder: Path, trained: Path, nmtkit: Command, name: str) -> None:
+    refused(nmtkit("train", folder / "tiny.yaml", "--device", name), f"no such device: '{name}'", "cpu")
+    refused(nmtkit("translate", "-m", trained, "--device", name, stdin="ba\n"), f"no such device: '{name}'")
+
+
+def test_a_reader_that_goes_away_is_no_fault(trained: Path) -> None:
+    words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
+    text = "".join(source + "\n" for source, _ in sentence_pairs(3000, 5)).encode()
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    try:
+        process.stdin.write(text)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    errors = process.stderr.read()
+    process.wait()
+    assert b"Traceback" not in errors, errors
+    assert process.returncode == 1
+
+
+def test_rescore_of_half_pairs(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("ba\nce\n")
+    (tmp_path / "b").write_text("BA\n\n")
+    refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "a", "--target", tmp_path / "b"), "pair 2", "empty")
+
+
+def test_unknown_weights(trained: Path, nmtkit: Command) -> None:
+    refused(nmtkit("translate", "-m", trained, "--weights", "average", stdin="ba\n"), "'average'", "best, last")
+
+
+def test_an_unusable_search_setting(trained: Path, nmtkit: Command) -> None:
+    refused(nmtkit("translate", "-m", trained, "--length-penalty", "gnmd", stdin="ba\n"), "did you mean 'gnmt'?")
+    refused(nmtkit("translate", "-m", trained, "--n-best", "5", "--beam-size", "2", stdin="ba\n"), "n_best 5")
+
+
+def test_plot_of_a_model_without_attention(folder: Path, nmtkit: Command) -> None:
+    options = ["--set", "model={kind: rnn_encdec, embedding_size: 16, hidden_size: 16, maxout_size: 16}"]
+    options += ["--set", "training.max_updates=2", "--run", folder / "run"]
+    done = nmtkit("train", folder / "tiny.yaml", *options)
+    assert done.code == 0, done
+    refused(nmtkit("plot-attention", "-m", folder / "run", "ba ce"), "no attention")

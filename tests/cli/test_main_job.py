@@ -1,0 +1,168 @@
+"""From raw text to scored translations and a picture, by the commands a user types."""
+
+import json
+import time
+from pathlib import Path
+from subprocess import PIPE, Popen
+from sys import executable
+
+import pytest
+from conftest import WORDS, Command, environment, sentence_pairs
+
+from nmtkit import Translator
+
+
+def lines(count: int, seed: int = 9) -> list[str]:
+    return [source for source, _ in sentence_pairs(count, seed)]
+
+
+def test_training_leaves_a_whole_run(trained: Path) -> None:
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["event"] == "step"]
+    validations = [record for record in records if record["event"] == "evaluated"]
+    assert [record["update"] for record in steps] == [10, 20, 30, 40, 50, 60]
+    assert [record["update"] for record in validations] == [20, 40, 60]
+    assert validations[-1]["valid_loss"] < validations[0]["valid_loss"]
+    assert {"loss", "ppl", "lr", "grad_norm", "tokens_per_second"} <= steps[0].keys()
+    assert json.loads((trained / "result.json").read_text())["reason"] == "max_updates"
+    assert len((trained / "test.out").read_text().splitlines()) == 40
+    assert [score["name"] for score in json.loads((trained / "test.json").read_text())["scores"]] == ["BLEU", "chrF2"]
+
+
+def test_translate_keeps_order_and_empty_lines(trained: Path, nmtkit: Command) -> None:
+    given = ["", *lines(5), "   ", *lines(3, 4), ""]
+    done = nmtkit("translate", "-m", trained, stdin="".join(line + "\n" for line in given))
+    assert done.code == 0, done
+    out = done.out.split("\n")
+    assert out.pop() == ""
+    assert len(out) == len(given)
+    assert [number for number, text in enumerate(out) if not text] == [0, 6, 10]
+    alone = [nmtkit("translate", "-m", trained, stdin=given[n] + "\n").out.rstrip("\n") for n in (1, 8)]
+    assert alone == [out[1], out[8]]
+    assert str(trained) in done.err
+    assert "cpu" in done.err
+
+
+def test_python_gives_what_the_command_gives(trained: Path, nmtkit: Command) -> None:
+    given = lines(12)
+    translator = Translator.load(str(trained), device="cpu")
+    assert translator.translate(given) == nmtkit("translate", "-m", trained, stdin="\n".join(given)).out.splitlines()
+
+
+def test_first_results_come_before_the_end_of_the_input(trained: Path) -> None:
+    command = [executable, "-m", "nmtkit", "translate", "-m", str(trained)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in lines(3):
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip()
+            time.sleep(0.01)
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait() == 0
+
+
+def test_n_best_and_json(trained: Path, nmtkit: Command) -> None:
+    given = lines(4)
+    done = nmtkit("translate", "-m", trained, "--n-best", "3", "--beam-size", "4", stdin="\n".join(given))
+    assert done.code == 0, done
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [int(row[0]) for row in rows] == [number for number in (1, 2, 3, 4) for _ in range(3)]
+    for number in range(4):
+        scores = [float(row[1]) for row in rows[3 * number : 3 * number + 3]]
+        assert scores == sorted(scores, reverse=True)
+    best = nmtkit("translate", "-m", trained, "--beam-size", "4", stdin="\n".join(given)).out.splitlines()
+    assert [row[3] for row in rows[::3]] == best
+
+    done = nmtkit("translate", "-m", trained, "--json", "--n-best", "2", "--beam-size", "4", stdin="\n".join(given))
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [record["best"]["text"] for record in records] == best
+    for record in records:
+        one = record["best"]
+        assert one["log_prob"] == pytest.approx(sum(one["token_log_probs"]), abs=1e-4)
+        assert len(record["others"]) == 1
+
+
+def test_length_penalty_is_what_divides(trained: Path, nmtkit: Command) -> None:
+    done = nmtkit("translate", "-m", trained, "--json", "--length-penalty", "gnmt:0.6", stdin="\n".join(lines(3)))
+    for line in done.out.splitlines():
+        one = json.loads(line)["best"]
+        length = len(one["token_log_probs"])
+        assert one["score"] == pytest.approx(one["log_prob"] / ((5 + length) / 6) ** 0.6, abs=1e-4)
+
+
+def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("".join(line + "\n" for line in lines(20)))
+    printed = nmtkit("translate", "-m", trained, "--scores", stdin=(tmp_path / "in").read_text()).out.splitlines()
+    score, log_prob, text = zip(*[line.split("\t") for line in printed], strict=True)
+    (tmp_path / "out").write_text("".join(line + "\n" for line in text))
+    done = nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out")
+    assert done.code == 0, done
+    again = [line.split("\t") for line in done.out.splitlines()]
+    assert len(again) == 20
+    for number, (one, two) in enumerate(again):
+        assert float(one) == pytest.approx(float(score[number]), abs=1e-4)
+        assert float(two) == pytest.approx(float(log_prob[number]), abs=1e-4)
+    assert "perplexity" in done.err
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
+def test_plot_attention_writes_pictures(trained: Path, nmtkit: Command, tmp_path: Path, suffix: str) -> None:
+    place = tmp_path / f"picture.{suffix}"
+    done = nmtkit("plot-attention", "-m", trained, "ba ce di", "DI CE BA", "-o", place)
+    assert done.code == 0, done
+    head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
+    assert place.read_bytes().startswith(head)
+    if suffix in ("svg", "html"):
+        text = place.read_text()
+        assert all(word in text for word in ("ba", "ce", "di", "DI", "CE", "BA"))
+
+
+def test_plot_attention_in_the_terminal_and_from_stdin(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("plot-attention", "-m", trained, stdin="ba ce di\nfo gu\tGU FO\n")
+    assert done.code == 0, done
+    assert "GU" in done.out
+    assert "FO" in done.out
+
+
+def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
+    done = nmtkit("average", "-m", trained, "--best", "2")
+    assert done.code == 0, done
+    assert (trained / "average.safetensors").is_file()
+    averaged = nmtkit("translate", "-m", trained, "--scores", stdin="ba ce di\n").out
+    best = nmtkit("translate", "-m", trained, "--weights", "best", "--scores", stdin="ba ce di\n").out
+    asked = nmtkit("translate", "-m", trained, "--weights", "average", "--scores", stdin="ba ce di\n").out
+    assert averaged == asked != best
+    (trained / "average.safetensors").unlink()
+
+
+def test_the_model_is_found_and_named(trained: Path, nmtkit: Command) -> None:
+    here = trained.parent.parent
+    by_variable = nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained))
+    assert by_variable.code == 0, by_variable
+    assert "$NMTKIT_MODEL" in by_variable.err
+    (here / "runs").mkdir(exist_ok=True)
+    link = here / "runs" / "linked"
+    link.symlink_to(trained)
+    newest = nmtkit("translate", stdin="ba ce\n", cwd=here)
+    assert newest.code == 0, newest
+    assert "newest finished run" in newest.err
+    assert "runs/linked" in newest.err
+    assert newest.out == by_variable.out == nmtkit("translate", "-m", "linked", stdin="ba ce\n", cwd=here).out
+
+
+def test_preprocess_then_train_does_not_preprocess_again(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    first = nmtkit("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run")
+    assert first.code == 0, first
+    assert "1,500" in first.err
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2")
+    assert done.code == 0, done
+    assert "preprocessed before" in done.err
+
+
+def test_unknown_source_words_do_no_harm(trained: Path, nmtkit: Command) -> None:
+    done = nmtkit("translate", "-m", trained, stdin=f"quux {WORDS[0]} 你好 \u2028 \x00 🙂\n")
+    assert done.code == 0, done
+    assert done.out.count("\n") == 1

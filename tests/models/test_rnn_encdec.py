@@ -1,0 +1,88 @@
+import pytest
+import torch
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, EOS
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import VocabularySizes
+from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
+from nmtkit.settings import parse
+
+SIZES = VocabularySizes(7, 9, shared=False)
+SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True}
+
+
+def small(**settings: object) -> RnnEncDec:
+    torch.manual_seed(1)
+    sizes = {"embedding_size": 3, "hidden_size": 4, "maxout_size": 3}
+    return RnnEncDec(RnnEncDecConfig.model_validate({**sizes, **settings}), SIZES).double().eval()
+
+
+def batch_of(*sources: list[int]) -> Batch:
+    lengths = torch.tensor([len(source) for source in sources])
+    width = int(lengths.max())
+    src = torch.tensor([[*source, *[0] * (width - len(source))] for source in sources])
+    return Batch(src, torch.arange(width) < lengths[:, None], lengths, src)
+
+
+@torch.no_grad()
+def test_cho_feeds_the_summary_to_every_step_and_to_the_readout() -> None:
+    model = small()
+    batch = batch_of([4, 5, EOS])
+    memory = model.encode(batch)
+    state = model.start(memory)
+    assert model.summary is not None
+    assert model.bridge is not None
+    assert model.readout is not None
+
+    _, last = model.encoder.rnn(model.src_embedding(batch.src))
+    summary = torch.tanh(model.summary(last[0]))
+    hidden = torch.tanh(model.bridge.hidden(summary))
+    torch.testing.assert_close(state.hidden[:, 0], hidden)
+    for token in (BOS, 5):
+        log_probs, _, state = model.step(torch.tensor([token]), state, memory)
+        word = model.tgt_embedding.weight[[token]]
+        _, after = model.decoder(torch.cat([word, summary], -1)[:, None], hidden[None])
+        hidden = after[0]
+        pieces = model.readout.pieces(torch.cat([hidden, word, summary], -1))
+        expected = model.output(torch.maximum(pieces[:, :3], pieces[:, 3:])).log_softmax(-1)
+        torch.testing.assert_close(log_probs, expected)
+
+
+@torch.no_grad()
+def test_sutskever_hands_over_the_last_state_of_the_reversed_source() -> None:
+    model = small(**SUTSKEVER)
+    batch = batch_of([4, 5, 6, EOS], [6, EOS])
+    state = model.start(model.encode(batch))
+    for row, words in enumerate(([EOS, 6, 5, 4], [EOS, 6])):
+        _, (hidden, cell) = model.encoder.rnn(model.src_embedding(torch.tensor([words])))
+        torch.testing.assert_close(state.hidden[row], hidden[:, 0])
+        assert state.cell is not None
+        torch.testing.assert_close(state.cell[row], cell[:, 0])
+    assert model.readout is None
+    assert model.bridge is None
+
+
+def test_it_has_no_attention() -> None:
+    model = small()
+    batch = batch_of([4, EOS])
+    batch = Batch(batch.src, batch.src_mask, batch.src_lengths, batch.src, torch.tensor([[BOS, 4]]))
+    assert not model.has_attention
+    assert model(batch, need_attention=True).attention is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"embedding_size": 4, "maxout_size": 3}, "embedding_size 4 must equal maxout_size 3"),
+        ({"embedding_size": 4, "maxout_size": None, "hidden_size": 8}, "embedding_size 4 must equal hidden_size 8"),
+    ],
+)
+def test_tied_sizes_must_agree(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(RnnEncDecConfig, {"tie": "decoder", **settings}, "recipe.yaml")
+
+
+def test_tying_all_needs_one_vocabulary() -> None:
+    with pytest.raises(RecipeError, match=r"set tokenizer\.joint to true"):
+        small(tie="all")
