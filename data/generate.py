@@ -4,8 +4,8 @@
     python data/generate.py --out DIR --seed 7 --train 5000
 
 Every line is drawn from a random generator of its own, seeded with the corpus seed, the part and the line number, so
-the first lines of `train` are the same however many lines are asked for. The test set is made first, then the validation
-set, then the training set, and no pair is used twice. See `data/README.md` for what the files hold.
+the first lines of `train` are the same however many lines are asked for. The test set is made first, then the
+validation set, then the training set, and no pair is used twice. `data/README.md` says what the files hold.
 """
 
 import argparse

@@ -133,8 +133,8 @@ def ditransitive(verb: Verb, thing: Nominal, receiver: Nominal) -> Predicate:
             return Pair(someone.en + which.en, which.fr + someone.fr)
         return join(which, to_someone)
 
-    if verb.frame == "tell" and not receiver.pronoun:
-        someone = Pair(receiver.en, receiver.fr_after("à", receiver.link))
+    if verb.frame != "give" and not receiver.pronoun:  # without "to" in English, à belongs to the verb
+        someone = Pair(receiver.en, receiver.fr_after("à", base.link))
     return replace(base.with_complement(order(positive), order(negated)), clitics=clitics, agreement=agreement)
 
 
@@ -247,7 +247,7 @@ def asked_to(verb_en: str, receiver: Nominal, inner: Predicate) -> Predicate:
         base = replace(base, clitics=clitic, agreement=agreement)
         person = Pair(receiver.en_object, ())
     else:
-        person = Pair(receiver.en, receiver.fr if direct else receiver.fr_after("à", receiver.link))
+        person = Pair(receiver.en, receiver.fr if direct else receiver.fr_after("à", base.link))
     inner_pair = infinitive(inner, receiver.slot)
     to = Pair(spell("to", link) + inner_pair.en, spell(connector, link) + inner_pair.fr)
     return base.with_complement(join(person, to))

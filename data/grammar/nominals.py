@@ -67,6 +67,7 @@ class Nominal:
         parts: the members of a list, before which French repeats à and de.
         separators: the link of the comma or "and" before each member of a list.
         link: link of the pronoun or of the head noun.
+        dropped: link of the determiner that is dropped after de.
     """
 
     en: Words
@@ -82,6 +83,7 @@ class Nominal:
     pronoun: PronounForms | None = None
     parts: tuple["Nominal", ...] = ()
     separators: tuple[int, ...] = ()
+    dropped: int | None = None
 
     @property
     def en_object(self) -> Words:
@@ -102,7 +104,10 @@ class Nominal:
                     out += _separator(i, len(self.parts), self.separators[i]).fr
                 out += part.fr_after(preposition, link)
             return out
-        return spell(preposition, link) + (self.fr_after_de if preposition == "de" else self.fr)
+        if preposition != "de":
+            return spell(preposition, link) + self.fr
+        links = (link,) if self.dropped is None else (link, self.dropped)
+        return spell(preposition, *links) + self.fr_after_de
 
     def silent(self) -> "Nominal":
         """The same person, gender and number without words: the subject of "and sells it" in "he buys ... and ..."."""
@@ -233,7 +238,7 @@ def _determine(
         nominal = plain(Pair(core.en, fr_det + core.fr), gender, number, noun_link)
         if determiner == "some":
             nominal = replace(nominal, en=spell("some", own) + core.en, en_negated=spell("any", own) + core.en)
-        return replace(nominal, fr_negated=spell("de", own) + core.fr, fr_after_de=core.fr)
+        return replace(nominal, fr_negated=spell("de", own) + core.fr, fr_after_de=core.fr, dropped=own)
     if determiner == "number":
         words = Pair(spell(str(count), link), spell(str(count), link))
         if not digits:

@@ -51,7 +51,7 @@ class Rows:
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
                 return value.select(index)
-            return _map(value, lambda tensor: tensor.index_select(0, index))
+            return _map(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
         return self._changed(pick)
 
@@ -86,7 +86,7 @@ class Batch(Rows):
     src_mask: Tensor
     """`(B,S)`, bool."""
     src_lengths: Tensor
-    """`(B,)`, int64, on the CPU's side of any packing; counts EOS."""
+    """`(B,)`, int64, EOS counted; stays on the CPU, where packing needs it."""
     src_extended: Tensor
     """Source ids `(B,S)` in the extended target vocabulary."""
     tgt_in: Tensor | None = None
@@ -104,6 +104,10 @@ class Batch(Rows):
     def size(self) -> int:
         """B."""
         return self.src.shape[0]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """The same batch on another device, but for the source lengths."""
+        return replace(super().to(device, non_blocking), src_lengths=self.src_lengths)
 
 
 def _padded(rows: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:

@@ -250,6 +250,30 @@ def test_saved_and_loaded_gives_the_same(model: Seq2Seq, tmp_path: Path, request
 
 
 @torch.no_grad()
+def test_bfloat16_autocast_stays_near(model: Seq2Seq) -> None:
+    """Weights keep two or three digits in bfloat16; the log-probabilities come out in float32 and still sum to one."""
+    model.float()
+    batch = batch_of(SOURCES, TARGETS)
+    exact = model(batch).log_probs
+    with torch.autocast("cpu", torch.bfloat16):
+        near = model(batch).log_probs
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near.logsumexp(-1), torch.zeros(near.shape[:2]), rtol=0, atol=1e-5)
+    assert float((near - exact).abs().mean()) < 0.1
+
+
+@torch.no_grad()
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_what_the_cpu_gives(model: Seq2Seq) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    expected = model(batch).log_probs
+    assert batch.tgt_mask is not None
+    there = model.cuda()(batch.to("cuda")).log_probs.cpu()
+    torch.testing.assert_close(there[batch.tgt_mask], expected[batch.tgt_mask], rtol=0, atol=1e-8)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_together_equals_alone(model: Seq2Seq, beam_size: int) -> None:
     config = SearchConfig(beam_size=beam_size)

@@ -50,6 +50,10 @@ def fitting(noun: Noun) -> tuple[list[Adjective], list[Adjective]]:
     good = ("good", "bad", "new", "old")
 
     def fits(entry: Adjective, groups: str) -> bool:
+        if entry.en == "pretty" and noun.gender == "m" and noun.kind in HUMAN:
+            return False
+        if entry.en == "small" and noun.en == "friend":  # un petit ami is a boyfriend
+            return False
         named = "good" in groups.split() and entry.en in good
         return (entry.group in groups.split() or named) and entry.en not in unfit
 

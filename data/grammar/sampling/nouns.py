@@ -195,7 +195,7 @@ class NounSampler(Times, ABC):
         content = Pair(spell("of", of) + spell(drink.en, link), spell("de", of) + spell(drink.fr, link))
         number = self.number(0.4)
         det = "a" if number == "s" else "number"
-        count = self.count() if number == "p" else 0
+        count = 2 + self.below(4) if number == "p" else 0
         return noun_phrase(lexicon.noun(vessel), number, det, count=count, modifier=content)
 
     def things(self, verb: Verb, kinds: tuple[str, ...], subject: Nominal, room: int) -> Nominal:

@@ -32,7 +32,7 @@ _OPENERS = [
 _WITH_PURPOSE = {("come", "back"), ("leave", ""), ("go", "out"), ("get", "up"), ("stay", ""), ("hurry", "")}
 _IN_COMPANY = {"eat", "drink", "visit", "prepare", "build", "study", "clean", "repair"}
 _TIMELESS = {"adjective", "price", "age", "inf"}  # frames that stand without an expression of time
-_NOT_AFTER_GETTING = {"look", "wait", "hear", "see", "write", "build", "rent"}
+_NOT_AFTER_GETTING = {"look", "wait", "hear", "see", "write", "build", "rent", "steal"}
 _NEVER_ORDERED = {"lose", "find", "see", "hear", "understand", "receive", "meet"}
 
 
@@ -279,8 +279,10 @@ class SentenceSampler(VerbSampler):
         return self.fill(pair, size, pred.verb, tense, subject, kind, timed)
 
     def _nothing(self, subject: Nominal, when: str) -> Pair:
-        """does not eat anything -> ne mange rien."""
-        verbs = [lexicon.verb(en, "direct") for en in ("see", "eat", "buy", "find", "drink", "hear", "understand", "read")]
+        """Does not eat anything -> ne mange rien."""
+        verbs = [
+            lexicon.verb(en, "direct") for en in ("see", "eat", "buy", "find", "drink", "hear", "understand", "read")
+        ]
         verb = self.pick([verb for verb in verbs if common_form(verb, subject)])
         tense = {"present": Tense.PRESENT, "past": Tense.PAST, "future": Tense.FUTURE}[when]
         return clauses.clause(subject, clauses.predicate(verb), tense, "nothing").statement

@@ -145,7 +145,7 @@ class VerbSampler(NounSampler):
 
     def _adjective(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.verb("adjective", subject, "") if kind == "person" else lexicon.verb("be", "adjective")
-        example = {"person": "man", "animal": "dog", "building": "house"}.get(kind) or nouns((kind,))[0].en
+        example = {"person": "man" if subject.gender == "m" else "woman", "animal": "dog", "building": "house"}.get(kind) or nouns((kind,))[0].en
         before, after = fitting(lexicon.noun(example))
         before = [
             entry for entry in before if kind not in ("person", "animal") or entry.en not in ("good", "bad", "new")

@@ -1,0 +1,106 @@
+"""The command: `make bench`, or `python -m tests.bench --help`."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from nmtkit import console, device, folder
+from nmtkit.data.store import Store
+from nmtkit.errors import NmtkitError
+from tests.bench import captions, decoding, hugging_face, machine, training
+
+PARTS = ["transformer", "rnnsearch", "decoding"]
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench",
+        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), on a CPU. "
+        "Every engine gets the same work in the same process, in turns. Wants a quiet machine.",
+    )
+    parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
+    parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
+    parser.add_argument("--only", choices=PARTS, help="one part instead of all three")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, for every engine (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=8, help="updates in a block (default: %(default)s)")
+    parser.add_argument("--sentences", type=int, default=256, help="sentences to decode (default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="how often each engine decodes them (default: %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
+    given = parser.parse_args()
+    for name in ("threads", "blocks", "updates", "sentences", "rounds"):
+        if getattr(given, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    return given
+
+
+def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
+    device.prepare(torch.device("cpu"), threads=given.threads)
+    parts = [given.only] if given.only else PARTS
+    facts = machine.facts(given.threads)
+    console.table("machine", ["what", "value"], list(facts.items()))
+    watch = machine.Watch()
+    watch.look("before")
+    if given.run is not None:
+        run = decoding.run_folder(given.run)
+    else:
+        run = folder.RunFolder(captions.make(scratch))
+        console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
+    result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
+
+    speeds: list[training.Speed] = []
+    if "transformer" in parts or "rnnsearch" in parts:
+        store = Store.open(given.data or run.data, "train")
+        training.check_store(store)
+        console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
+        how = (store, scratch, given.blocks, given.updates, given.threads)
+        if "transformer" in parts:
+            speeds += training.transformer(*how)
+            watch.look("after the transformer")
+        if "rnnsearch" in parts:
+            speeds += training.rnnsearch(*how)
+            watch.look("after rnnsearch")
+        training.show(speeds)
+        result["training"] = training.as_dicts(speeds)
+
+    if "decoding" in parts:
+        work = decoding.open_work(run, given.sentences)
+        assert isinstance(work.model.config, decoding.TransformerConfig)
+        missing = hugging_face.unfit(work.model.config)
+        if not hugging_face.is_installed():
+            missing = f"{hugging_face.NAME} is not installed (`make bench-hf` installs it)"
+        found = decoding.measure(work, given.rounds, given.threads, with_hugging_face=missing is None)
+        watch.look("after decoding")
+        decoding.show(found, work)
+        if missing:
+            console.say(f"!!! WITHOUT HUGGING FACE: {missing}")
+        result["decoding"] = decoding.as_dicts(found)
+    result["cpu pressure"] = watch.seen
+    return result
+
+
+def main() -> int:
+    given = options()
+    begun = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
+            result = bench(given, Path(scratch))
+        if given.json is not None:
+            folder.write_json(given.json, result)
+            console.say(f"wrote {given.json}")
+    except NmtkitError as fault:
+        console.say(f"error: {fault}", stderr=True)
+        return 2
+    console.say(f"{time.monotonic() - begun:.0f} seconds in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

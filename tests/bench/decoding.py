@@ -1,0 +1,215 @@
+"""Decoding speed of nmtkit's search beside Hugging Face's `generate`: the same weights, batches and limits, in turns.
+
+Given a trained run, its weights translate its test set. Without one the weights are random and never end a sentence
+(EOS is all but impossible), so that every translation runs to one length and both engines take the same steps.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from nmtkit import console, device
+from nmtkit.data.batch import Batch, collate, in_order_batches
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import DataError
+from nmtkit.folder import RunFolder
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.search.beam import SearchConfig, search
+from nmtkit.translator import Translator
+from tests.bench import hugging_face
+
+CPU = torch.device("cpu")
+BEAM = 5
+BATCH_SIZE = 64
+LONGEST = 100
+LENGTH_OF_RANDOM = 15
+"""Tokens that random weights write, EOS counted; what Multi30k's captions have on average."""
+IMPOSSIBLE = -1e4
+
+Ids = list[list[int]]
+Engine = Callable[[], Ids]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One row of the result."""
+
+    search: str
+    engine: str
+    arithmetic: str
+    sentences_per_second: list[float]
+    ratio: float | None
+    """To Hugging Face in the same arithmetic: the median of the rounds; None where there is none."""
+    identical: int | None
+    """Outputs equal to those of Hugging Face in fp32."""
+    tokens: int
+    """Tokens of all outputs."""
+
+    def row(self) -> list[str]:
+        ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
+        same = "-" if self.identical is None else f"{self.identical:,}"
+        speed = f"{median(self.sentences_per_second):,.1f}"
+        return [self.search, self.engine, self.arithmetic, speed, ratio, f"{self.tokens:,}", same]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be decoded, and by which model."""
+
+    model: Seq2Seq
+    tokenizers: TokenizerPair
+    texts: list[str]
+    sources: Ids
+    longest: int
+    """Most tokens of a translation, EOS counted."""
+    weights: str
+    """Where they are from, in words."""
+
+    def batches(self) -> list[tuple[list[int], Batch]]:
+        """Sentences of like length together, and their numbers."""
+        lengths = np.array([len(ids) + 1 for ids in self.sources])
+        parts = in_order_batches(lengths, 1 << 30, BATCH_SIZE)
+        return [(part, collate([self.sources[number] for number in part])) for part in parts]
+
+    def settings(self, beam_size: int) -> SearchConfig:
+        return SearchConfig(
+            beam_size=beam_size, max_length=self.longest, max_length_ratio=0.0, max_length_offset=self.longest
+        )
+
+
+def open_work(folder: RunFolder, sentences: int) -> Work:
+    """The first sentences of the run's test set (else its validation set), and the run's model if it was trained.
+
+    Raises:
+        NmtkitError: there is no such data, or the run's model is no Transformer.
+    """
+    name = "test" if (folder.data / "test.json").exists() else "valid"
+    store = Store.open(folder.data, name)
+    count = min(sentences, len(store))
+    sources = [store.src(number).tolist() for number in range(count)]
+    texts = [store.text("src", number) for number in range(count)]
+    if folder.checkpoints.exists():
+        model, tokenizers, recipe = folder.open_model(CPU)
+        if not isinstance(model.config, TransformerConfig):
+            raise DataError(f"{folder.path}: its model is a {recipe.model.kind}; decoding is measured of a transformer")
+        return Work(model.eval(), tokenizers, texts, sources, LONGEST, f"the weights of {folder.path}")
+    tokenizers = folder.load_tokenizers()
+    size = len(tokenizers.tgt.vocabulary)
+    torch.manual_seed(1)
+    model = MODELS.get("transformer")(TransformerConfig(tie="all"), VocabularySizes(size, size, tokenizers.shared))
+    with torch.no_grad():
+        model.get_parameter("output.bias")[[PAD, BOS, EOS]] = IMPOSSIBLE
+    words = f"random weights, all outputs {LENGTH_OF_RANDOM} tokens long"
+    return Work(model.eval(), tokenizers, texts, sources, LENGTH_OF_RANDOM, words)
+
+
+def ours(work: Work, beam_size: int) -> Engine:
+    config = work.settings(beam_size)
+
+    @torch.inference_mode()
+    def decode() -> Ids:
+        found: Ids = [[] for _ in work.sources]
+        for numbers, batch in work.batches():
+            for number, best in zip(numbers, search(work.model, batch, config), strict=True):
+                found[number] = best[0].ids
+        return found
+
+    return decode
+
+
+def ours_as_text(work: Work, beam_size: int) -> Engine:
+    """All that `nmtkit translate` does between reading and writing, with its own batches; ids for the comparison."""
+    translator = Translator(work.model, work.tokenizers, work.settings(beam_size))
+    id_of = {token: number for number, token in enumerate(work.tokenizers.tgt.vocabulary.tokens)}
+
+    def decode() -> Ids:
+        return [[id_of[token] for token in best[0].tokens] for best in translator.search(work.texts)]
+
+    return decode
+
+
+def theirs(work: Work, beam_size: int) -> Engine:
+    longest_src = max(map(len, work.sources)) + 1
+    model = hugging_face.convert(work.model, max(work.longest, longest_src) + 2)
+    alpha = work.settings(beam_size).alpha
+
+    def decode() -> Ids:
+        found: Ids = [[] for _ in work.sources]
+        for numbers, batch in work.batches():
+            outputs = hugging_face.generate(model, batch, beam_size, alpha, work.longest)
+            for number, ids in zip(numbers, outputs, strict=True):
+                found[number] = ids
+        return found
+
+    return decode
+
+
+def measure(work: Work, rounds: int, threads: int, with_hugging_face: bool) -> list[Speed]:
+    """Beam search and greedy search by every engine, in turns; the first round is thrown away."""
+    found = []
+    for beam_size in (BEAM, 1):
+        engines = {"nmtkit search": ours(work, beam_size), "nmtkit, text to text": ours_as_text(work, beam_size)}
+        reference = f"Hugging Face {hugging_face.version()}" if with_hugging_face else None
+        if reference:
+            engines[reference] = theirs(work, beam_size)
+        found += _in_turns(f"beam {beam_size}" if beam_size > 1 else "greedy", engines, reference, rounds, threads)
+    return found
+
+
+def _in_turns(name: str, engines: dict[str, Engine], reference: str | None, rounds: int, threads: int) -> list[Speed]:
+    precisions: list[device.MatmulPrecision] = ["highest", "medium"]
+    turns = [(engine, precision) for precision in precisions for engine in engines]
+    speeds: dict[tuple[str, str], list[float]] = {turn: [] for turn in turns}
+    outputs: dict[tuple[str, str], Ids] = {}
+    for number in range(rounds + 1):
+        first = number % len(turns)
+        for engine, precision in [*turns[first:], *turns[:first]]:
+            device.prepare(CPU, precision, threads)
+            begun = time.perf_counter()
+            outputs[engine, precision] = engines[engine]()
+            seconds = time.perf_counter() - begun
+            if number > 0:
+                speeds[engine, precision].append(len(outputs[engine, precision]) / seconds)
+    rows = []
+    for engine, precision in turns:
+        own, ratio, identical = speeds[engine, precision], None, None
+        if reference is not None:
+            base = speeds[reference, precision]
+            ratio = median(a / b for a, b in zip(own, base, strict=True)) if engine != reference else None
+            expected = outputs[reference, "highest"]
+            identical = sum(a == b for a, b in zip(outputs[engine, precision], expected, strict=True))
+        arithmetic = "fp32" if precision == "highest" else f"fp32, matmul {precision}"
+        tokens = sum(map(len, outputs[engine, precision]))
+        rows.append(Speed(name, engine, arithmetic, own, ratio, identical, tokens))
+    return rows
+
+
+def show(speeds: Sequence[Speed], work: Work) -> None:
+    console.table(
+        f"decoding {len(work.sources):,} sentences, batches of {BATCH_SIZE}, {work.weights}",
+        ["search", "engine", "arithmetic", "sentences/s", "x Hugging Face", "tokens", "identical to it"],
+        [speed.row() for speed in speeds],
+    )
+
+
+def as_dicts(speeds: Sequence[Speed]) -> list[dict[str, object]]:
+    return [asdict(speed) for speed in speeds]
+
+
+def run_folder(path: Path) -> RunFolder:
+    """The folder of a run, looked at before any work is done.
+
+    Raises:
+        CheckpointError: it is none.
+    """
+    folder = RunFolder(path)
+    folder.load_recipe()
+    return folder
