@@ -180,3 +180,13 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
     sentences = memory.mask.shape[0]
     assert state_rows % sentences == 0, f"{state_rows} hypotheses do not divide among {sentences} sentences"
     return state_rows // sentences
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """The logarithm of the softmax over the last axis, in float32 or wider.
+
+    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
+    -8 would be rounded to steps of 0.03, and scores and the loss with it.
+    """
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    return torch.log_softmax(logits, -1, dtype=wide)

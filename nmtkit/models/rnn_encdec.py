@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
@@ -38,6 +37,7 @@ from nmtkit.models.base import (
     Readout,
     Seq2Seq,
     VocabularySizes,
+    log_probabilities,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -183,7 +183,7 @@ class RnnEncDec(Seq2Seq):
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
         """Log-probabilities `(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
-        return F.log_softmax(self.output(self.dropout(features)), -1)
+        return log_probabilities(self.output(self.dropout(features)))
 
     def _decode(self, tokens: Tensor, state: RnnEncDecState, memory: Memory) -> tuple[Tensor, RnnEncDecState]:
         """Reads words `(N,T)`; gives what `predict` reads, `(N,T,*)`, and the state after the last word."""

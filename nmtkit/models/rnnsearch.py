@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
@@ -40,6 +39,7 @@ from nmtkit.models.base import (
     Readout,
     Seq2Seq,
     VocabularySizes,
+    log_probabilities,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -192,7 +192,7 @@ class RnnSearch(Seq2Seq):
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
         """Log-probabilities `(...,V)` of `[s; E y_{i-1}; c_i]` through maxout and softmax: A.2.2."""
-        return F.log_softmax(self.output(self.dropout(self.readout(readout.features))), -1)
+        return log_probabilities(self.output(self.dropout(self.readout(readout.features))))
 
     def _read(self, before: RnnSearchState, after: RnnSearchState) -> Tensor:
         """The top state `(N,H)` that the word is read from."""

@@ -20,6 +20,7 @@ from nmtkit.models.base import (
     Readout,
     Seq2Seq,
     VocabularySizes,
+    log_probabilities,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -246,4 +247,4 @@ class Transformer(Seq2Seq):
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
         """The output layer: natural logs `(...,V)`."""
-        return F.log_softmax(self.output(readout.features), -1)
+        return log_probabilities(self.output(readout.features))

@@ -1,0 +1,58 @@
+"""Windows of input."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nmtkit.translator import windows
+
+
+def test_a_file_is_cut_into_full_windows() -> None:
+    lines = [str(number) for number in range(300)]
+    cut = list(windows(iter(lines), most=100))
+    assert [len(window) for window in cut] == [64, 100, 100, 36]
+    assert [line for window in cut for line in window] == lines
+    assert list(windows(iter([]))) == []
+
+
+def test_who_waits_for_an_answer_gets_it() -> None:
+    given: queue.Queue[str | None] = queue.Queue()
+
+    def lines() -> Iterator[str]:
+        while (line := given.get()) is not None:
+            yield line
+
+    cut = windows(lines(), patience=0.02)
+    for number in range(3):
+        given.put(str(number))
+        assert next(cut) == [str(number)]
+    given.put(None)
+    assert list(cut) == []
+
+
+def test_memory_does_not_grow_with_the_input() -> None:
+    """The reader stays less than two windows ahead of whoever translates."""
+    read = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        for read in range(1, 100_000):  # noqa: B007  # counted on purpose
+            yield "x"
+
+    cut = windows(lines(), most=50)
+    next(cut)
+    time.sleep(0.05)
+    assert read <= 50 + 50 + 2
+    assert threading.active_count() < 20
+
+
+def test_a_fault_of_the_input_arrives_after_the_lines_before_it() -> None:
+    def lines() -> Iterator[str]:
+        yield "a"
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        list(windows(lines()))
