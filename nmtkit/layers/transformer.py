@@ -151,7 +151,7 @@ def attend(
 
 
 def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
-    """Xavier's uniform range for each of `parts` square-ish products that one packed product holds; zero bias."""
+    """Fills in Xavier's uniform range, taken for each of the `parts` products that are packed into one; zero bias."""
     fan_out, fan_in = linear.weight.shape[0] // parts, linear.weight.shape[1]
     bound = math.sqrt(6.0 / (fan_in + fan_out))
     nn.init.uniform_(linear.weight, -bound, bound)

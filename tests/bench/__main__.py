@@ -1,7 +1,6 @@
 """The command: `make bench`, or `python -m tests.bench --help`."""
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -20,8 +19,8 @@ PARTS = ["transformer", "rnnsearch", "decoding"]
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
-        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), on a CPU. "
-        "Every engine gets the same work in the same process, in turns. Wants a quiet machine.",
+        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), on a "
+        "CPU. Every engine gets the same work in the same process, in turns. Wants a quiet machine.",
     )
     parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
     parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
@@ -72,8 +71,7 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
 
     if "decoding" in parts:
         work = decoding.open_work(run, given.sentences)
-        assert isinstance(work.model.config, decoding.TransformerConfig)
-        missing = hugging_face.unfit(work.model.config)
+        missing = hugging_face.unfit(work.model)
         if not hugging_face.is_installed():
             missing = f"{hugging_face.NAME} is not installed (`make bench-hf` installs it)"
         found = decoding.measure(work, given.rounds, given.threads, with_hugging_face=missing is None)

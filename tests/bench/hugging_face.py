@@ -24,10 +24,10 @@ def version() -> str:
     return str(import_module(NAME).__version__)
 
 
-def unfit(config: TransformerConfig) -> str | None:
+def unfit(model: Seq2Seq) -> str | None:
     """Why a model cannot be carried over, if it cannot."""
     wanted = {"norm": "pre", "tie": "all", "positions": "sinusoidal", "activation": "relu"}
-    given = config.model_dump(include=set(wanted))
+    given = {name: getattr(model.config, name, None) for name in wanted}
     return None if given == wanted else f"its counterpart there has {wanted}, the model {given}"
 
 
@@ -74,7 +74,7 @@ def convert(model: Seq2Seq, longest: int) -> Any:
 def _renamed(weights: dict[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
     embedding = weights["tgt_embedding.weight"]
     shared = ["model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
-    taken = {name: embedding for name in [*shared, "lm_head.weight"]}
+    taken = dict.fromkeys([*shared, "lm_head.weight"], embedding)
     taken["lm_head.bias"] = weights["output.bias"]
     places = {
         "self_attn.out_proj": "self_attention.out",

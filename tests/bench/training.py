@@ -120,7 +120,7 @@ class Bare:
             self._optimizer.zero_grad(set_to_none=True)
             with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
                 loss = self._floor.loss(batch)
-            loss.backward()
+            torch.autograd.backward(loss)
             self._optimizer.step()
             tokens += int((batch.tgt_out != 0).sum()) if batch.tgt_out is not None else 0
         return tokens
@@ -164,7 +164,7 @@ def check_same_function(config: ModelConfig, floor: Floor, store: Store) -> str:
     floor.eval()
     batch = next(stream(store))
     ours = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt, SMOOTHING)
-    mean, theirs = float(ours.total) / ours.tokens, float(floor.loss(batch))
+    mean, theirs = float(ours.total.detach()) / ours.tokens, float(floor.loss(batch).detach())
     if not math.isclose(mean, theirs, rel_tol=1e-5):
         raise NmtkitError(f"{config.kind}: the floor is another function: its loss is {theirs}, ours {mean}")
     sizes = {sum(p.numel() for p in network.parameters()) for network in (model, floor)}
