@@ -167,7 +167,7 @@ def noun_phrase(
         noun: the noun.
         number: `s` or `p`.
         determiner: `the`, `a`, `some` (any when negated), `bare` (no English article, French du/des), `generic` (no
-            English article, French le/les), `this`, `every`, `several`, `a few`, `many`, `number`, `owner`, `none`.
+            English article, French le/les), `this`, `every`, `several`, `a few`, `many`, `number`, `owner`.
         before: an adjective that stands before the French noun.
         after: adjectives that stand after the French noun, joined by "and" when there are two.
         owner: whose it is, with determiner `owner`: a pronoun (my), or any other noun phrase (Paul's).
@@ -219,8 +219,6 @@ def _determine(
     link = new_link()
     one = "un" if gender == "m" else "une"
     a_none = spell("de", link)
-    if determiner == "none":
-        return plain(core, gender, number, noun_link)
     if determiner in ("the", "generic"):
         en = spell("the", link) if determiner == "the" else ()
         fr = definite(gender, number, link if determiner == "the" else noun_link)
@@ -251,7 +249,6 @@ def _determine(
         "several": Pair(spell("several", link), spell("plusieurs", link)),
         "a few": Pair(spell("a few", link), spell("quelques", link)),
         "many": Pair(spell("many", link), spell("beaucoup de", link)),
-        "too many": Pair(spell("too many", link), spell("trop de", link)),
     }[determiner]
     return plain(join(words, core), gender, number, noun_link)
 

@@ -80,8 +80,7 @@ def article(text: str, *links: int) -> Words:
 def phrase(en: str, fr: str) -> Pair:
     """A fixed expression; words with the same mark after a colon are aligned.
 
-    `phrase("last:2 week:1", "la:1 semaine:1 dernière:2")`. A word may have several marks (`du:1+2`). Words without one
-    are all aligned with each other.
+    `phrase("last:2 week:1", "la:1 semaine:1 dernière:2")`. Words without a mark are all aligned with each other.
     """
     groups: dict[str, int] = {}
 
@@ -89,8 +88,7 @@ def phrase(en: str, fr: str) -> Pair:
         out: list[Word] = []
         for piece in text.split():
             word, _, group = piece.partition(":") if not piece[0].isdigit() else (piece, "", "")
-            links = [groups.setdefault(name, new_link()) for name in (group or "0").split("+")]
-            out.extend(spell(word, *links))
+            out.extend(spell(word, groups.setdefault(group, new_link())))
         return tuple(out)
 
     return Pair(side(en), side(fr))

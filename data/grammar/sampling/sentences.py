@@ -271,8 +271,10 @@ class SentenceSampler(VerbSampler):
         if kind == "person" and negated and self.chance(0.06):
             return self._nothing(subject, when)
         pred = self.predicate(subject, kind, self.below(room) + 1 if self.chance(0.3) else room, negated)
+        if timed and pred.verb.flags & {"modal", "would"}:
+            pred = self.action(subject, room)
         tense = self.tense(pred.verb, when, subject)
-        if linked or timed:
+        if (linked or timed) and pred.verb.frame != "price":
             plainer = {Tense.PERFECT: Tense.PAST, Tense.USED_TO: Tense.PAST, Tense.JUST: Tense.PRESENT}
             tense = plainer.get(tense, tense)
         pair = self.in_tense(subject, pred, tense, negated)

@@ -44,8 +44,8 @@ class VerbSampler(NounSampler):
         if modal:
             return Tense.PAST if when == "past" and verb.en == "can" else Tense.PRESENT
         if when == "past":
-            if verb.frame == "price":
-                return Tense.PRESENT
+            if verb.frame == "price" and same_in_past(verb, subject):
+                return Tense.USED_TO
             if verb.state:
                 return Tense.PAST
             lasting = lasting and not rare_form(verb, subject)
@@ -55,8 +55,8 @@ class VerbSampler(NounSampler):
             name = "GOING_TO" if rare_form(verb, subject) else name
         else:
             name = "PRESENT" if verb.state else self.weighted(PRESENT=6, PROGRESSIVE=4 * lasting, JUST=0.5)
-            if name == "PRESENT" and same_in_past(verb, subject):
-                name = "PRESENT" if verb.frame == "price" else "PROGRESSIVE"
+            if name == "PRESENT" and same_in_past(verb, subject) and verb.frame != "price":
+                name = "PROGRESSIVE"
         return Tense[name]
 
     def verb(self, frame: str, subject: Nominal, kind: str = "person") -> Verb:
@@ -145,7 +145,9 @@ class VerbSampler(NounSampler):
 
     def _adjective(self, subject: Nominal, kind: str, room: int, negated: bool) -> Predicate:
         verb = self.verb("adjective", subject, "") if kind == "person" else lexicon.verb("be", "adjective")
-        example = {"person": "man" if subject.gender == "m" else "woman", "animal": "dog", "building": "house"}.get(kind) or nouns((kind,))[0].en
+        example = {"person": "man" if subject.gender == "m" else "woman", "animal": "dog", "building": "house"}.get(
+            kind
+        ) or nouns((kind,))[0].en
         before, after = fitting(lexicon.noun(example))
         before = [
             entry for entry in before if kind not in ("person", "animal") or entry.en not in ("good", "bad", "new")
@@ -289,12 +291,8 @@ class VerbSampler(NounSampler):
             adverb = phrase("already", "déjà")
         elif tense is Tense.PROGRESSIVE and not negation and self.chance(0.15):
             adverb = phrase("still", "encore")
-        if (
-            pred.verb.frame in ("adjective", "price", "passive", "place")
-            or pred.verb.en == "be"
-            or "modal" in pred.verb.flags
-        ):
-            adverb = EMPTY
+        if pred.verb.frame in ("passive", "place") or (pred.verb.state and not pred.verb.fr_tail):
+            adverb = EMPTY  # not "often knows his mother", but "is often hungry"
         return clauses.clause(subject, replace(pred, adverb=adverb), tense, negation).statement
 
     def relative(self, noun: Noun, number: str, room: int, described: bool) -> Pair:
