@@ -5,15 +5,16 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
+SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo test test-slow check format bench data clean
+.PHONY: demo test test-slow check format bench bench-hf data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
 	$(BIN)/nmtkit train demo --overwrite
-	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." 2>/dev/null
-	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." -o runs/demo/pictures/attention.png
-	$(BIN)/nmtkit plot-attention -m runs/demo "The young woman does not give him the red book." -o runs/demo/pictures/attention.html
+	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE)
+	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE) -o runs/demo/attention.png
+	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE) -o runs/demo/attention.html
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down.
 test: $(READY)
@@ -31,9 +32,14 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Training speed beside bare torch, decoding speed; needs a quiet machine.
+# Training speed beside bare torch, decoding speed; needs a quiet machine.   More:  make ARGS=--help bench
 bench: $(READY)
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench $(ARGS)
+
+# The same, with Hugging Face's transformers installed into .venv and measured as well.
+bench-hf: $(READY)
+	$(BIN)/python -m pip install --quiet transformers
+	$(BIN)/python -m tests.bench $(ARGS)
 
 data: $(READY)
 	$(BIN)/python data/generate.py

@@ -72,11 +72,6 @@ class RunFolder:
         return self.path / "result.json"
 
     @property
-    def pictures(self) -> Path:
-        """Where the demo puts its pictures."""
-        return self.path / "pictures"
-
-    @property
     def test_output(self) -> Path:
         """The translations of the recipe's test set, one a line."""
         return self.path / "test.out"
@@ -97,7 +92,7 @@ class RunFolder:
     def parts_of_training(self) -> list[Path]:
         """All that training wrote here, and that a new training replaces."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result]
-        return [part for part in [*parts, self.test_output, self.test_scores, self.pictures] if part.exists()]
+        return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
 
     def load_recipe(self) -> Recipe:
         """The recipe of the run.

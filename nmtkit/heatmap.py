@@ -67,7 +67,7 @@ class AttentionPicture:
         """The title with the score behind it."""
         if self.score is None:
             return self.title
-        return f"{self.title}  (log-probability {self.score:.2f})".strip()
+        return f"{self.title}  (score {self.score:.2f})".strip()
 
 
 def merge_subwords(

@@ -282,7 +282,7 @@ def test_html_shows_every_sentence(tmp_path):
     assert cells[0] == {"style": "--w:0.333"}  # a third of the largest weight
     assert cells[1] == {"class": "strong gold", "style": "--w:1.000"}
     assert {"0.25", "0.75"} <= set(parsed.texts)
-    assert "first  (log-probability -1.50)" in parsed.texts
+    assert "first  (score -1.50)" in parsed.texts
     assert "known alignment" in text
     assert sum(attributes.get("tabindex") == "0" for _, attributes in parsed.tags) == 3 + 2 + 2 + 1
 

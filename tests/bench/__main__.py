@@ -27,7 +27,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--only", choices=PARTS, help="one part instead of all three")
     parser.add_argument("--threads", type=int, default=2, help="of torch, for every engine (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
-    parser.add_argument("--updates", type=int, default=8, help="updates in a block (default: %(default)s)")
+    parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
     parser.add_argument("--sentences", type=int, default=256, help="sentences to decode (default: %(default)s)")
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often each engine decodes them (default: %(default)s)"

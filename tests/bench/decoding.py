@@ -18,7 +18,6 @@ from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.errors import DataError
 from nmtkit.folder import RunFolder
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
@@ -86,10 +85,12 @@ class Work:
 
 
 def open_work(folder: RunFolder, sentences: int) -> Work:
-    """The first sentences of the run's test set (else its validation set), and the run's model if it was trained.
+    """The first sentences of the run's test set (else its validation set), and the run's model.
+
+    A run that was only preprocessed has none: a Transformer with random weights takes its place.
 
     Raises:
-        NmtkitError: there is no such data, or the run's model is no Transformer.
+        NmtkitError: there is no such data, or the model cannot be opened.
     """
     name = "test" if (folder.data / "test.json").exists() else "valid"
     store = Store.open(folder.data, name)
@@ -97,14 +98,12 @@ def open_work(folder: RunFolder, sentences: int) -> Work:
     sources = [store.src(number).tolist() for number in range(count)]
     texts = [store.text("src", number) for number in range(count)]
     if folder.checkpoints.exists():
-        model, tokenizers, recipe = folder.open_model(CPU)
-        if not isinstance(model.config, TransformerConfig):
-            raise DataError(f"{folder.path}: its model is a {recipe.model.kind}; decoding is measured of a transformer")
+        model, tokenizers, _ = folder.open_model(CPU)
         return Work(model.eval(), tokenizers, texts, sources, LONGEST, f"the weights of {folder.path}")
     tokenizers = folder.load_tokenizers()
-    size = len(tokenizers.tgt.vocabulary)
+    sizes = VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
     torch.manual_seed(1)
-    model = MODELS.get("transformer")(TransformerConfig(tie="all"), VocabularySizes(size, size, tokenizers.shared))
+    model = MODELS.get("transformer")(TransformerConfig(tie="all" if sizes.shared else "decoder"), sizes)
     with torch.no_grad():
         model.get_parameter("output.bias")[[PAD, BOS, EOS]] = IMPOSSIBLE
     words = f"random weights, all outputs {LENGTH_OF_RANDOM} tokens long"

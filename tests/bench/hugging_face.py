@@ -26,8 +26,10 @@ def version() -> str:
 
 def unfit(model: Seq2Seq) -> str | None:
     """Why a model cannot be carried over, if it cannot."""
+    if not isinstance(model.config, TransformerConfig):
+        return f"a {model.config.kind} has no counterpart there"
     wanted = {"norm": "pre", "tie": "all", "positions": "sinusoidal", "activation": "relu"}
-    given = {name: getattr(model.config, name, None) for name in wanted}
+    given = model.config.model_dump(include=set(wanted))
     return None if given == wanted else f"its counterpart there has {wanted}, the model {given}"
 
 

@@ -1,0 +1,75 @@
+"""Help, completion, recipes and the doctor."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import Command, environment
+from nmtkit.cli import COMMANDS
+
+SUBCOMMANDS = [[name] for name in COMMANDS] + [
+    ["recipe", name] for name in ("ls", "show", "check", "explain", "schema")
+]
+
+
+@pytest.mark.parametrize("words", SUBCOMMANDS, ids=" ".join)
+def test_every_command_has_examples(nmtkit: Command, words: list[str]) -> None:
+    done = nmtkit(*words, "--help")
+    assert done.code == 0, done
+    before, found, after = done.out.partition("Example")
+    assert found, done
+    assert f"  nmtkit {words[0]}" in after  # on a line of its own, not wrapped into a paragraph
+    assert "\\b" not in done.out
+
+
+def test_help_lists_every_command(nmtkit: Command) -> None:
+    done = nmtkit("--help")
+    assert all(f"  {name} " in done.out for name in COMMANDS)
+
+
+def test_unknown_command_and_option(nmtkit: Command) -> None:
+    done = nmtkit("trian")
+    assert done.code == 2
+    assert "did you mean 'train'?" in done.err
+    done = nmtkit("translate", "--beam-sise", "3")
+    assert done.code == 2
+    assert "--beam-size" in done.err
+
+
+def test_completion() -> None:
+    program = "from nmtkit.cli import main; main()"
+    changes = {"_NMTKIT_COMPLETE": "bash_complete", "COMP_WORDS": "nmtkit tra", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(**changes), capture_output=True, text=True, check=False
+    )
+    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["train", "translate"]
+
+
+def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("recipe", "ls")
+    assert done.code == 0, done
+    assert "demo" in done.out
+    shown = nmtkit("recipe", "show", "demo")
+    (tmp_path / "mine.yaml").write_text(shown.out)
+    assert "kind: rnnsearch" in shown.out
+    done = nmtkit("recipe", "check", tmp_path / "mine.yaml")
+    assert done.code == 0, done
+    assert "parameters" in done.out
+    assert "(not here)" in done.out
+    done = nmtkit("recipe", "explain", "training.clip_norm")
+    assert "gradient" in done.out
+    done = nmtkit("recipe", "explain", "training.clipnorm")
+    assert done.code == 2
+    assert "training.clip_norm" in done.err
+    schema = json.loads(nmtkit("recipe", "schema").out)
+    assert "training" in schema["properties"]
+
+
+def test_doctor(nmtkit: Command) -> None:
+    done = nmtkit("doctor")
+    assert done.code == 0, done
+    for word in ("nmtkit", "torch", "sentencepiece", "will be used", "torch.compile", "bf16"):
+        assert word in done.out
