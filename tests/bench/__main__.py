@@ -11,7 +11,8 @@ import torch
 from nmtkit import console, device, folder
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
-from tests.bench import captions, decoding, hugging_face, machine, training
+
+from . import captions, decoding, hugging_face, machine, training
 
 PARTS = ["transformer", "rnnsearch", "decoding"]
 

@@ -23,7 +23,8 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, search
 from nmtkit.translator import Translator
-from tests.bench import hugging_face
+
+from . import hugging_face
 
 CPU = torch.device("cpu")
 BEAM = 5

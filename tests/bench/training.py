@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from nmtkit import console, device
-from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
@@ -21,7 +21,8 @@ from nmtkit.models.transformer import TransformerConfig
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Step, TrainingConfig, train
 from nmtkit.training.losses import likelihood
-from tests.bench.floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor
+
+from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor
 
 CPU = torch.device("cpu")
 BATCH_TOKENS = 2048
@@ -88,7 +89,9 @@ class Trained:
             save_every=10**9,
             max_updates=10**9,
         )
-        self._events = train(build(config, store), stream(store), training, _no_evaluation, Checkpoints(folder), CPU)
+        self._events = train(
+            build(config, store.tgt_size), stream(store), training, _no_evaluation, Checkpoints(folder), CPU
+        )
         next(self._events)  # the state before the first update is saved
 
     def block(self) -> int:
@@ -122,7 +125,8 @@ class Bare:
                 loss = self._floor.loss(batch)
             torch.autograd.backward(loss)
             self._optimizer.step()
-            tokens += int((batch.tgt_out != 0).sum()) if batch.tgt_out is not None else 0
+            assert batch.tgt_mask is not None
+            tokens += int(batch.tgt_mask.sum())
         return tokens
 
     def load(self) -> None:
@@ -134,10 +138,9 @@ def stream(store: Store) -> BatchStream:
     return BatchStream(store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED)
 
 
-def build(config: ModelConfig, store: Store) -> Seq2Seq:
+def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
     torch.manual_seed(SEED)
-    size = store.tgt_size
-    return MODELS.get(config.kind)(config, VocabularySizes(size, size, True))
+    return MODELS.get(config.kind)(config, VocabularySizes(vocabulary, vocabulary, True))
 
 
 def check_store(store: Store) -> None:
@@ -153,26 +156,22 @@ def check_store(store: Store) -> None:
         )
 
 
-def check_same_function(config: ModelConfig, floor: Floor, store: Store) -> str:
-    """Gives the floor our model's weights and compares their losses without dropout; they must do the same work.
+def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
+    """Gives the floor our model's weights and compares their losses without dropout: they must do the same work.
 
     Raises:
         NmtkitError: they do not.
     """
-    model = build(config, store).eval()
+    kind = model.config.kind
     floor.take_weights(model.state_dict())
-    floor.eval()
-    batch = next(stream(store))
-    ours = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt, SMOOTHING)
-    mean, theirs = float(ours.total.detach()) / ours.tokens, float(floor.loss(batch).detach())
-    if not math.isclose(mean, theirs, rel_tol=1e-5):
-        raise NmtkitError(f"{config.kind}: the floor is another function: its loss is {theirs}, ours {mean}")
     sizes = {sum(p.numel() for p in network.parameters()) for network in (model, floor)}
     if len(sizes) != 1:
-        raise NmtkitError(f"{config.kind}: the floor has another number of parameters than ours: {sizes}")
-    return (
-        f"{config.kind}: {sizes.pop():,} parameters, and with equal weights the loss is {mean:.6f} (floor {theirs:.6f})"
-    )
+        raise NmtkitError(f"{kind}: the floor has another number of parameters than ours: {sizes}")
+    loss = likelihood(model.eval()(batch, keep=batch.tgt_mask), batch, model.sizes.tgt, SMOOTHING)
+    mean, theirs = float(loss.total.detach()) / loss.tokens, float(floor.eval().loss(batch).detach())
+    if not math.isclose(mean, theirs, rel_tol=1e-5):
+        raise NmtkitError(f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}")
+    return f"{kind}: {sizes.pop():,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
 
 
 def in_turns(
@@ -205,22 +204,23 @@ def in_turns(
 def transformer(store: Store, folder: Path, blocks: int, updates: int, threads: int) -> Iterator[Speed]:
     """The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default."""
     by_default = TRANSFORMER.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
-    console.say(check_same_function(TRANSFORMER, BareTransformer(TRANSFORMER, store.tgt_size, 0.1), store))
+    floor = BareTransformer(TRANSFORMER, store.tgt_size, TRANSFORMER.dropout)
+    console.say(check_same_function(build(TRANSFORMER, store.tgt_size), floor, next(stream(store))))
+    weights = build(TRANSFORMER, store.tgt_size).state_dict()
     for how in ARITHMETICS:
         place = folder / how.name
         ours = [
             Trained("nmtkit, dropout as the floor", TRANSFORMER, how, store, updates, place / "same"),
             Trained("nmtkit, its default dropout", by_default, how, store, updates, place / "default"),
         ]
-        floor = BareTransformer(TRANSFORMER, store.tgt_size, 0.1)
-        floor.take_weights(build(TRANSFORMER, store).state_dict())
+        floor.take_weights(weights)
         yield from in_turns("transformer", how, Bare(floor, how, store, updates), ours, blocks, threads)
 
 
 def rnnsearch(store: Store, folder: Path, blocks: int, updates: int, threads: int) -> Iterator[Speed]:
-    console.say(check_same_function(RNNSEARCH, BareRnnSearch(RNNSEARCH, store.tgt_size, RNNSEARCH.dropout), store))
+    """The floor drops out where nmtkit does."""
     floor = BareRnnSearch(RNNSEARCH, store.tgt_size, RNNSEARCH.dropout)
-    floor.take_weights(build(RNNSEARCH, store).state_dict())
+    console.say(check_same_function(build(RNNSEARCH, store.tgt_size), floor, next(stream(store))))
     ours = [Trained("nmtkit", RNNSEARCH, FP32, store, updates, folder / "rnnsearch")]
     yield from in_turns("rnnsearch", FP32, Bare(floor, FP32, store, updates), ours, blocks, threads)
 

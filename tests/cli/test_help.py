@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from conftest import Command, environment
+
 from nmtkit.cli import COMMANDS
 
 SUBCOMMANDS = [[name] for name in COMMANDS] + [
@@ -19,7 +19,7 @@ SUBCOMMANDS = [[name] for name in COMMANDS] + [
 def test_every_command_has_examples(nmtkit: Command, words: list[str]) -> None:
     done = nmtkit(*words, "--help")
     assert done.code == 0, done
-    before, found, after = done.out.partition("Example")
+    _, found, after = done.out.partition("Example")
     assert found, done
     assert f"  nmtkit {words[0]}" in after  # on a line of its own, not wrapped into a paragraph
     assert "\\b" not in done.out
