@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from nmtkit.data.batch import Batch
+from nmtkit.device import bf16_pays
 from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.registry import near_names
@@ -71,8 +72,8 @@ class TrainingConfig(OptimizerSettings):
     """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Keep an exponential moving average of the weights with this decay, and evaluate and save that."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: matrix products in bfloat16 (autocast); the weights stay in fp32."""
+    precision: Literal["fp32", "bf16", "auto"] = "fp32"
+    """bf16: matrix products in bfloat16 (autocast), the weights stay in fp32; auto: bf16 where the hardware does it."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
     log_every: int = Field(default=50, ge=1)
@@ -271,6 +272,7 @@ class _Training:
         self.config = config
         self.checkpoints = checkpoints
         self.device = device
+        self.in_bf16 = config.precision == "bf16" or (config.precision == "auto" and bf16_pays(device))
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer = build_optimizer(config, self.parameters)
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
@@ -355,7 +357,7 @@ class _Training:
         return torch.stack([loss.total.detach(), loss.nll])
 
     def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, in one order in every process."""

@@ -1,0 +1,69 @@
+"""What is measured beside nmtkit must do nmtkit's work, or the bench compares nothing."""
+
+import pytest
+import torch
+
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import NmtkitError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.models.rnnsearch import RnnSearchConfig
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.search.beam import SearchConfig, search
+
+from . import hugging_face
+from .floors import BareRnnSearch, BareTransformer, Floor
+from .training import build, check_same_function
+
+VOCABULARY = 40
+TRANSFORMER = TransformerConfig(
+    hidden_size=16, feed_forward_size=24, heads=2, encoder_layers=3, decoder_layers=2, tie="all"
+)
+RNNSEARCH = RnnSearchConfig(embedding_size=8, hidden_size=12, attention_size=10, maxout_size=6)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    return collate([[5, 6, 7, 8], [9, 10]], [[11, 12], [13, 14, 15, 16, 17]])
+
+
+def shaken(model: Seq2Seq) -> Seq2Seq:
+    """Every weight random, so that none can be left out or taken for another unseen."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "floor"),
+    [
+        (build(TRANSFORMER, VOCABULARY), BareTransformer(TRANSFORMER, VOCABULARY, 0.1)),
+        (build(RNNSEARCH, VOCABULARY), BareRnnSearch(RNNSEARCH, VOCABULARY, 0.1)),
+    ],
+    ids=["transformer", "rnnsearch"],
+)
+def test_a_floor_computes_the_models_loss_with_every_weight(model: Seq2Seq, floor: Floor, batch: Batch) -> None:
+    assert "parameters" in check_same_function(shaken(model), floor, batch)
+    floor.zero_grad()
+    floor.loss(batch).backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    assert all(parameter.grad is not None for parameter in floor.parameters())
+
+
+def test_a_floor_that_does_less_is_found_out(batch: Batch) -> None:
+    model, floor = build(TRANSFORMER, VOCABULARY), BareTransformer(TRANSFORMER, VOCABULARY, 0.1)
+    floor.positions.zero_()
+    with pytest.raises(NmtkitError, match="another function"):
+        check_same_function(model, floor, batch)
+
+
+@pytest.mark.skipif(not hugging_face.is_installed(), reason="transformers is not installed (make bench-hf)")
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_hugging_face_finds_the_same_translations(beam_size: int, batch: Batch) -> None:
+    model = shaken(build(TRANSFORMER, VOCABULARY)).eval()
+    with torch.no_grad():
+        model.get_parameter("output.bias")[[PAD, BOS, EOS]] = torch.tensor([-1e4, -1e4, 1.0])
+    config = SearchConfig(beam_size=beam_size, max_length=12, max_length_ratio=0.0, max_length_offset=12)
+    ours = [best[0].ids for best in search(model, batch, config)]
+    theirs = hugging_face.generate(hugging_face.convert(model, 16), batch, beam_size, config.alpha, 12)
+    assert theirs == ours
