@@ -134,7 +134,11 @@ class Seq2Seq(nn.Module, ABC):
 
     @abstractmethod
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        """The output layer: log-probabilities `(..., X)` for the leading axes of `readout.features`."""
+        """The output layer: log-probabilities `(..., X)` for the leading axes of `readout.features`.
+
+        Training calls it on parts of a readout, one after the other, so of the memory it may read only what has no
+        gradient (`src_extended`, `n_oov`): all that is learned comes in through the readout.
+        """
 
     def step(
         self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False

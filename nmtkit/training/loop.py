@@ -24,7 +24,7 @@ from nmtkit.settings import Field, model_validator
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.ema import Ema
-from nmtkit.training.losses import likelihood
+from nmtkit.training.losses import add_gradients
 from nmtkit.training.optimizers import (
     OptimizerSettings,
     build_optimizer,
@@ -171,6 +171,9 @@ class Stopped:
 
 
 Event = Step | Evaluated | Saved | Stopped
+
+_PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
 
 _GIVE_UP_AFTER = 10
 """So many updates in a row with a loss that is not finite end the training."""
@@ -348,13 +351,9 @@ class _Training:
 
     def _backward(self, batch: Batch, tokens: int) -> Tensor:
         """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of loss and nll."""
-        moved = batch.to(self.device, non_blocking=True)
+        size = _PART_BYTES.get(self.device.type, _PART_BYTES["cpu"])
         with self._precision():
-            # The mask and the targets stay on the CPU: finding the kept positions there spares the device a wait.
-            output = self.model(moved, keep=batch.tgt_mask)
-            loss = likelihood(output, batch, self.model.sizes.tgt, self.config.label_smoothing)
-        torch.autograd.backward(loss.total / tokens)
-        return torch.stack([loss.total.detach(), loss.nll])
+            return add_gradients(self.model, batch, 1 / tokens, self.config.label_smoothing, self.device, size)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)

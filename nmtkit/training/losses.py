@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Output
+from nmtkit.models.base import Output, Readout, Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class Loss:
     """M."""
 
 
-def likelihood(output: Output, batch: Batch, vocabulary_size: int, smoothing: float = 0.0) -> Loss:
+def likelihood(
+    output: Output, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
+) -> Loss:
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
 
     Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
@@ -35,13 +37,14 @@ def likelihood(output: Output, batch: Batch, vocabulary_size: int, smoothing: fl
         batch: the targets; may stay on the CPU while `output` is on another device, which spares the device a wait.
         vocabulary_size: V. If X is larger, the targets are the extended ids.
         smoothing: share of the probability that is spread evenly, in [0, 1).
+        part: which of those positions `output` holds; all unless said otherwise.
     """
     log_probs = output.log_probs
     copies = log_probs.shape[-1] > vocabulary_size
     ids = batch.tgt_extended if copies else batch.tgt_out
     assert ids is not None, "the batch has no targets"
     assert batch.tgt_mask is not None, "the batch has no targets"
-    targets = ids[batch.tgt_mask].to(log_probs.device, non_blocking=True)  # (M,)
+    targets = ids[batch.tgt_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
     nll = -log_probs.gather(-1, targets.unsqueeze(-1)).sum(dtype=_wide(log_probs))
     total = nll
@@ -49,6 +52,68 @@ def likelihood(output: Output, batch: Batch, vocabulary_size: int, smoothing: fl
         words = log_probs[:, :vocabulary_size] if copies else log_probs
         total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=_wide(log_probs))
     return Loss(total, nll.detach(), targets.numel())
+
+
+def add_gradients(
+    model: Seq2Seq, batch: Batch, scale: float, smoothing: float, device: torch.device, part_bytes: int
+) -> Tensor:
+    """Adds the gradient of `scale` times the summed loss of a batch to the model's parameters.
+
+    The output layer, whose log-probabilities are by far the largest tensors of a model with a real vocabulary, is gone
+    through in parts: each part's loss is taken back to the decoder's features before the next part begins. The gradient
+    is the same; the memory is that of one part, and every part takes the same place in the memory and in the caches.
+
+    Args:
+        model: in training mode, on `device`.
+        batch: with targets; stays on the CPU, so that finding the kept positions does not wait for the device.
+        scale: what the loss is multiplied with, such as one over the number of tokens.
+        smoothing: see `likelihood`.
+        device: where to compute.
+        part_bytes: how large a part's log-probabilities may be.
+
+    Returns:
+        Sums of loss and nll, `(2,)`, on the device and outside the graph.
+    """
+    assert batch.tgt_mask is not None
+    moved = batch.to(device, non_blocking=True)
+    memory = model.encode(moved)
+    whole = model.unroll(moved, memory).at(batch.tgt_mask)
+    rows = max(1, part_bytes // (4 * (model.sizes.tgt + batch.n_oov)))
+    inputs = [whole.features, whole.attention, whole.copy_gate]
+    # One leaf per tensor and part: backward stops there, and `cut` collects what arrived.
+    cut = [None if tensor is None else [_leaf(piece) for piece in torch.split(tensor, rows)] for tensor in inputs]
+    sums = []
+    for number in range(len(cut[0] or [])):
+        features, attention, gate = (None if pieces is None else pieces[number] for pieces in cut)
+        assert features is not None
+        place = slice(number * rows, number * rows + features.shape[0])
+        sentence = None if whole.sentence is None else whole.sentence[place]
+        log_probs = model.predict(Readout(features, attention, gate, sentence), memory)
+        loss = likelihood(Output(log_probs), batch, model.sizes.tgt, smoothing, place)
+        _backward([loss.total * scale], [None])
+        sums.append(torch.stack([loss.total.detach(), loss.nll]))
+    reached: list[tuple[Tensor, Tensor | None]] = [
+        (tensor, torch.cat([_gradient(piece) for piece in pieces]))
+        for tensor, pieces in zip(inputs, cut, strict=True)
+        if tensor is not None and pieces is not None and tensor.requires_grad
+    ]
+    _backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
+    return torch.stack(sums).sum(0)
+
+
+def _backward(tensors: list[Tensor], gradients: list[Tensor | None]) -> None:
+    """Backward outside of autocast, where torch wants it: each operation has the types it had on the way forward."""
+    with torch.autocast(tensors[0].device.type, enabled=False):
+        torch.autograd.backward(tensors, gradients)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """The same numbers as the beginning of a graph of their own."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _wide(log_probs: Tensor) -> torch.dtype:
