@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO
 
@@ -121,7 +122,6 @@ class Translator:
         """The best translation of each line; an empty line gives an empty line."""
         return [best[0].text for best in self.search(list(lines))]
 
-    @torch.inference_mode()
     def search(self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
@@ -132,13 +132,32 @@ class Translator:
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
         filled = [number for number, ids in enumerate(encoded) if ids]
         lengths = np.array([len(encoded[number]) + 1 for number in filled], dtype=np.int64)
-        for members in in_order_batches(lengths, self.batch_tokens):
+
+        def work(members: list[int]) -> None:
             numbers = [filled[member] for member in members]
             batch = collate([encoded[number] for number in numbers], None).to(self.device)
             results = search(self.model, batch, self.config, n_best=n_best, need_attention=need_attention)
             for number, hypotheses in zip(numbers, results, strict=True):
                 found[number] = [self._translation(hypothesis, encoded[number]) for hypothesis in hypotheses]
+
+        self._each(work, in_order_batches(lengths, self.batch_tokens))
         return found
+
+    def _each(self, work: Callable[[list[int]], None], batches: list[list[int]]) -> None:
+        """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself.
+
+        The products of one decoding step are so small that two cores at the same product wait for each other.
+        """
+        threads = torch.get_num_threads()
+        if self.device.type != "cpu" or threads == 1 or len(batches) < 2:
+            for members in batches:
+                work(members)
+            return
+        try:
+            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                list(pool.map(work, batches))
+        finally:
+            torch.set_num_threads(threads)
 
     def _encode(self, lines: Sequence[str]) -> list[list[int]]:
         return self.tokenizers.src.encode_many(list(lines))
@@ -157,7 +176,7 @@ class Translator:
             attention=None if hypothesis.attention is None else hypothesis.attention[:, : len(src_ids) + 1],
         )
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def rescore(
         self, sources: Sequence[str], targets: Sequence[str], need_attention: bool = False
     ) -> list[Translation]:
@@ -171,7 +190,7 @@ class Translator:
         src = self._encode(sources)
         return self.rescore_ids(src, self.tokenizers.tgt.encode_many(list(targets)), need_attention)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def rescore_ids(
         self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], need_attention: bool = False
     ) -> list[Translation]:

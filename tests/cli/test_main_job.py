@@ -49,6 +49,17 @@ def test_python_gives_what_the_command_gives(trained: Path, nmtkit: Command) -> 
     assert translator.translate(given) == nmtkit("translate", "-m", trained, stdin="\n".join(given)).out.splitlines()
 
 
+def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> None:
+    """With several threads several batches are decoded at a time."""
+    given = "\n".join(lines(60))
+    one = nmtkit("translate", "-m", trained, "--threads", "1", "--batch-tokens", "40", stdin=given)
+    two = nmtkit("translate", "-m", trained, "--threads", "2", "--batch-tokens", "40", stdin=given)
+    assert "1 threads" in one.err
+    assert "2 threads" in two.err
+    assert one.out == two.out
+    assert len(one.out.splitlines()) == 60
+
+
 def test_first_results_come_before_the_end_of_the_input(trained: Path) -> None:
     command = [executable, "-m", "nmtkit", "translate", "-m", str(trained)]
     with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment()) as process:
