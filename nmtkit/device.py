@@ -60,20 +60,36 @@ def bf16_pays(device: torch.device) -> bool:
     return False
 
 
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, if it is the one whose allocator the functions below steer."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL("libc.so.6")
+    except OSError:
+        return None
+
+
 def keep_memory_in_heap() -> bool:
     """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
 
     A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a
     page fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
+    library = _glibc()
     mmap_max, trim_threshold, top_pad = -4, -1, -2
-    return bool(mallopt(mmap_max, 0) and mallopt(trim_threshold, -1) and mallopt(top_pad, 64 << 20))
+    options = [(mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)]
+    return library is not None and all(library.mallopt(option, value) for option, value in options)
+
+
+def give_back_freed_memory() -> None:
+    """Gives the pages of freed blocks back to the kernel; the other half of `keep_memory_in_heap`.
+
+    Batches of ever new shapes leave gaps that later blocks do not fill, so now and then they have to be emptied.
+    """
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
 
 
 def prepare(device: torch.device, matmul_precision: MatmulPrecision = "highest", threads: int | None = None) -> None:
