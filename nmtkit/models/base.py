@@ -17,12 +17,13 @@ one row of memory: the encoder's states are never copied per beam.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch, Rows
+from nmtkit.errors import RecipeError
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -36,6 +37,23 @@ class VocabularySizes:
     src: int
     tgt: int
     shared: bool
+
+
+Tie = Literal["none", "decoder", "all"]
+"""What shares one matrix: nothing; target embedding and output layer; or the source embedding as well."""
+
+
+def refuse_tie_of_two_vocabularies(tie: Tie, sizes: VocabularySizes) -> None:
+    """Checks that both sides have one vocabulary if they are to share one embedding.
+
+    Raises:
+        RecipeError: they have not.
+    """
+    if tie == "all" and not sizes.shared:
+        raise RecipeError(
+            "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
+            "set tokenizer.joint to true, or model.tie to `decoder`"
+        )
 
 
 class ModelConfig(Settings):

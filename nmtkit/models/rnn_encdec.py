@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
@@ -36,8 +35,10 @@ from nmtkit.models.base import (
     ModelConfig,
     Readout,
     Seq2Seq,
+    Tie,
     VocabularySizes,
     log_probabilities,
+    refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -64,7 +65,7 @@ class RnnEncDecConfig(ModelConfig):
     """Whether the source is read from its last word to its first."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Probability, on embeddings, between layers and before the output words."""
-    tie: Literal["none", "decoder", "all"] = "none"
+    tie: Tie = "none"
     """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
     initialisation: Initialisation = "xavier"
     """How weights start: xavier, or the small normal numbers of Cho et al. and Bahdanau et al."""
@@ -123,11 +124,7 @@ class RnnEncDec(Seq2Seq):
 
     def __init__(self, config: RnnEncDecConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        if config.tie == "all" and not sizes.shared:
-            raise RecipeError(
-                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
-                "set tokenizer.joint to true, or model.tie to `decoder`"
-            )
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
         embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
         context = hidden if config.feed_context else 0
         self.reverse_source = config.reverse_source

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.layers.attention import Additive, Attention
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
@@ -38,8 +37,10 @@ from nmtkit.models.base import (
     ModelConfig,
     Readout,
     Seq2Seq,
+    Tie,
     VocabularySizes,
     log_probabilities,
+    refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -64,7 +65,7 @@ class RnnSearchConfig(ModelConfig):
     """The recurrent cell."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Probability, on embeddings, encoder states, between layers and before the output words."""
-    tie: Literal["none", "decoder", "all"] = "none"
+    tie: Tie = "none"
     """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
     readout_state: Literal["previous", "current"] = "previous"
     """The state that words are read from: before the update (the paper's appendix) or after it (its eq. 4)."""
@@ -119,11 +120,7 @@ class RnnSearch(Seq2Seq):
 
     def __init__(self, config: RnnSearchConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        if config.tie == "all" and not sizes.shared:
-            raise RecipeError(
-                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
-                "set tokenizer.joint to true, or model.tie to `decoder`"
-            )
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
         embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
         self.read_before_update = config.readout_state == "previous"
         self.dropout = Dropout(config.dropout)

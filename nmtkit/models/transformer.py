@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerPlan, LearnedPositions, SinusoidalPositions
 from nmtkit.models.base import (
@@ -19,8 +18,10 @@ from nmtkit.models.base import (
     ModelConfig,
     Readout,
     Seq2Seq,
+    Tie,
     VocabularySizes,
     log_probabilities,
+    refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
 from nmtkit.settings import Field, model_validator
@@ -53,7 +54,7 @@ class TransformerConfig(ModelConfig):
     """Positions as sines of fixed wavelengths, or one trained vector each."""
     max_positions: int = Field(default=1024, ge=1)
     """How many positions are learned; sinusoidal positions have no limit."""
-    tie: Literal["none", "decoder", "all"] = "decoder"
+    tie: Tie = "decoder"
     """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
     activation: Literal["relu", "gelu"] = "relu"
     """Between the two products of the feed-forward part."""
@@ -130,11 +131,7 @@ class Transformer(Seq2Seq):
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        if config.tie == "all" and not sizes.shared:
-            raise RecipeError(
-                "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
-                "set tokenizer.joint to true, or model.tie to `decoder`"
-            )
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
         self.width = width
         self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
