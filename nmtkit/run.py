@@ -202,7 +202,9 @@ class Run:
         evaluate = _Evaluation(self.folder, recipe, tokenizers, device)
         log = _Log(self.folder, recipe, resume) if distributed.rank() == 0 else None
         try:
-            for event in train(model, stream, recipe.training, evaluate, checkpoints, device, resume, stop):
+            for event in train(
+                model, stream, recipe.training, evaluate, checkpoints, device, resume, stop, recipe.seed
+            ):
                 if log is not None:
                     log.add(event)
                 yield event

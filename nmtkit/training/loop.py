@@ -78,8 +78,6 @@ class TrainingConfig(OptimizerSettings):
     """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
     log_every: int = Field(default=50, ge=1)
     """Updates between two `Step` events; on a GPU the numbers are read only then."""
-    seed: int = 1
-    """Of dropout and whatever else is random while training."""
 
     @model_validator(mode="after")
     def _ends(self) -> "TrainingConfig":
@@ -188,6 +186,7 @@ def train(
     device: torch.device,
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
+    seed: int = 1,
 ) -> Iterator[Event]:
     """Fits the model in place until a limit of the config is reached.
 
@@ -206,6 +205,7 @@ def train(
         device: where to train.
         resume: go on from `checkpoints.last` instead of from the model's weights.
         stop: asked between updates whether to stop; the state is saved first. A `threading.Event().is_set` fits.
+        seed: of dropout and whatever else is random while training.
 
     Yields:
         `Step` every `log_every` updates and before every validation and save, `Evaluated`, `Saved`, and one `Stopped`.
@@ -217,13 +217,13 @@ def train(
     """
     training = _Training(model, stream, config, checkpoints, device)
     if resume:
-        training.restore()
+        training.restore(seed)
     elif checkpoints.last.exists():
         raise CheckpointError(
             f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
         )
     else:
-        randomness.seed_all(config.seed + distributed.rank())
+        randomness.seed_all(seed + distributed.rank())
         yield training.save()
     distributed.send_from_first(list(checkpoint.weights_of(model).values()))
 
@@ -465,7 +465,7 @@ class _Training:
         self.is_saved, self._saved_at = True, self.update
         return Saved(str(self.checkpoints.last), self.update)
 
-    def restore(self) -> None:
+    def restore(self, seed: int) -> None:
         tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
@@ -486,7 +486,7 @@ class _Training:
         if distributed.rank() < len(facts["random"]):
             randomness.restore_states(facts["random"][distributed.rank()], self.device)
         else:  # there are more processes than before
-            randomness.seed_all(self.config.seed + distributed.rank() + self.update)
+            randomness.seed_all(seed + distributed.rank() + self.update)
 
 
 def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:

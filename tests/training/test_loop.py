@@ -277,7 +277,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(tmp_path):
     models = [tiny_model(dropout=0.4) for _ in range(3)]
     for number, (model, seed) in enumerate(zip(models, (5, 5, 6), strict=True)):
         torch.rand(number)  # whatever was drawn before must not matter
-        run(tmp_path / str(number), settings(seed=seed), model)
+        run(tmp_path / str(number), settings(), model, seed=seed)
     assert same_weights(models[0], models[1])
     assert not same_weights(models[0], models[2])
 

@@ -125,9 +125,10 @@ def run(
     evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
+    seed: int = 1,
 ) -> tuple[TinyModel, list[Event]]:
     model = model or tiny_model()
-    events = start(folder, config, model, stream or TinyStream(), evaluate, resume, stop)
+    events = start(folder, config, model, stream or TinyStream(), evaluate, resume, stop, seed)
     return model, list(events)
 
 
@@ -139,8 +140,9 @@ def start(
     evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
+    seed: int = 1,
 ) -> Iterator[Event]:
-    return train(model, stream, config, evaluate, Checkpoints(folder), torch.device("cpu"), resume, stop)
+    return train(model, stream, config, evaluate, Checkpoints(folder), torch.device("cpu"), resume, stop, seed)
 
 
 def steps(events: list[Event]) -> list[Step]:
