@@ -1,6 +1,7 @@
 """The folder of a run: the one place that knows the names of its files, and how to open the model in it."""
 
 import json
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,10 @@ class RunFolder:
     def data(self) -> Path:
         """The memory-mapped arrays."""
         return self.path / "data"
+
+    def manifest(self, split: str) -> Path:
+        """What the arrays of one split hold; without it they are nothing."""
+        return self.data / f"{split}.json"
 
     @property
     def report(self) -> Path:
@@ -86,8 +91,8 @@ class RunFolder:
         return self.recipe.is_file()
 
     def begun(self) -> bool:
-        """Whether training has begun here."""
-        return self.exists() and self.checkpoints.exists()
+        """Whether training has left something here that a new one would replace."""
+        return self.exists() and any(part.exists() for part in (self.checkpoints, self.average, self.result))
 
     def parts_of_training(self) -> list[Path]:
         """All that training wrote here, and that a new training replaces."""
@@ -113,7 +118,7 @@ class RunFolder:
         """
         if not self.vocabulary.is_dir():
             raise CheckpointError(
-                f"{self.vocabulary}: the run has no vocabulary; copy the whole run folder, or preprocess it again"
+                f"{self.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
             )
         return TokenizerPair.load(self.vocabulary)
 
@@ -134,9 +139,10 @@ class RunFolder:
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
         found = named[which] if which in named else Path(which)
         if found is None or not found.is_file():
-            have = [name for name in ("average", "best", "last") if named[name] is not None]
+            have = [name for name in ("average", "best", "last") if (path := named[name]) and path.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
-            raise CheckpointError(f"{self.path}: no weights {which!r}; {there}")
+            missing = f" ({found} is not there)" if found else ""
+            raise CheckpointError(f"{self.path}: no weights {which!r}{missing}; {there}")
         return found
 
     def build(self, recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
@@ -145,7 +151,15 @@ class RunFolder:
         return MODELS.get(recipe.model.kind)(recipe.model, sizes)
 
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
-        """The trained model in evaluation mode on `device`, its tokenizers and its recipe."""
+        """The trained model in evaluation mode on `device`, its tokenizers and its recipe.
+
+        Args:
+            device: where to.
+            which: as `weights` takes it.
+
+        Raises:
+            NmtkitError: a part of the run is missing, damaged, or does not fit the others.
+        """
         recipe = self.load_recipe()
         tokenizers = self.load_tokenizers()
         weights = self.weights(which)
@@ -162,10 +176,15 @@ def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
         runs: the folder of all runs.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
     """
     if model is None and os.environ.get(MODEL_VARIABLE):
         folder, _ = find(os.environ[MODEL_VARIABLE], runs)
+        if not folder.path.is_dir():
+            raise CheckpointError(
+                f"${MODEL_VARIABLE} names {os.environ[MODEL_VARIABLE]}, and there is no such folder; "
+                "set it to a run's folder, or name one with -m RUN"
+            )
         return folder, f"${MODEL_VARIABLE}"
     if model is not None:
         folder = RunFolder(Path(model))
@@ -183,7 +202,11 @@ def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never half of it."""
+    """Writes JSON so that a reader sees the old file or the new one, never half of it.
+
+    Raises:
+        NmtkitError: it cannot be written.
+    """
     write_text(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -203,7 +226,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_json_line(path: Path, data: dict[str, Any]) -> None:
-    """Adds one JSON object as a line."""
+    """Adds one JSON object as a line; a number that is not finite, which JSON cannot say, becomes null."""
+    data = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in data.items()
+    }
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
 

@@ -15,7 +15,16 @@ from nmtkit.errors import RecipeError
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
-from nmtkit.settings import Field, KeyPath, Settings, dump_yaml, load_yaml, parse, parse_value
+from nmtkit.settings import (
+    Field,
+    KeyPath,
+    Settings,
+    dump_yaml,
+    load_yaml,
+    model_validator,
+    parse,
+    parse_value,
+)
 from nmtkit.training.loop import TrainingConfig
 
 if TYPE_CHECKING:
@@ -25,6 +34,10 @@ else:
     AnyModelConfig = Annotated[Union[_CONFIGS], Field(discriminator="kind")]  # noqa: UP007  # the members are not known here
 
 
+HIGHER_IS_BETTER = {"bleu": True, "loss": False, "perplexity": False}
+"""What validation measures and may decide which weights are best, and which way it goes."""
+
+
 class EvaluationConfig(Settings):
     """How the model is judged on the validation set while it trains."""
 
@@ -32,12 +45,12 @@ class EvaluationConfig(Settings):
     """Beam size of the validation's search; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
     """Translate only the first so many validation sentences (the loss is always over all); all if not given."""
-    tokenize: str = "13a"
-    """sacrebleu's tokenization for BLEU: 13a, intl, char, zh, none (for text that is already tokenized)."""
+    tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
+    """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False
     """Whether BLEU ignores case."""
     batch_tokens: int = Field(default=4096, ge=1)
-    """Padded source tokens a batch may hold in validation and translation."""
+    """Padded tokens of the longer side that a batch may hold where the validation loss is computed."""
 
 
 class Recipe(Settings):
@@ -50,7 +63,7 @@ class Recipe(Settings):
     task: Literal["translation"] = "translation"
     """What the model is for."""
     seed: int = 1
-    """Seeds the weights, dropout, and the order of the data."""
+    """Seeds the weights and the order of the data; `training.seed` seeds dropout."""
     data: DataConfig
     """The text."""
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -66,16 +79,27 @@ class Recipe(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     """How the model is judged while it trains."""
 
+    @model_validator(mode="after")
+    def _best_metric(self) -> "Recipe":
+        name, higher = self.training.best_metric, self.training.higher_is_better
+        if name not in HIGHER_IS_BETTER:
+            raise ValueError(
+                f"`training.best_metric`: validation gives no {name!r}: {near_names(name, HIGHER_IS_BETTER)}"
+            )
+        if higher != HIGHER_IS_BETTER[name]:
+            raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
+        return self
+
     def to_yaml(self) -> str:
         """The recipe with every default written out; loading it gives an equal recipe."""
         return dump_yaml(self.model_dump(mode="json"))
 
 
 def folder() -> Path:
-    """Where the recipes that come with nmtkit are: beside the package in a checkout, inside it once installed."""
+    """Where the recipes that come with nmtkit are: inside the package once installed, beside it in a checkout."""
     package = Path(__file__).resolve().parent
-    beside = package.parent / "recipes"
-    return beside if beside.is_dir() else package / "recipes"
+    inside = package / "recipes"
+    return inside if inside.is_dir() else package.parent / "recipes"
 
 
 def shipped() -> list[str]:
@@ -84,7 +108,7 @@ def shipped() -> list[str]:
 
 
 def locate(recipe: str) -> Path:
-    """The file of a recipe given as a path or as the name of one that comes with nmtkit.
+    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit.
 
     Raises:
         RecipeError: there is neither; the message offers the nearest name.
@@ -92,7 +116,7 @@ def locate(recipe: str) -> Path:
     path = Path(recipe)
     if path.is_file():
         return path
-    ours = folder() / f"{recipe}.yaml"
+    ours = folder() / f"{recipe.removesuffix('.yaml')}.yaml"
     if ours.is_file():
         return ours
     raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near_names(recipe, shipped())}")
@@ -152,10 +176,16 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
         return
     if "folder" not in group and any(part in group for part in ("train", "valid", "test")):
         group["folder"] = str(path.parent.resolve())
-    elif isinstance(group.get("folder"), str):
-        beside = path.parent.resolve() / group["folder"]
-        if beside.is_dir():
-            group["folder"] = str(beside)
+    else:
+        _make_whole(group, path.parent)
+
+
+def _make_whole(group: dict[str, Any], start: Path) -> None:
+    """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
+    if isinstance(group.get("folder"), str) and group["folder"]:
+        whole = start.resolve() / group["folder"]
+        if whole.is_dir():
+            group["folder"] = str(whole)
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -184,6 +214,8 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         if not isinstance(at, dict):
             raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
         _merge(data, places, nested, {keys[:n]: f"--set {text}" for n in range(1, len(keys) + 1)})
+    if isinstance(data.get("data"), dict):
+        _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     data.setdefault("name", path.stem)
     return parse(Recipe, data, str(path), places)
 

@@ -15,7 +15,7 @@ from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit import metrics
 from nmtkit.data.batch import BatchStream, batches_of
-from nmtkit.data.corpus import Checker, DataReport, read_pairs
+from nmtkit.data.corpus import Checker, DataReport, Files, read_pairs
 from nmtkit.data.store import Store, fingerprint, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, RecipeError
@@ -36,15 +36,24 @@ class TestResult:
     """The recipe's test set, translated by the trained model."""
 
     sources: list[str]
+    """Its source lines."""
     references: list[str]
+    """Its target lines; none if it has no targets."""
     translations: list[Translation]
+    """One a source line, in order."""
     scores: list[metrics.Score]
+    """BLEU and chrF; none without references."""
     seconds: float
     """Time of the translation, without opening the model."""
 
 
 class Run:
-    """One recipe and the folder it is carried out in."""
+    """One recipe and the folder it is carried out in.
+
+    Args:
+        folder: of a run that was begun; `create`, `begin` and `open` give one.
+        recipe: what is carried out in it.
+    """
 
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
         self.folder = folder
@@ -57,7 +66,7 @@ class Run:
         Args:
             recipe: what to do.
             path: the folder; None is `runs/` and the recipe's name.
-            overwrite: remove an earlier run there.
+            overwrite: remove what an earlier training left there.
 
         Raises:
             NmtkitError: there is an earlier run, the folder holds other things, or it cannot be written.
@@ -65,12 +74,12 @@ class Run:
         folder = RunFolder(Path(path) if path else folders.RUNS / recipe.name)
         if folder.begun() and not overwrite:
             raise NmtkitError(
-                f"{folder.path}: a run was begun here: go on with it (--resume), replace it (--overwrite), "
-                "or name another folder (--run DIR)"
+                f"{folder.path}: a training was begun here: go on with it (train --resume), "
+                "replace it (train --overwrite), or name another folder (--run DIR)"
             )
         if folder.path.exists() and not folder.exists() and any(folder.path.iterdir()):
             raise NmtkitError(f"{folder.path}: not the folder of a run and not empty; name another one with --run DIR")
-        for part in folder.parts_of_training() if overwrite else []:
+        for part in folder.parts_of_training():
             shutil.rmtree(part) if part.is_dir() else part.unlink()
         folders.write_text(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe)
@@ -87,15 +96,26 @@ class Run:
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
 
+        Args:
+            recipe: what to do.
+            path: the folder.
+            resume: go on with the run that is there.
+            overwrite: replace the run that is there.
+            notify: told in a sentence what is going on.
+            report: given what was found in the text, when it was preprocessed.
+
         Raises:
-            NmtkitError: as `create` and `preprocess`; also if a run to be resumed was trained with another recipe.
+            NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set.
         """
         fault: NmtkitError | None = None
         if distributed.rank() == 0:
             try:
+                validation_files(recipe)
                 require_data(recipe)
                 run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
-                run.preprocess(notify, report)
+                run.preprocess(notify, report, learned_before=resume)
+                if resume:
+                    run.reopen(notify)
             except NmtkitError as found:
                 fault = found
         failed = distributed.said_by_first(fault is not None)
@@ -107,20 +127,23 @@ class Run:
 
     @classmethod
     def resumed(cls, recipe: Recipe, path: str) -> "Run":
-        """Opens a run to go on with it. The limits of training may differ from before; nothing else may.
+        """Opens a run to go on with it. Names and the limits of training may differ from before; nothing else may.
 
         Raises:
             RecipeError: the recipe is not the one that the run was begun with.
             CheckpointError: there is no run.
         """
         run = cls.open(path)
-        free = {"training": {"max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"}}
-        before = run.recipe.model_dump(mode="json", exclude=free)
-        now = recipe.model_dump(mode="json", exclude=free)
+        limits = {"max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"}
+        before = run.recipe.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
+        now = recipe.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
         faults = list(_differences(before, now))
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
-            raise RecipeError(f"{path}: begun with another recipe, so it cannot be resumed with this one:{listed}")
+            raise RecipeError(
+                f"{path}: begun with another recipe, so it cannot be resumed with this one "
+                f"(give the same --set, or resume with {run.folder.recipe}):{listed}"
+            )
         folders.write_text(run.folder.recipe, recipe.to_yaml())
         return cls(run.folder, recipe)
 
@@ -136,12 +159,26 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------- preprocessing
 
-    def preprocess(self, notify: Notify, report: Callable[[DataReport], None]) -> TokenizerPair:
+    def reopen(self, notify: Notify) -> None:
+        """Takes away what says that training is over, and the average, which is of the weights up to now."""
+        self.folder.result.unlink(missing_ok=True)
+        if self.folder.average.exists():
+            self.folder.average.unlink()
+            notify(f"{self.folder.average}: removed, since training goes on; average again when it is over")
+
+    def preprocess(
+        self, notify: Notify, report: Callable[[DataReport], None], learned_before: bool = False
+    ) -> TokenizerPair:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
 
         Args:
             notify: told in a sentence what is going on.
             report: given what was found, when new arrays were written.
+            learned_before: keep the tokenizers that are there, for a model that was trained with them.
+
+        Raises:
+            NmtkitError: a file is missing or damaged, the text does not fit the settings, or the folder cannot be
+                written.
         """
         recipe = self.recipe
         splits = recipe.data.splits()
@@ -149,13 +186,21 @@ class Run:
             {"data": recipe.data.model_dump(mode="json"), "tokenizer": recipe.tokenizer.model_dump(mode="json")},
             recipe.data.paths(),
         )
-        if all(Store.is_current(self.folder.data, name, mark) for name in splits):
+        learned = self.folder.vocabulary.is_dir()
+        if learned and all(Store.is_current(self.folder.data, name, mark) for name in splits):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.folder.load_tokenizers()
         found = DataReport()
-        notify(f"learning the tokenizer ({recipe.tokenizer.kind}) from {', '.join(splits['train'].paths())}")
-        tokenizers = learn(recipe.tokenizer, read_pairs(splits["train"]), found)
-        tokenizers.save(self.folder.vocabulary)
+        if learned_before:
+            notify(f"{self.folder.data}: the text has changed, or is new here; its tokenizer stays")
+            tokenizers = self.folder.load_tokenizers()
+        else:
+            notify(f"learning the tokenizer ({recipe.tokenizer.kind}) from {', '.join(splits['train'].paths())}")
+            tokenizers = learn(recipe.tokenizer, read_pairs(splits["train"]), found)
+            # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
+            for name in splits:
+                self.folder.manifest(name).unlink(missing_ok=True)
+            tokenizers.save(self.folder.vocabulary)
         checker = Checker(recipe.data, found)
         for name, files in splits.items():
             notify(f"reading and checking {name}")
@@ -180,12 +225,18 @@ class Run:
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[Event]:
-        """Trains the recipe's model; every event is also written to `metrics.jsonl` and to TensorBoard if it is there.
+        """Trains the recipe's model; `metrics.jsonl`, and TensorBoard if it is there, get every `Step` and `Evaluated`.
 
         Args:
             device: where to train.
             resume: go on from the last saved state, bit for bit as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
+
+        Yields:
+            The events of `nmtkit.training.loop.train`.
+
+        Raises:
+            NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data are missing or damaged.
         """
         recipe, tokenizers = self.recipe, self.folder.load_tokenizers()
         torch.manual_seed(recipe.seed)
@@ -219,7 +270,7 @@ class Run:
         result = {
             "reason": event.reason,
             "updates": event.update,
-            "best": str(checkpoints.best()[0].name) if kept else None,
+            "best": checkpoints.best()[0].name if kept else None,
             "kept": [asdict(entry) for entry in kept],
         }
         folders.write_json(self.folder.result, result)
@@ -230,6 +281,9 @@ class Run:
         """Translates the recipe's test set with the run's weights and scores it; None if the recipe names none.
 
         The translations are written beside the run's other files, one a line.
+
+        Raises:
+            NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.
         """
         files = self.recipe.data.splits().get("test")
         if files is None:
@@ -262,10 +316,8 @@ class _Evaluation:
         self.recipe = recipe
         self.tokenizers = tokenizers
         self.device = device
-        if recipe.data.valid is None:
-            raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
+        pairs = islice(read_pairs(validation_files(recipe)), recipe.evaluation.max_sentences)
         self.store = Store.open(folder.data, "valid")
-        pairs = islice(read_pairs(recipe.data.splits()["valid"]), recipe.evaluation.max_sentences)
         self.pairs = [(pair.src, pair.tgt or "") for pair in pairs]
 
     def __call__(self, model: Seq2Seq) -> dict[str, float]:
@@ -275,7 +327,7 @@ class _Evaluation:
         for batch in batches_of(self.store, how.batch_tokens):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
-            nll += loss.nll.double().cpu()
+            nll += loss.nll.cpu()
             assert batch.tgt_mask is not None
             tokens += int(batch.tgt_mask.sum())
         config = self.recipe.search.changed({"beam_size": how.beam_size})
@@ -299,13 +351,16 @@ class _Log:
     def __init__(self, folder: RunFolder, recipe: Recipe, resume: bool) -> None:
         self.path = folder.metrics
         self.writer: Any = None
-        if resume and self.path.exists():
+        purge_step = None
+        if resume:
             _, facts = Checkpoints(folder.checkpoints).load_last()
-            folders.cut_json_lines(self.path, after_update=int(facts["update"]))
+            purge_step = int(facts["update"]) + 1
+            if self.path.exists():
+                folders.cut_json_lines(self.path, after_update=int(facts["update"]))
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder.tensorboard))
+            self.writer = SummaryWriter(str(folder.tensorboard), purge_step=purge_step)
 
     def add(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -328,38 +383,37 @@ class _Log:
 # ------------------------------------------------------------------------------------------------------ smaller works
 
 
-def average(folder: RunFolder, best: int | None, files: Sequence[Path], output: Path | None) -> tuple[list[Path], Path]:
-    """Averages checkpoints.
+def to_average(folder: RunFolder, best: int | None = None, recent: int | None = None) -> list[Path]:
+    """The weights files of a run that are to be averaged.
 
     Args:
         folder: of the run.
         best: how many of its best; None for all that were kept.
-        files: these instead.
-        output: where to; None is the run's place for averaged weights.
-
-    Returns:
-        What was averaged, and where to.
+        recent: how many of its newest, instead of the best.
 
     Raises:
-        CheckpointError: there are fewer than two, or they do not fit each other.
+        CheckpointError: there are not so many, or fewer than two.
     """
-    chosen = list(files)
-    if not chosen:
-        kept = Checkpoints(folder.checkpoints).best()
-        if best is not None and best > len(kept):
-            raise CheckpointError(
-                f"{folder.checkpoints}: {best} checkpoints asked for, but {len(kept)} were kept; "
-                "keep more with training.keep_best or training.keep_recent"
-            )
-        chosen = kept[:best]
-    if len(chosen) < 2:
+    checkpoints = Checkpoints(folder.checkpoints)
+    kept = checkpoints.best() if recent is None else checkpoints.recent()
+    wanted = recent or best or 2
+    if len(kept) < wanted:
         raise CheckpointError(
-            f"{folder.checkpoints}: an average needs at least two checkpoints, and there are {len(chosen)}; "
+            f"{folder.checkpoints}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
             "keep more with training.keep_best or training.keep_recent"
         )
-    place = output or folder.average
-    checkpoint.save_weights(place, checkpoint.average(chosen))
-    return chosen, place
+    return kept[: recent or best]
+
+
+def average(files: Sequence[Path], output: Path) -> None:
+    """Averages weights files into one.
+
+    Raises:
+        CheckpointError: there are fewer than two, they do not fit each other, or the output cannot be written.
+    """
+    if len(files) < 2:
+        raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
+    checkpoint.save_weights(output, checkpoint.average(files))
 
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
@@ -393,6 +447,18 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif before != now:
         yield f"`{key}` was {before!r} and is {now!r}"
+
+
+def validation_files(recipe: Recipe) -> Files:
+    """The text that training judges the model by.
+
+    Raises:
+        RecipeError: the recipe names none.
+    """
+    files = recipe.data.splits().get("valid")
+    if files is None:
+        raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
+    return files
 
 
 def require_data(recipe: Recipe) -> None:

@@ -55,6 +55,8 @@ class _LineLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
             key = self.construct_object(key_node)
             line = key_node.start_mark.line + 1
             if key in seen:
@@ -68,7 +70,13 @@ class _LineLoader(yaml.SafeLoader):
 # YAML 1.1 wants a dot in a float ("1.0e-3"); a recipe may say 1e-3.
 _FLOAT = r"^[-+]?([0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)|[0-9][0-9_]*\.[0-9_]*|\.[0-9_]+([eE][-+]?[0-9]+)?)$"
 
-_LineLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
+
+class _Dumper(yaml.SafeDumper):
+    """A YAML dumper that puts quotes about what the loader above would take for a number."""
+
+
+for _end in (_LineLoader, _Dumper):
+    _end.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
 
 
 def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
@@ -103,7 +111,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     try:
         root = yaml.compose(text, Loader=_LineLoader)
         data = yaml.load(text, Loader=_LineLoader)
-    except yaml.YAMLError as fault:
+    except (yaml.YAMLError, ValueError) as fault:  # ValueError: looks like a date or number, and is none
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
         raise RecipeError(f"{place}: not valid YAML: {getattr(fault, 'problem', None) or fault}") from fault
@@ -118,16 +126,22 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
 
 
 def parse_value(text: str) -> Any:
-    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would read it."""
+    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would read it.
+
+    Raises:
+        RecipeError: it is not YAML.
+    """
     try:
         return yaml.load(text, Loader=_LineLoader)
-    except yaml.YAMLError as fault:
-        raise RecipeError(f"--set: {text!r} is not a valid value: {getattr(fault, 'problem', fault)}") from fault
+    except (yaml.YAMLError, ValueError) as fault:
+        problem = getattr(fault, "problem", None) or fault
+        raise RecipeError(f"--set: {text!r} is not a valid value: {problem}; put text in quotes") from fault
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """The mapping as YAML text, keys in their order."""
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True, width=110)
+    text: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return text
 
 
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:

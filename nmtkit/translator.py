@@ -2,10 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 import torch
@@ -85,7 +84,7 @@ class Translator:
         device: str = "auto",
         weights: str = "auto",
         batch_tokens: int | None = None,
-        **search_settings: object,
+        search_settings: Mapping[str, object] | None = None,
     ) -> "Translator":
         """Opens a trained run.
 
@@ -94,7 +93,7 @@ class Translator:
             device: `auto`, `cpu`, `cuda`, `cuda:1`, ...
             weights: `auto`, `best`, `last`, `average`, or a file.
             batch_tokens: padded source tokens in a batch.
-            search_settings: keys of the recipe's `search` group that differ, e.g. `beam_size=1`.
+            search_settings: keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`.
 
         Raises:
             NmtkitError: no such run, weights, device or setting; the message says what there is.
@@ -109,12 +108,13 @@ class Translator:
         device: str = "auto",
         weights: str = "auto",
         batch_tokens: int | None = None,
-        search_settings: dict[str, object] | None = None,
+        search_settings: Mapping[str, object] | None = None,
+        threads: int | None = None,
     ) -> "Translator":
-        """As `load`, for a run already found."""
+        """As `load`, for a run already found; `threads` is the number of CPU threads, None for torch's choice."""
         place = devices.choose(device)
         model, tokenizers, recipe = folder.open_model(place, weights)
-        devices.prepare(place, recipe.training.matmul_precision)
+        devices.prepare(place, recipe.training.matmul_precision, threads)
         config = recipe.search.changed(search_settings or {})
         return cls(model, tokenizers, config, batch_tokens, recipe.name)
 
@@ -178,30 +178,35 @@ class Translator:
 
     @torch.no_grad()
     def rescore(
-        self, sources: Sequence[str], targets: Sequence[str], need_attention: bool = False
+        self, sources: Sequence[str], targets: Sequence[str], need_attention: bool = False, first: int = 1
     ) -> list[Translation]:
-        """What the model says of given translations: the same numbers as a search that had found them.
+        """What the model says of given translations: the same numbers as a search that had found the same tokens.
+
+        An empty target is one that ends at once; a pair of two empty sides is an empty line, of score 0, as in
+        `search`.
+
+        Args:
+            sources: source lines.
+            targets: a translation of each.
+            need_attention: whether to keep the attention.
+            first: the number of the first pair, for messages.
 
         Raises:
-            DataError: the sides differ in length, or one side of a pair is empty and the other is not.
+            DataError: the sides differ in length, or a source is empty and its target is not.
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
-        src = self._encode(sources)
-        return self.rescore_ids(src, self.tokenizers.tgt.encode_many(list(targets)), need_attention)
-
-    @torch.no_grad()
-    def rescore_ids(
-        self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], need_attention: bool = False
-    ) -> list[Translation]:
-        """As `rescore`, for ids without BOS and EOS."""
-        for number, (source, target) in enumerate(zip(src, tgt, strict=True), start=1):
-            if bool(len(source)) != bool(len(target)):
-                side = "target" if len(source) else "source"
-                raise DataError(f"pair {number}: its {side} side is empty; a model cannot score half a pair")
+        src = [ids if line.strip() else [] for line, ids in zip(sources, self._encode(sources), strict=True)]
+        tgt = self.tokenizers.tgt.encode_many(list(targets))
+        for number, (source, target) in enumerate(zip(src, tgt, strict=True), start=first):
+            if target and not source:
+                raise DataError(
+                    f"pair {number}: its source side is empty and its target side is not; "
+                    "take the pair out, or see whether the files belong together"
+                )
         attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
-        filled = [number for number, ids in enumerate(src) if len(ids)]
+        filled = [number for number, ids in enumerate(src) if ids]
         lengths = np.array([max(len(src[n]), len(tgt[n])) + 1 for n in filled], dtype=np.int64)
         for members in in_order_batches(lengths, self.batch_tokens):
             numbers = [filled[member] for member in members]
@@ -214,7 +219,7 @@ class Translator:
                 length = len(tgt[number]) + 1
                 log_probs = chosen[row, :length].double()
                 weights = None if attention is None else attention[row, :length, : len(src[number]) + 1]
-                ids = [int(token) for token in tgt[number]]
+                ids = tgt[number]
                 log_prob = float(log_probs.sum())
                 found[number] = Translation(
                     text=self.tokenizers.tgt.decode(ids),
@@ -246,24 +251,26 @@ class Translator:
 
         Raises:
             NmtkitError: the model has no attention.
-            DataError: a line is empty.
+            DataError: a line is empty, or the sides differ in length.
         """
         if not self.model.has_attention:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.model.config.kind}) has no attention to draw; "
                 "train one that has, e.g. rnnsearch or transformer"
             )
-        for number, line in enumerate(sources, start=1):
-            if not line.strip():
-                raise DataError(f"source line {number} is empty: there is nothing to draw")
+        for side, lines in (("source", sources), ("target", targets or [])):
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    raise DataError(f"{side} line {number} is empty: there is nothing to draw")
         if targets is None:
             drawn = [best[0] for best in self.search(sources, need_attention=True)]
         else:
             drawn = self.rescore(sources, targets, need_attention=True)
-        return [self._picture(translation) for translation in drawn]
+        return [self._picture(translation, number) for number, translation in enumerate(drawn, start=1)]
 
-    def _picture(self, translation: Translation) -> AttentionPicture:
-        assert translation.attention is not None
+    def _picture(self, translation: Translation, number: int) -> AttentionPicture:
+        if translation.attention is None:
+            raise DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
         end = self.tokenizers.tgt.vocabulary.tokens[EOS]
         tgt_tokens = [*translation.tokens, end][: translation.attention.shape[0]]
         src_words, tgt_words, weights = merge_subwords(
@@ -277,7 +284,8 @@ def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> It
 
     A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into
     full windows, while somebody who types, or a program that waits for each answer, is answered at once. The first
-    window is smaller, so that first results come early. At most two windows are held in memory.
+    window is smaller, so that first results come early. At most two windows are held in memory. A fault of `lines` is
+    raised after the lines before it were given.
     """
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
@@ -299,29 +307,13 @@ def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> It
             yield window
             window = []
             continue
-        if isinstance(item, BaseException):
-            raise item
-        if item is None:
-            break
+        if item is None or isinstance(item, BaseException):
+            if window:
+                yield window
+            if item is not None:
+                raise item
+            return
         window.append(item)
         if len(window) >= limit:
             yield window
             window, limit = [], most
-    if window:
-        yield window
-
-
-def text_lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    r"""The lines of a byte stream as text. Only \n (or \r\n) ends a line.
-
-    Raises:
-        DataError: a line is not UTF-8.
-    """
-    for number, line in enumerate(stream, start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as fault:
-            raise DataError(
-                f"{name}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); convert it, e.g. with iconv"
-            ) from fault
-        yield text.removesuffix("\n").removesuffix("\r")

@@ -79,6 +79,15 @@ def test_every_room_has_a_floor() -> None:
     assert rooms == set(FLOORS)
 
 
+def test_every_package_is_built() -> None:
+    """`pyproject.toml` names the packages one by one, since two of them lie elsewhere in the tree."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in FILES if path.name == "__init__.py"}
+    assert len(packages) >= 7
+    for package in packages:
+        assert f'    "{package}",\n' in text, f"{package} is missing in pyproject.toml"
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_imports_go_downward(path: Path) -> None:
     name = name_of(path)

@@ -1,10 +1,11 @@
 """Reading recipes: extends, overrides, messages with the place of every fault."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from nmtkit import recipe
+from nmtkit import metrics, recipe
 from nmtkit.errors import RecipeError
 
 TEXT = """\
@@ -93,6 +94,30 @@ def test_paths_begin_at_the_recipes_folder(base: Path) -> None:
     loaded = recipe.load(base)
     assert loaded.data.splits()["train"].src == [str(base.parent / "a.src")]
     assert loaded.data.splits()["train"].tgt == ["a.tgt"]  # not there: left for the current folder
+
+
+def test_a_folder_given_means_the_same_from_everywhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base.parent / "corpora").mkdir()
+    monkeypatch.chdir(base.parent)
+    assert recipe.load(base, ["data.folder=corpora"]).data.folder == str(base.parent / "corpora")
+    assert recipe.load(base, ["data.folder=nowhere"]).data.folder == "nowhere"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.best_metric=loss", "`training.higher_is_better` must be false for 'loss'"),
+        ("training.best_metric=blue", "did you mean 'bleu'"),
+        ("evaluation.tokenize=13A", "did you mean '13a'"),
+    ],
+)
+def test_validation_is_thought_of_before_training(base: Path, override: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe.load(base, [override])
+
+
+def test_tokenizations_are_those_of_the_metrics() -> None:
+    assert get_args(recipe.EvaluationConfig.model_fields["tokenize"].annotation) == metrics.TOKENIZERS
 
 
 def test_schema_is_a_json_schema() -> None:

@@ -52,7 +52,10 @@ def test_memory_does_not_grow_with_the_input() -> None:
 def test_a_fault_of_the_input_arrives_after_the_lines_before_it() -> None:
     def lines() -> Iterator[str]:
         yield "a"
+        yield "b"
         raise ValueError("broken")
 
+    cut = windows(lines())
+    assert next(cut) == ["a", "b"]
     with pytest.raises(ValueError, match="broken"):
-        list(windows(lines()))
+        next(cut)

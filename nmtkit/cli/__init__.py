@@ -93,9 +93,17 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("nmtkit: stopped", err=True)
         code = 130
-    except OSError as fault:
-        # A full disk, mostly. What is still buffered cannot be written either: Python must not try again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        click.echo(f"nmtkit: error: {fault.filename or 'standard output'}: cannot write it: {fault.strerror}", err=True)
+    except BrokenPipeError:  # whoever read our output has enough
+        _discard_output()
+        code = 1
+    except OSError as fault:  # a full disk, mostly
+        _discard_output()
+        what = f"{fault.filename}: cannot read or write it" if fault.filename else "standard output: cannot write it"
+        click.echo(f"nmtkit: error: {what}: {fault.strerror or fault}", err=True)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _discard_output() -> None:
+    """What is still buffered cannot be written either: Python must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

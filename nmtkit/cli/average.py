@@ -13,21 +13,34 @@ from nmtkit.cli import options
 @click.option(
     "--best", type=click.IntRange(2), metavar="N", help="The N best by validation. Default: all that were kept."
 )
+@click.option("--recent", type=click.IntRange(2), metavar="N", help="The N newest instead of the best.")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: the run's average.safetensors.")
-def command(model: str | None, best: int | None, files: tuple[Path, ...], output: Path | None) -> None:
+def command(
+    model: str | None, best: int | None, recent: int | None, files: tuple[Path, ...], output: Path | None
+) -> None:
     """Average checkpoints of a run into one; `translate` then uses the average unless told otherwise.
 
-    Without FILES the run's best checkpoints are taken (keep more of them with training.keep_best).
+    Without FILES all weights that the run kept are taken, or the best or newest of them (training.keep_best and
+    training.keep_recent say how many are kept). FILES with -o need no run.
 
     \b
     Examples:
       nmtkit average -m runs/mine
       nmtkit average -m runs/mine --best 5
+      nmtkit average -m runs/mine --recent 10
       nmtkit average a.safetensors b.safetensors -o ab.safetensors
     """
-    where, why = folder.find(model)
-    chosen, written = run.average(where, best, list(files), output)
-    console.say(f"averaged {len(chosen)} checkpoints of {where.path} ({why}) into {written}:", stderr=True)
+    if sum(map(bool, (best, recent, files))) > 1:
+        raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
+    if files and output is not None and model is None:
+        written, of = output, ""
+        chosen = list(files)
+    else:
+        where, why = folder.find(model)
+        written, of = output or where.average, f" of {where.path} ({why})"
+        chosen = list(files) or run.to_average(where, best, recent)
+    run.average(chosen, written)
+    console.say(f"averaged {len(chosen)} checkpoints{of} into {written}:", stderr=True)
     for path in chosen:
         console.say(f"  {path}", stderr=True)

@@ -12,10 +12,10 @@ def open_translator(
     settings: dict[str, object] | None = None,
     threads: int | None = None,
 ) -> Translator:
-    """Finds the run, opens it, and says on stderr which run and which device it is."""
+    """Finds the run, opens it, and says on stderr which run, which weights and which device it is."""
     run, why = folder.find(model)
-    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings)
-    if threads is not None:
-        device.prepare(translator.device, threads=threads)
-    console.say(f"model {run.path} ({why}), on {device.describe(translator.device)}", stderr=True)
+    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings, threads)
+    console.say(
+        f"model {run.path} ({why}), {run.weights(weights).name}, on {device.describe(translator.device)}", stderr=True
+    )
     return translator

@@ -1,6 +1,5 @@
 """`nmtkit plot-attention`."""
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -9,7 +8,8 @@ import click
 from nmtkit import console, heatmap
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator
-from nmtkit.translator import text_lines
+from nmtkit.cli.reading import stdin_lines
+from nmtkit.errors import DataError
 
 
 @click.command("plot-attention")
@@ -56,8 +56,10 @@ def command(
         pairs = [(source, target)]
     else:
         pairs = []
-        for line in text_lines(sys.stdin.buffer, "standard input"):
+        for number, line in enumerate(stdin_lines(), start=1):
             first, tab, second = line.partition("\t")
+            if not first.strip() or (tab and not second.strip()):
+                raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")
             pairs.append((first, second if tab else None))
     if not pairs:
         raise click.UsageError("nothing to draw: standard input is empty; give SOURCE or lines on standard input")

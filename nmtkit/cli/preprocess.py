@@ -27,4 +27,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None) -> None
     run.require_data(loaded)
     work = run.Run.create(loaded, run_path)
     work.preprocess(lambda text: console.say(text, stderr=True), show_report)
-    console.say(f"wrote {work.folder.data} and {work.folder.vocabulary}; next: nmtkit train {name}", stderr=True)
+    same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
+    console.say(
+        f"{work.folder.data} and {work.folder.vocabulary} are ready; next: nmtkit train {name}{same}", stderr=True
+    )

@@ -1,7 +1,6 @@
 """`nmtkit score`: how good outputs are, with signatures, significance and scores by length."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import click
 
 from nmtkit import console
+from nmtkit.cli.reading import stdin_lines
 from nmtkit.data.corpus import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
@@ -154,19 +154,9 @@ def _name(path: str) -> str:
 
 
 def _read(path: str) -> list[str]:
-    lines = _read_stdin() if path == "-" else list(read_lines(path))
+    lines = list(stdin_lines() if path == "-" else read_lines(path))
     if not lines:
         raise DataError(f"{_name(path)}: no lines; there is nothing to score")
-    return lines
-
-
-def _read_stdin() -> list[str]:
-    lines = []
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        try:
-            lines.append(line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8"))
-        except UnicodeDecodeError as fault:
-            raise DataError(f"standard input, line {number}: not UTF-8 (byte {fault.start + 1}); convert it") from fault
     return lines
 
 

@@ -10,7 +10,8 @@ import click
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator
-from nmtkit.translator import Translation, text_lines, windows
+from nmtkit.cli.reading import stdin_lines
+from nmtkit.translator import Translation, windows
 
 
 @click.command()
@@ -39,8 +40,8 @@ def command(
     """Translate standard input: one line out for each line in, in order.
 
     An empty line gives an empty line. With --n-best K every line gives up to K lines, each "NUMBER TAB SCORE TAB
-    LOG-PROBABILITY TAB TRANSLATION", NUMBER counting input lines from 1. The score is the log-probability (natural log)
-    after the length penalty.
+    LOG-PROBABILITY TAB TRANSLATION", NUMBER counting input lines from 1, from a beam of at least K. The score is the
+    log-probability (natural log) after the length penalty.
 
     \b
     Examples:
@@ -50,14 +51,14 @@ def command(
       nmtkit translate --json < input.txt | jq .best.score
     """
     settings = options.search_settings(beam_size, length_penalty)
-    if n_best > 1 and beam_size is None:
-        settings["beam_size"] = max(n_best, 5)
     translator = open_translator(model, device, weights, batch_tokens, settings, threads)
-    source = sys.stdin.buffer
+    if beam_size is None and n_best > translator.config.beam_size:
+        console.say(f"beam size {n_best} instead of {translator.config.beam_size}, for --n-best {n_best}", stderr=True)
+        translator.config = translator.config.changed({"beam_size": n_best})
     unfinished = 0
     number = 0
     with console.LineProgress("lines") as progress:
-        for window in windows(text_lines(source, "standard input")):
+        for window in windows(stdin_lines()):
             for found in translator.search(window, n_best):
                 number += 1
                 unfinished += not found[0].finished

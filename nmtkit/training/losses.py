@@ -62,6 +62,8 @@ def add_gradients(
     The output layer, whose log-probabilities are by far the largest tensors of a model with a real vocabulary, is gone
     through in parts: each part's loss is taken back to the decoder's features before the next part begins. The gradient
     is the same; the memory is that of one part, and every part takes the same place in the memory and in the caches.
+    `predict` may read ids and masks in the model's `Memory`, but nothing there that needs a gradient: that graph is
+    gone after the first part.
 
     Args:
         model: in training mode, on `device`.

@@ -3,6 +3,7 @@
 import gzip
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -191,9 +192,42 @@ def test_a_reader_that_goes_away_is_no_fault(trained: Path) -> None:
 
 
 def test_rescore_of_half_pairs(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("ba\nce\n")
-    (tmp_path / "b").write_text("BA\n\n")
+    (tmp_path / "a").write_text("ba\n\n")
+    (tmp_path / "b").write_text("BA\nCE\n")
     refused(nmtkit("rescore", "-m", trained, "--source", tmp_path / "a", "--target", tmp_path / "b"), "pair 2", "empty")
+
+
+def test_training_needs_a_validation_set(folder: Path, nmtkit: Command) -> None:
+    done = nmtkit("train", folder / "tiny.yaml", "--run", folder / "run", "--set", "data.valid=")
+    refused(done, "`data.valid` is missing")
+    assert not (folder / "run").exists()
+
+
+def test_nothing_to_draw(trained: Path, nmtkit: Command) -> None:
+    refused(nmtkit("plot-attention", "-m", trained, "ba ce", " "), "target line 1 is empty")
+    refused(nmtkit("plot-attention", "-m", trained, stdin="ba\n\n"), "standard input, line 2")
+
+
+def test_a_variable_that_names_nothing(nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("translate", stdin="ba\n", NMTKIT_MODEL=str(tmp_path / "gone"))
+    refused(done, "$NMTKIT_MODEL", str(tmp_path / "gone"))
+
+
+def test_interrupted_while_waiting_for_input(trained: Path) -> None:
+    words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"ba ce\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        errors = process.stderr.read()
+        assert process.wait() == 130, errors
+    assert errors.endswith(b"nmtkit: stopped\n"), errors
 
 
 def test_unknown_weights(trained: Path, nmtkit: Command) -> None:

@@ -64,6 +64,9 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     done = nmtkit("recipe", "explain", "training.clipnorm")
     assert done.code == 2
     assert "training.clip_norm" in done.err
+    (tmp_path / "other.yaml").write_text(nmtkit("recipe", "show", "multi30k-en-de-transformer").out)
+    done = nmtkit("recipe", "check", tmp_path / "other.yaml")  # it extends a file that is not beside it
+    assert done.code == 0, done
     schema = json.loads(nmtkit("recipe", "schema").out)
     assert "training" in schema["properties"]
 

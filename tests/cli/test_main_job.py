@@ -149,6 +149,40 @@ def test_average_is_used_by_translate(trained: Path, nmtkit: Command) -> None:
     (trained / "average.safetensors").unlink()
 
 
+def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    kept = sorted((trained / "checkpoints").glob("weights-*"))
+    done = nmtkit("average", "-m", trained, "--recent", "2", "-o", tmp_path / "a.safetensors")
+    assert done.code == 0, done
+    assert all((str(path) in done.err) == (path in kept[-2:]) for path in kept), done
+    done = nmtkit("average", *kept[-2:], "-o", tmp_path / "b.safetensors", cwd=tmp_path)
+    assert done.code == 0, done
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    done = nmtkit("average", "-m", trained, "--recent", "9")
+    assert done.code == 2
+    assert f"{len(kept)} were kept" in done.err
+    assert nmtkit("average", "-m", trained, "--recent", "2", "--best", "2").code == 2
+
+
+def test_an_empty_translation_has_a_score(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("ba ce\n\n")
+    (tmp_path / "out").write_text("\n\n")
+    done = nmtkit("rescore", "-m", trained, "--json", "--source", tmp_path / "in", "--target", tmp_path / "out")
+    assert done.code == 0, done
+    ends, empty = (json.loads(line) for line in done.out.splitlines())
+    assert ends["token_log_probs"] == [ends["log_prob"]]
+    assert ends["log_prob"] < 0
+    assert (empty["log_prob"], empty["token_log_probs"]) == (0.0, [])
+
+
+def test_more_best_than_the_recipes_beam(trained: Path, nmtkit: Command) -> None:
+    done = nmtkit("translate", "-m", trained, "--n-best", "4", stdin="\ufeffba ce\n")
+    assert done.code == 0, done
+    assert "beam size 4 instead of 3" in done.err
+    assert len(done.out.splitlines()) == 4
+    plain = nmtkit("translate", "-m", trained, "--beam-size", "4", stdin="ba ce\n").out
+    assert done.out.splitlines()[0].split("\t")[3] == plain.rstrip("\n")  # and the byte-order mark is no text
+
+
 def test_the_model_is_found_and_named(trained: Path, nmtkit: Command) -> None:
     here = trained.parent.parent
     by_variable = nmtkit("translate", stdin="ba ce\n", NMTKIT_MODEL=str(trained))

@@ -1,0 +1,170 @@
+"""Reading YAML with places, checking it against settings, and the sentences that come of a fault."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.settings import Field, Settings, dump_yaml, load_yaml, model_validator, parse, parse_value
+
+
+class Inner(Settings):
+    """A group."""
+
+    size: int = Field(default=3, ge=1)
+    """How large."""
+    colour: Literal["red", "green"] = "red"
+    """Which."""
+
+
+class Outer(Settings):
+    """What a file holds."""
+
+    rate: float
+    """How fast."""
+    inner: Inner = Inner()
+    """A group."""
+    names: list[str] = Field(default_factory=list)
+    """Some words."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Outer":
+        if self.rate > self.inner.size:
+            raise ValueError("rate must not be above inner.size; raise inner.size")
+        return self
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "file.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_key_has_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "# what\nrate: 1e-3\ninner:\n  size: 4\nnames:\n  - a\n  - b\n")
+    data, places = load_yaml(path)
+    assert data == {"rate": 0.001, "inner": {"size": 4}, "names": ["a", "b"]}
+    lines = {("rate",): 2, ("inner",): 3, ("inner", "size"): 4, ("names",): 5, ("names", 0): 6, ("names", 1): 7}
+    assert places == {key: f"{path}, line {line}" for key, line in lines.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 0.001),
+        ("1E5", 100000.0),
+        ("-2.5e+2", -250.0),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("12", 12),
+        ("1_000", 1000),
+        ("e5", "e5"),
+        ("1e", "1e"),
+        ("true", True),
+        ("", None),
+        ("[1, a]", [1, "a"]),
+        ("{kind: x}", {"kind": "x"}),
+    ],
+)
+def test_values_are_what_everybody_means(text: str, value: object) -> None:
+    found = parse_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["[1", "{{a}}", "2024-13-45", "._", "a: b: c", "\x00"])
+def test_a_value_that_is_none(text: str) -> None:
+    with pytest.raises(RecipeError, match="not a valid value"):
+        parse_value(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a: 1\nb: [\n", ["line 3", "not valid YAML"]),
+        ("a: 1\nb: 2\na: 3\n", ["line 3", "'a' is given twice, first on line 1"]),
+        ("a:\n  b: 1\n  b: 2\n", ["line 3", "'b' is given twice, first on line 2"]),
+        ("a: 1\n{b: 2}: 3\n", ["line 2", "a key must be a word"]),
+        ("a: 2024-13-45\n", ["not valid YAML", "month"]),
+        ("- a\n", ["`key: value` lines", "list"]),
+        ("a: 1\n---\nb: 2\n", ["line 2"]),
+    ],
+)
+def test_broken_files_are_told_with_the_line(tmp_path: Path, text: str, parts: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(RecipeError) as caught:
+        load_yaml(path)
+    for part in [str(path), *parts]:
+        assert part in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing\.yaml: cannot read it"):
+        load_yaml(tmp_path / "nothing.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: gr\xfc\xdfe\n")
+    with pytest.raises(DataError, match=r"latin\.yaml: not UTF-8"):
+        load_yaml(tmp_path / "latin.yaml")
+
+
+def test_an_empty_file_is_an_empty_mapping(tmp_path: Path) -> None:
+    assert load_yaml(write(tmp_path, "# nothing yet\n")) == ({}, {})
+
+
+def test_all_faults_come_at_once_each_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "rate: fast\ninner:\n  size: 0\n  color: red\nnames: [a, 2]\n")
+    data, places = load_yaml(path)
+    with pytest.raises(RecipeError) as caught:
+        parse(Outer, data, str(path), places)
+    sentences = sorted(str(caught.value).splitlines())
+    assert len(sentences) == 4
+    assert sentences[0].startswith(f"{path}, line 1: `rate`: ")
+    assert sentences[0].endswith("(given: 'fast')")
+    assert sentences[1].startswith(f"{path}, line 3: `inner.size`: ")
+    assert sentences[2] == (
+        f"{path}, line 4: unknown key `inner.color`: did you mean 'colour'? valid names: colour, size"
+    )
+    assert sentences[3].startswith(f"{path}, line 5: `names.1`: ")
+
+
+def test_a_missing_key_and_an_unknown_name() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(Outer, {"inner": {"colour": "gren"}}, "--set")
+    assert sorted(str(caught.value).splitlines()) == [
+        "--set: `inner.colour`: not one of its values: did you mean 'green'? valid names: green, red (given: 'gren')",
+        "--set: `rate` is missing",
+    ]
+
+
+def test_keys_that_do_not_fit_each_other() -> None:
+    with pytest.raises(RecipeError, match=r"^here: rate must not be above inner\.size; raise inner\.size$"):
+        parse(Outer, {"rate": 9.0}, "here")
+
+
+@pytest.mark.parametrize("value", ["1", True, float("nan"), float("inf"), None, [1.0]])
+def test_nothing_is_taken_for_a_number_that_is_none(value: object) -> None:
+    with pytest.raises(RecipeError, match="`rate`"):
+        parse(Outer, {"rate": value}, "here")
+
+
+def test_changed_is_checked_and_leaves_the_old_alone() -> None:
+    old = Outer(rate=1.0)
+    assert old.changed({"rate": 2.0}) == Outer(rate=2.0)
+    assert old.changed({}) == old
+    assert old.rate == 1.0
+    with pytest.raises(RecipeError, match=r"option: unknown key `rat`: did you mean 'rate'\?"):
+        old.changed({"rat": 2.0})
+    with pytest.raises(RecipeError, match="option: rate must not be above"):
+        old.changed({"rate": 4.0})
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Outer(rate=1.0).rate = 2.0
+
+
+def test_dumped_and_read_again(tmp_path: Path) -> None:
+    old = Outer(rate=1e-9, inner=Inner(size=5, colour="green"), names=["größe", "1e-3", "yes", ""])
+    data, places = load_yaml(write(tmp_path, dump_yaml(old.model_dump(mode="json"))))
+    assert list(data) == ["rate", "inner", "names"]
+    assert parse(Outer, data, "file", places) == old
