@@ -174,10 +174,23 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
     group = data.get("data")
     if not isinstance(group, dict):
         return
-    if "folder" not in group and any(part in group for part in ("train", "valid", "test")):
-        group["folder"] = str(path.parent.resolve())
-    else:
+    if "folder" in group:
         _make_whole(group, path.parent)
+        return
+    for split in ("train", "valid", "test"):
+        files: Any = group.get(split)
+        for kind in ("src", "tgt", "jsonl") if isinstance(files, dict) else ():
+            given = files.get(kind)
+            if isinstance(given, str):
+                files[kind] = _beside(given, path)
+            elif isinstance(given, list):
+                files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
+
+
+def _beside(name: str, path: Path) -> str:
+    """A text file's path from the recipe's folder; only a file that is not there but here is meant from here."""
+    beside = path.parent.resolve() / name
+    return name if Path(name).exists() and not beside.exists() else str(beside)
 
 
 def _make_whole(group: dict[str, Any], start: Path) -> None:

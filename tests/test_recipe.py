@@ -39,7 +39,7 @@ def test_extends_says_only_what_differs(base: Path) -> None:
     assert loaded.model.model_dump()["dropout"] == 0.5
     assert loaded.training.max_updates == 10
     assert loaded.training.lr == 0.01
-    assert loaded.data.train.src == ["a.src"]
+    assert loaded.data.train.src == [str(base.parent / "a.src")]
 
 
 def test_another_kind_starts_afresh(base: Path) -> None:
@@ -93,7 +93,17 @@ def test_paths_begin_at_the_recipes_folder(base: Path) -> None:
     (base.parent / "a.src").write_text("x\n")
     loaded = recipe.load(base)
     assert loaded.data.splits()["train"].src == [str(base.parent / "a.src")]
-    assert loaded.data.splits()["train"].tgt == ["a.tgt"]  # not there: left for the current folder
+    # A file that is nowhere is reported where the recipe would have it.
+    assert loaded.data.splits()["train"].tgt == [str(base.parent / "a.tgt")]
+
+
+def test_a_child_elsewhere_leaves_the_parents_files_where_they_are(base: Path) -> None:
+    child = base.parent / "sub" / "child.yaml"
+    child.parent.mkdir()
+    child.write_text("extends: ../base.yaml\ndata: {test: {src: t.src, tgt: t.tgt}}\n")
+    splits = recipe.load(child).data.splits()
+    assert splits["train"].src == [str(base.parent / "a.src")]
+    assert splits["test"].src == [str(child.parent / "t.src")]
 
 
 def test_a_folder_given_means_the_same_from_everywhere(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

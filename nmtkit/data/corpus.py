@@ -136,8 +136,7 @@ def read_lines(path: str | Path) -> Iterator[str]:
     number = 0
     try:
         with open(path, "rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"  # a pipe cannot be wound back
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             for number, line in enumerate(stream, start=1):
                 text = line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")

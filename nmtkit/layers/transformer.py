@@ -51,9 +51,10 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length-1: `(length,H)`."""
-        if length > self.table.shape[0]:
-            self.table = sinusoids(2 * length, self.width).to(self.table)
-        return self.table[:length]
+        table = self.table  # another thread may put another one in its place
+        if length > table.shape[0]:
+            table = self.table = sinusoids(2 * length, self.width).to(table)
+        return table[:length]
 
 
 class LearnedPositions(nn.Module):
