@@ -78,6 +78,9 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
+    # OpenMP's threads wait by spinning unless told otherwise, before torch is loaded: on a machine that is busy with
+    # something else as well, that slows training down many times over.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")  # text is UTF-8 on the way in, so it is on the way out

@@ -142,7 +142,7 @@ class Checkpoints:
         entries.append(Kept(update, value))
         sign = -1 if higher_is_better else 1
         staying = {e.update for e in sorted(entries, key=lambda e: sign * e.value)[:keep_best]}
-        staying |= {e.update for e in entries[len(entries) - keep_recent :]} if keep_recent else set()
+        staying |= {e.update for e in entries[-keep_recent:]} if keep_recent else set()
         entries = [e for e in entries if e.update in staying]
         path = self.weights_path(update) if update in staying else None
         if path is not None:

@@ -217,3 +217,14 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=r"last\.safetensors: cannot write it .*name another folder"):
         run(tmp_path / "file" / "checkpoints", settings())
+
+
+def test_the_newest_stay_while_there_are_fewer_than_asked_for(tmp_path):
+    """Ten are to stay, and they come one by one: none may go before the eleventh."""
+    checkpoints = Checkpoints(tmp_path)
+    weights = {"w": torch.zeros(1)}
+    for update in range(1, 13):
+        value = float(-update)  # each worse than the one before: only being new keeps it
+        checkpoints.keep(weights, update, "bleu", value, True, keep_best=1, keep_recent=10)
+        expected = [n for n in range(1, update + 1) if n == 1 or n > update - 10]
+        assert [entry.update for entry in checkpoints.kept()] == expected
