@@ -1,8 +1,8 @@
 """`nmtkit score` as a user meets it: output, messages and exit codes."""
 
 import gzip
-import io
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +26,17 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
     def call(*args: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["nmtkit", "score", *args])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        with pytest.raises(SystemExit) as exit_info:
-            main()
+        given, before = os.open(tmp_path / "stdin", os.O_RDWR | os.O_CREAT | os.O_TRUNC), os.dup(0)
+        os.write(given, stdin)
+        os.lseek(given, 0, os.SEEK_SET)
+        os.dup2(given, 0)  # the command reads the file descriptor itself
+        try:
+            with pytest.raises(SystemExit) as exit_info:
+                main()
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+            os.close(given)
         captured = capsys.readouterr()
         assert isinstance(exit_info.value.code, int)
         return exit_info.value.code, captured.out, captured.err
