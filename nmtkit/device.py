@@ -85,7 +85,8 @@ def keep_memory_in_heap() -> bool:
 def give_back_freed_memory() -> None:
     """Gives the pages of freed blocks back to the kernel; the other half of `keep_memory_in_heap`.
 
-    Batches of ever new shapes leave gaps that later blocks do not fill, so now and then they have to be emptied.
+    glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
+    grows with every training update until the gaps are emptied.
     """
     library = _glibc()
     if library is not None:

@@ -334,8 +334,6 @@ class _Evaluation:
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name)
         hypotheses = translator.translate(source for source, _ in self.pairs)
         references = [target for _, target in self.pairs]
-        if self.device.type == "cpu":
-            devices.give_back_freed_memory()
         mean = float(nll) / max(tokens, 1)
         return {
             "bleu": metrics.bleu(hypotheses, [references], how.tokenize, how.lowercase).value,
