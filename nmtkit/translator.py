@@ -178,26 +178,37 @@ class Translator:
 
     @torch.no_grad()
     def rescore(
-        self, sources: Sequence[str], targets: Sequence[str], need_attention: bool = False, first: int = 1
+        self,
+        sources: Sequence[str],
+        targets: Sequence["str | Translation"],
+        need_attention: bool = False,
+        first: int = 1,
     ) -> list[Translation]:
         """What the model says of given translations: the same numbers as a search that had found the same tokens.
 
-        An empty target is one that ends at once; a pair of two empty sides is an empty line, of score 0, as in
-        `search`.
+        A text is cut by the tokenizer, which may cut it otherwise than a search built it; a `Translation` keeps its
+        tokens, and its open end if it is not finished. An empty target is one that ends at once; a pair of two empty
+        sides is an empty line, of score 0, as in `search`.
 
         Args:
             sources: source lines.
-            targets: a translation of each.
+            targets: a translation of each: text, or what `search` found.
             need_attention: whether to keep the attention.
             first: the number of the first pair, for messages.
 
         Raises:
-            DataError: the sides differ in length, or a source is empty and its target is not.
+            DataError: the sides differ in length, a source is empty and its target is not, or a translation has tokens
+                that the vocabulary lacks.
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
         src = [ids if line.strip() else [] for line, ids in zip(sources, self._encode(sources), strict=True)]
-        tgt = self.tokenizers.tgt.encode_many(list(targets))
+        cut = iter(self.tokenizers.tgt.encode_many([target for target in targets if isinstance(target, str)]))
+        tgt = [
+            next(cut) if isinstance(target, str) else self._ids(target.tokens, number)
+            for number, target in enumerate(targets, start=first)
+        ]
+        ends = [isinstance(target, str) or target.finished for target in targets]
         for number, (source, target) in enumerate(zip(src, tgt, strict=True), start=first):
             if target and not source:
                 raise DataError(
@@ -216,7 +227,7 @@ class Translator:
             chosen = output.log_probs.gather(-1, batch.tgt_out[..., None])[..., 0].float().cpu()  # (B,T)
             attention = None if output.attention is None else output.attention.float().cpu().numpy()  # (B,T,S)
             for row, number in enumerate(numbers):
-                length = len(tgt[number]) + 1
+                length = len(tgt[number]) + ends[number]
                 log_probs = chosen[row, :length].double()
                 weights = None if attention is None else attention[row, :length, : len(src[number]) + 1]
                 ids = tgt[number]
@@ -228,9 +239,22 @@ class Translator:
                     tokens=self.tokenizers.tgt.pieces(ids),
                     token_log_probs=log_probs.tolist(),
                     src_tokens=self.tokenizers.src.pieces(src[number]),
+                    finished=ends[number],
                     attention=weights,
                 )
         return found
+
+    def _ids(self, tokens: Sequence[str], number: int) -> list[int]:
+        """The ids of target pieces; `number` is the pair's, for the message."""
+        tokenizer = self.tokenizers.tgt
+        ids = tokenizer.vocabulary.ids(tokens)
+        if tokenizer.pieces(ids) != list(tokens):
+            missing = [given for given, known in zip(tokens, tokenizer.pieces(ids), strict=False) if given != known]
+            raise DataError(
+                f"pair {number}: the model's vocabulary has no token {missing[0]!r}; "
+                "only translations by a model with the same tokenizer can be rescored token for token"
+            )
+        return ids
 
     def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
         """What the search would have ranked it by; `length` counts EOS."""

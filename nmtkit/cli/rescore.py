@@ -14,6 +14,7 @@ from nmtkit.cli.opening import open_translator
 from nmtkit.data.corpus import Files, read_pairs
 from nmtkit.errors import DataError
 from nmtkit.metrics import perplexity
+from nmtkit.translator import Translation
 
 WINDOW = 2048
 
@@ -23,7 +24,12 @@ WINDOW = 2048
 @options.weights
 @options.device
 @click.option("--source", required=True, type=click.Path(path_type=Path), help="Source lines, plain or .gz.")
-@click.option("--target", required=True, type=click.Path(path_type=Path), help="Their translations, line by line.")
+@click.option(
+    "--target",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Their translations, line by line; or FILE.json or .jsonl, what `nmtkit translate --json` printed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each pair, with every token's share.")
 @options.length_penalty
 @options.batch_tokens
@@ -42,23 +48,29 @@ def command(
     """Log-probabilities of given translations under a model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair
-    (the score is the log-probability after the length penalty; both in nats). A translation whose text the tokenizer
-    would cut differently from how the search built it has the probability of the tokenizer's cut. The sum and the
-    perplexity go to stderr.
+    (the score is the log-probability after the length penalty; both in nats). The sum and the perplexity go to stderr.
+
+    Plain text is cut by the tokenizer, and a search may have built the same text from other subwords. What `translate
+    --json` printed names its tokens, and is rescored token for token.
 
     \b
     Examples:
       nmtkit rescore --source test.en --target test.de > scores.tsv
       nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
+      nmtkit translate --json < test.en > found.jsonl && nmtkit rescore --source test.en --target found.jsonl
     """
     translator = open_translator(
         model, device, weights, batch_tokens, options.search_settings(None, length_penalty), threads
     )
     pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]))
+    in_json = {".json", ".jsonl"} & set(target.suffixes[-2:])  # the last may be .gz
     log_prob, n_tokens, n_pairs = 0.0, 0, 0
     with console.LineProgress("pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
-            targets = [pair.tgt for pair in window if pair.tgt is not None]
+            targets: list[str | Translation] = [
+                _translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
+                for pair in window
+            ]
             try:
                 found = translator.rescore([pair.src for pair in window], targets, first=n_pairs + 1)
             except DataError as fault:
@@ -76,3 +88,23 @@ def command(
     if n_tokens:
         level = perplexity(log_prob, n_tokens).value
         console.say(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}", stderr=True)
+
+
+def _translation(line: str, where: str) -> Translation:
+    """The best translation of a line that `nmtkit translate --json` printed."""
+    try:
+        best = json.loads(line)["best"]
+        return Translation(
+            text=str(best["text"]),
+            score=float(best["score"]),
+            log_prob=float(best["log_prob"]),
+            tokens=[str(token) for token in best["tokens"]],
+            token_log_probs=[],
+            src_tokens=[],
+            finished=bool(best["finished"]),
+        )
+    except (ValueError, KeyError, TypeError) as fault:
+        raise DataError(
+            f"{where}: not what `nmtkit translate --json` prints ({fault!r}); for translations in plain text take "
+            "another suffix, such as .txt"
+        ) from fault

@@ -119,6 +119,45 @@ def test_rescore_gives_what_translate_printed(trained: Path, nmtkit: Command, tm
     assert "perplexity" in done.err
 
 
+@pytest.mark.parametrize("offset", [10, 1])
+def test_rescore_gives_what_translate_printed_token_for_token(
+    trained: Path, nmtkit: Command, tmp_path: Path, offset: int
+) -> None:
+    """Also where the text could be cut otherwise, and where the search ended at its length limit."""
+    (tmp_path / "in").write_text("".join(line + "\n" for line in lines(20)) + "\n")
+    printed = nmtkit("translate", "-m", trained, "--json", stdin=(tmp_path / "in").read_text()).out
+    records = [json.loads(line) for line in printed.splitlines()]
+    if offset == 1:  # as if they had been cut before the end
+        for record in records[:20]:
+            best = record["best"]
+            best["log_prob"] -= best["token_log_probs"].pop()
+            best["score"] = best["log_prob"] / len(best["token_log_probs"])
+            best["finished"] = False
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = nmtkit(
+        "rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl",
+        "--length-penalty", "average:1.0" if offset == 1 else "none",
+    )  # fmt: skip
+    assert done.code == 0, done
+    for line, record in zip(done.out.splitlines(), records, strict=True):
+        score, log_prob = map(float, line.split("\t"))
+        assert log_prob == pytest.approx(record["best"]["log_prob"], abs=1e-4)
+        if offset == 1:
+            assert score == pytest.approx(record["best"]["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize(("line", "said"), [("ba ce", "not what"), ('{"best": {"tokens": 3}}', "not what"), ("?", "")])
+def test_rescore_of_a_wrong_file(trained: Path, nmtkit: Command, tmp_path: Path, line: str, said: str) -> None:
+    if line == "?":
+        best = {"text": "", "score": 0, "log_prob": 0, "tokens": ["▁nowhere"], "finished": True}
+        line, said = json.dumps({"best": best}), "no token '▁nowhere'"
+    (tmp_path / "in").write_text("ba ce\n")
+    (tmp_path / "out.jsonl").write_text(line + "\n")
+    done = nmtkit("rescore", "-m", trained, "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
+    assert done.code == 2, done
+    assert said in done.err
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
 def test_plot_attention_writes_pictures(trained: Path, nmtkit: Command, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / f"picture.{suffix}"
