@@ -81,10 +81,11 @@ def main() -> None:
     # OpenMP's threads wait by spinning unless told otherwise, before torch is loaded: on a machine that is busy with
     # something else as well, that slows training down many times over.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for stream in (sys.stdout, sys.stderr):
+    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # text is UTF-8 on the way in, so it is on the way out
+            stream.reconfigure(encoding="utf-8", errors=errors)  # text is UTF-8 on the way in, so it is on the way out
     try:
+        _refuse_broken_arguments()
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
     except NmtkitError as fault:
@@ -104,7 +105,31 @@ def main() -> None:
         what = f"{fault.filename}: cannot read or write it" if fault.filename else "standard output: cannot write it"
         click.echo(f"nmtkit: error: {what}: {fault.strerror or fault}", err=True)
         code = 2
+    except (MemoryError, RuntimeError) as fault:
+        if not _is_out_of_memory(fault):
+            raise
+        said = str(fault).splitlines()[0] if str(fault) else "MemoryError"
+        click.echo(
+            f"nmtkit: error: out of memory: {said}\nTake smaller batches (batch.batch_tokens in a recipe, with "
+            "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
+            "device. A run that was training goes on with --resume.",
+            err=True,
+        )
+        code = 2
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_broken_arguments() -> None:
+    """Text is UTF-8 everywhere, on the command line as well."""
+    for number, argument in enumerate(sys.argv[1:], start=1):
+        if any("\udc80" <= letter <= "\udcff" for letter in argument):  # how Python keeps bytes that are not UTF-8
+            raise NmtkitError(f"argument {number} is not UTF-8: {argument!r}; convert it, or rename the file")
+
+
+def _is_out_of_memory(fault: Exception) -> bool:
+    """Whether the memory of a GPU or of the machine was not enough; torch tells of the latter by its words only."""
+    words = str(fault)
+    return isinstance(fault, MemoryError) or "out of memory" in words or "can't allocate memory" in words
 
 
 def _discard_output() -> None:

@@ -245,3 +245,14 @@ def test_plot_of_a_model_without_attention(folder: Path, nmtkit: Command) -> Non
     done = nmtkit("train", folder / "tiny.yaml", *options)
     assert done.code == 0, done
     refused(nmtkit("plot-attention", "-m", folder / "run", "ba ce"), "no attention")
+
+
+def test_out_of_memory(folder: Path, nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit(
+        "train", folder / "tiny.yaml", "--run", tmp_path / "run", "--set", "model.embedding_size=1000000000000"
+    )
+    refused(done, "out of memory", "batch.batch_tokens")
+
+
+def test_an_argument_that_is_not_utf_8(trained: Path, nmtkit: Command) -> None:
+    refused(nmtkit("plot-attention", "-m", trained, "caf\udce9"), "argument 4 is not UTF-8")
