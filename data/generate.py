@@ -12,7 +12,7 @@ import argparse
 import gzip
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -131,20 +131,23 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
     return " ".join(f"{i}-{j}" for i, j in links)
 
 
-def files(parts: dict[str, list[Line]]) -> Iterator[tuple[str, str]]:
-    """Name and text of every file of the corpus."""
+def files(parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)) -> Iterator[tuple[str, str]]:
+    """Name and text of every file of the corpus; the parts named in `spaced` also as the words that alignments count."""
     for part, lines in parts.items():
         yield f"{part}.en", "".join(line.en + "\n" for line in lines)
         yield f"{part}.fr", "".join(line.fr + "\n" for line in lines)
         yield f"{part}.align", "".join(pharaoh(line.alignment) + "\n" for line in lines)
+        if part in spaced:
+            yield f"{part}.words.en", "".join(" ".join(words(line.en)) + "\n" for line in lines)
+            yield f"{part}.words.fr", "".join(" ".join(words(line.fr)) + "\n" for line in lines)
     yield "test.heldout", "".join(line.label + "\n" for line in parts["test"])
 
 
-def save(parts: dict[str, list[Line]], folder: Path) -> int:
+def save(parts: dict[str, list[Line]], folder: Path, spaced: Collection[str] = ("test",)) -> int:
     """Write all files, compressed, without a time stamp; returns their size in bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
-    for name, text in files(parts):
+    for name, text in files(parts, spaced):
         path = folder / f"{name}.gz"
         with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
             packed.write(text.encode("utf-8"))
@@ -159,9 +162,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     for part, size in PARTS.items():
         parser.add_argument(f"--{part}", type=int, default=size, help=f"lines of {part} (default {size})")
+    parser.add_argument("--words", action="store_true", help="write PART.words.* for every part, not for test alone")
     options = parser.parse_args(arguments)
     parts = generate(options.seed, {part: getattr(options, part) for part in PARTS})
-    size = save(parts, options.out)
+    size = save(parts, options.out, PARTS if options.words else ("test",))
     lines = ", ".join(f"{len(parts[part])} {part}" for part in PARTS)
     sys.stdout.write(f"{options.out}: {lines} pairs, {size / 1e6:.2f} MB\n")
 

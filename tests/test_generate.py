@@ -540,7 +540,7 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
         generate.main(["--out", str(tmp_path / folder), "--seed", "3", "--train", "40", "--valid", "5", "--test", "10"])
     first = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert first == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
-    assert len(first) == 10
+    assert len(first) == 12
     assert gzip.decompress(first["train.en.gz"]).decode().splitlines() != lines("train.en")[:40]
 
 
@@ -549,6 +549,16 @@ def test_sizes() -> None:
     for part, size in generate.PARTS.items():
         assert len(lines(f"{part}.fr")) == len(lines(f"{part}.align")) == size
     assert sum(path.stat().st_size for path in (DATA / "demo-en-fr").iterdir()) < 2_000_000
+
+
+def test_files_of_words_are_the_text_with_more_white_space(tmp_path: Path) -> None:
+    for side in ("en", "fr"):
+        for text, spaced in zip(lines(f"test.{side}"), lines(f"test.words.{side}"), strict=True):
+            assert spaced.split() == words(text)
+            assert "".join(spaced.split()) == "".join(text.split())
+    generate.main(["--out", str(tmp_path), "--words", "--train", "4", "--valid", "3", "--test", "10"])
+    for part in generate.PARTS:
+        assert (tmp_path / f"{part}.words.en.gz").is_file()
 
 
 def test_no_pair_occurs_twice_across_parts() -> None:
