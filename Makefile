@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo test test-slow check format bench bench-hf data clean
+.PHONY: demo compare test test-slow check format bench bench-hf data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -15,6 +15,11 @@ demo: $(READY)
 	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE)
 	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE) -o runs/demo/attention.png
 	$(BIN)/nmtkit plot-attention -m runs/demo $(SENTENCE) -o runs/demo/attention.html
+
+# Six models of equal size on the same corpus: what attention is worth, in one table and one figure; about 20 minutes.
+compare: $(READY)
+	$(BIN)/nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global compare-luong-local-m \
+		compare-luong-local-p compare-transformer --plot runs/compare-length.png
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down.
 test: $(READY)

@@ -132,7 +132,7 @@ def pharaoh(links: Iterable[tuple[int, int]]) -> str:
 
 
 def files(parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)) -> Iterator[tuple[str, str]]:
-    """Name and text of every file of the corpus; the parts named in `spaced` also as the words that alignments count."""
+    """Name and text of every file of the corpus; parts named in `spaced` also as the words that alignments count."""
     for part, lines in parts.items():
         yield f"{part}.en", "".join(line.en + "\n" for line in lines)
         yield f"{part}.fr", "".join(line.fr + "\n" for line in lines)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nmtkit.pictures import Window
+
 Stream = Literal["stdout", "stderr"]
 
 
@@ -93,13 +95,15 @@ def heatmap(
     title: str = "",
     width: int | None = None,
     stream: Stream = "stdout",
+    windows: Sequence[Window] = (),
 ) -> None:
     """Prints attention weights: a row for each target word, a column for each source word.
 
     A colour terminal shows a background colour and the weight in hundredths in each cell, anything else a block that
     is the darker the larger the weight. The strongest colour or block stands for the largest weight, which is told
     below. Source words stand upright over their columns, or are numbered where they are long or of a joining script.
-    When they do not fit beside one another, several panels follow.
+    When they do not fit beside one another, several panels follow. Where attention is local, a "+" marks the centre of
+    each row's window, and what lies outside the window is dotted, or has no colour.
 
     Args:
         src_words: S words.
@@ -108,6 +112,7 @@ def heatmap(
         title: A line printed above.
         width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
         stream: Where to print.
+        windows: The windows of local attention, one for each target word.
     """
     assert weights.shape == (len(tgt_words), len(src_words)), f"{weights.shape}, {len(tgt_words)}, {len(src_words)}"
     console = _console(_file(stream))
@@ -117,13 +122,18 @@ def heatmap(
     if weights.size == 0:
         lines.append(Text("(no words)"))
     else:
-        lines.extend(_heatmap_lines(src_words, tgt_words, weights.tolist(), width, coloured))
+        lines.extend(_heatmap_lines(src_words, tgt_words, weights.tolist(), width, coloured, windows))
     for line in lines:
         console.print(line, soft_wrap=True)
 
 
 def _heatmap_lines(
-    src_words: Sequence[str], tgt_words: Sequence[str], weights: list[list[float]], width: int, coloured: bool
+    src_words: Sequence[str],
+    tgt_words: Sequence[str],
+    weights: list[list[float]],
+    width: int,
+    coloured: bool,
+    windows: Sequence[Window],
 ) -> list[Text]:
     src_words = [_clean(word) for word in src_words]
     tgt_words = [_clean(word) for word in tgt_words]
@@ -131,6 +141,7 @@ def _heatmap_lines(
     widest = max(cell_len(word) for word in tgt_words)
     margin = min(widest, max(width // 3, 8))
     cell = max(3 if coloured else 2, len(str(len(src_words))) + 1 if numbered else 0)
+    cell += bool(windows)  # for the "+"
     per_panel = max(1, (width - margin - 1) // cell)
     largest = max(max(row) for row in weights) or 1.0
     lines: list[Text] = []
@@ -140,15 +151,17 @@ def _heatmap_lines(
         shown = range(start, min(start + per_panel, len(src_words)))
         heads = [str(s + 1) for s in shown] if numbered else [src_words[s] for s in shown]
         lines.extend(_heads(heads, margin, cell, stand=not numbered))
-        for word, row in zip(tgt_words, weights, strict=True):
+        for t, (word, row) in enumerate(zip(tgt_words, weights, strict=True)):
             line = Text(_fit(word, margin) + " ")
             for s in shown:
-                line.append_text(_cell(row[s], largest, cell, coloured))
+                line.append_text(_cell(row[s], largest, cell, coloured, windows[t] if windows else None, s))
             lines.append(line)
     if numbered:
         lines.append(Text())
         lines.extend(_legend(src_words, width))
     lines.append(_scale(largest, coloured))
+    if windows:
+        lines.append(Text("+ centre of the window" if coloured else "+ centre of the window, · outside the window"))
     return lines
 
 
@@ -166,15 +179,23 @@ def _heads(heads: Sequence[str], margin: int, cell: int, stand: bool) -> list[Te
     ]
 
 
-def _cell(weight: float, largest: float, cell: int, coloured: bool) -> Text:
+def _cell(weight: float, largest: float, cell: int, coloured: bool, window: Window | None, column: int) -> Text:
+    if window is not None and not window.left <= column <= window.right and weight == 0:
+        return Text(("" if coloured else "·").ljust(cell))
     share = weight / largest
+    mark = "+" if window is not None and -0.5 <= window.centre - column < 0.5 else ""
     if not coloured:
-        return Text(BLOCKS[_level(share, len(BLOCKS))] * cell)
+        block = BLOCKS[_level(share, len(BLOCKS))]
+        return Text(block * (cell - len(mark)) + mark)
     level = _level(share, len(COLOURS))
     hundredths = f"{weight * 100:.0f}"
     ink = "color(232)" if level >= len(COLOURS) // 2 else "color(252)"
     number = hundredths if hundredths != "0" else ""
-    return Text(number.rjust(cell - 1).ljust(cell)[:cell], Style.parse(f"{ink} on color({COLOURS[level]})"))
+    width = cell - (window is not None)
+    return Text(
+        (number.rjust(width - 1).ljust(width)[:width] + mark).ljust(cell),
+        Style.parse(f"{ink} on color({COLOURS[level]})"),
+    )
 
 
 def _level(share: float, levels: int) -> int:

@@ -8,7 +8,7 @@ References are a list of such lists: `refs[r][i]` is what reference file `r` say
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,6 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
+from nmtkit.alignment import Alignment, Links
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.registry import near_names
 
@@ -35,7 +36,6 @@ SENTENCE_RULES = ("auto", "newline")
 _ROUGE_TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
 _SENTENCE_TAG = re.compile(r"</?[ts]>")
 _SENTENCE_END = re.compile(r"([.!?][\"'”’»)\]]*)\s+")
-_LINK = re.compile(r"(\d+)([-?p])(\d+)")
 
 
 @dataclass(frozen=True)
@@ -344,23 +344,6 @@ def by_length(
     return buckets
 
 
-Link = tuple[int, int]
-"""Source position and target position of one alignment link, both counted from 0."""
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """The gold word alignment of one sentence pair.
-
-    Attributes:
-        sure: links that must be there.
-        possible: links that may be there; all sure links are among them.
-    """
-
-    sure: frozenset[Link]
-    possible: frozenset[Link]
-
-
 @dataclass(frozen=True)
 class AlignmentScores:
     """Alignment error rate with its precision and recall, all 0 to 100."""
@@ -370,38 +353,7 @@ class AlignmentScores:
     recall: Score
 
 
-def parse_alignments(lines: Iterable[str], place: str, one_based: bool = False) -> list[Alignment]:
-    """Reads alignments in the Pharaoh format: links separated by white space, one sentence pair per line.
-
-    `i-j` is a sure link between source word i and target word j, `i?j` or `ipj` a possible one. An empty line is a
-    pair without links.
-
-    Args:
-        lines: the lines.
-        place: name of their file, for messages.
-        one_based: whether the file counts words from 1. What is returned counts from 0.
-
-    Raises:
-        DataError: a link is not of that form, or is 0 in a file that counts from 1; names file and line.
-    """
-    alignments = []
-    for number, line in enumerate(lines, start=1):
-        sure, possible = set(), set()
-        for token in line.split():
-            match = _LINK.fullmatch(token)
-            if match is None:
-                raise DataError(f"{place}, line {number}: {token!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
-            link = (int(match[1]) - one_based, int(match[3]) - one_based)
-            if min(link) < 0:
-                raise DataError(f"{place}, line {number}: link {token!r} holds a 0, but words are counted from 1")
-            possible.add(link)
-            if match[2] == "-":
-                sure.add(link)
-        alignments.append(Alignment(frozenset(sure), frozenset(possible)))
-    return alignments
-
-
-def aer(predicted: Sequence[Set[Link]], gold: Sequence[Alignment]) -> AlignmentScores:
+def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScores:
     """Alignment error rate over a corpus: lower is better.
 
     Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
@@ -424,7 +376,9 @@ def aer(predicted: Sequence[Set[Link]], gold: Sequence[Alignment]) -> AlignmentS
         raise DataError("the alignment error rate is not defined: no link is predicted and no gold link is sure")
     hit_sure = sum(len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True))
     hit_possible = sum(len(links & alignment.possible) for links, alignment in zip(predicted, gold, strict=True))
-    signature = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|version:nmtkit-{version('nmtkit')}"
+    n_possible = sum(len(alignment.possible) for alignment in gold)
+    counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
+    signature = f"{counts}|version:nmtkit-{version('nmtkit')}"
     return AlignmentScores(
         Score("AER", 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
         Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),

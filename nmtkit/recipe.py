@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.data.batch import BatchConfig
-from nmtkit.data.corpus import DataConfig
+from nmtkit.data.corpus import FILE_KINDS, DataConfig
+from nmtkit.data.embeddings import EmbeddingsConfig
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import MODELS, ModelConfig
@@ -70,6 +71,8 @@ class Recipe(Settings):
     """How text becomes tokens."""
     model: AnyModelConfig
     """The model; `kind` chooses, the other keys are that model's own."""
+    pretrained_embeddings: EmbeddingsConfig | None = None
+    """Word vectors for the model to begin with; random ones if not given."""
     batch: BatchConfig = BatchConfig()
     """How sentences are put together for training."""
     training: TrainingConfig
@@ -88,6 +91,30 @@ class Recipe(Settings):
             )
         if higher != HIGHER_IS_BETTER[name]:
             raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _guided_alignment(self) -> "Recipe":
+        guided, linked = self.training.guided_alignment, self.data.train.has_links
+        if linked and self.tokenizer.sampling:
+            raise ValueError(
+                "`data.train.alignment`: its links are laid between the tokens of one way to cut the text; "
+                "set `tokenizer.sampling` to 0, or leave the alignment out"
+            )
+        if guided is None:
+            return self
+        if not MODELS.get(self.model.kind).has_attention:
+            raise ValueError(f"`training.guided_alignment`: {self.model.kind} has no attention that could be taught")
+        if guided.source == "file" and not linked:
+            raise ValueError(
+                "`training.guided_alignment`: its source is file, so `data.train.alignment` must name Pharaoh files "
+                "(one line of i-j links a pair)"
+            )
+        if guided.source == "model" and not self.model.shows_one_head:
+            raise ValueError(
+                "`training.guided_alignment`: with source model all heads of a layer teach one of them, so the model "
+                "must be a transformer and `model.alignment_heads` a head number"
+            )
         return self
 
     def to_yaml(self) -> str:
@@ -170,7 +197,12 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict
 
 
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
-    """Makes the text files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
+    """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
+    vectors = data.get("pretrained_embeddings")
+    if isinstance(vectors, dict):
+        for side in ("src", "tgt"):
+            if isinstance(vectors.get(side), str):
+                vectors[side] = _beside(vectors[side], path)
     group = data.get("data")
     if not isinstance(group, dict):
         return
@@ -179,7 +211,7 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
         return
     for split in ("train", "valid", "test"):
         files: Any = group.get(split)
-        for kind in ("src", "tgt", "jsonl") if isinstance(files, dict) else ():
+        for kind in FILE_KINDS if isinstance(files, dict) else ():
             given = files.get(kind)
             if isinstance(given, str):
                 files[kind] = _beside(given, path)
@@ -188,7 +220,7 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
 
 
 def _beside(name: str, path: Path) -> str:
-    """A text file's path from the recipe's folder; only a file that is not there but here is meant from here."""
+    """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
     beside = path.parent.resolve() / name
     return name if Path(name).exists() and not beside.exists() else str(beside)
 

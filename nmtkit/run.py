@@ -14,8 +14,10 @@ import torch
 from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit import metrics
+from nmtkit.alignment import parse
 from nmtkit.data.batch import BatchStream, batches_of
-from nmtkit.data.corpus import Checker, DataReport, Files, read_pairs
+from nmtkit.data.corpus import Checker, DataReport, Example, Files, read_lines, read_pairs
+from nmtkit.data.embeddings import EmbeddingsConfig, check_size, read_vectors
 from nmtkit.data.store import Store, fingerprint, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, RecipeError
@@ -42,7 +44,7 @@ class TestResult:
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
-    """BLEU and chrF; none without references."""
+    """BLEU and chrF, and AER if the test set names gold alignments; none without references."""
     seconds: float
     """Time of the translation, without opening the model."""
 
@@ -105,13 +107,16 @@ class Run:
             report: given what was found in the text, when it was preprocessed.
 
         Raises:
-            NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set.
+            NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set, or its word
+                vectors are missing or of another size than the model's.
         """
         fault: NmtkitError | None = None
         if distributed.rank() == 0:
             try:
                 validation_files(recipe)
                 require_data(recipe)
+                if not resume:
+                    require_embeddings(recipe)
                 run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
                 run.preprocess(notify, report, learned_before=resume)
                 if resume:
@@ -195,7 +200,7 @@ class Run:
             notify(f"{self.folder.data}: the text has changed, or is new here; its tokenizer stays")
             tokenizers = self.folder.load_tokenizers()
         else:
-            notify(f"learning the tokenizer ({recipe.tokenizer.kind}) from {', '.join(splits['train'].paths())}")
+            notify(f"learning the tokenizer ({recipe.tokenizer.kind}) from {', '.join(splits['train'].texts())}")
             tokenizers = learn(recipe.tokenizer, read_pairs(splits["train"]), found)
             # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
             for name in splits:
@@ -222,6 +227,7 @@ class Run:
     def train(
         self,
         device: torch.device,
+        notify: Notify,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[Event]:
@@ -229,6 +235,7 @@ class Run:
 
         Args:
             device: where to train.
+            notify: told in a sentence what word vectors the model begins with.
             resume: go on from the last saved state, bit for bit as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
 
@@ -236,11 +243,17 @@ class Run:
             The events of `nmtkit.training.loop.train`.
 
         Raises:
-            NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data are missing or damaged.
+            NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
+                damaged.
         """
         recipe, tokenizers = self.recipe, self.folder.load_tokenizers()
         torch.manual_seed(recipe.seed)
         model = self.folder.build(recipe, tokenizers)
+        if recipe.pretrained_embeddings is not None:
+            if not resume:
+                _begin_embeddings(model, tokenizers, recipe, recipe.pretrained_embeddings, notify)
+            for side in recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings.freeze else ():
+                model.embedding(side).weight.requires_grad_(False)
         stream = BatchStream(
             Store.open(self.folder.data, "train"),
             recipe.batch,
@@ -304,9 +317,53 @@ class Run:
                 metrics.bleu(texts, [given], how.tokenize, how.lowercase),
                 metrics.chrf(texts, [given], lowercase=how.lowercase),
             ]
+            if files.alignment and translator.model.has_attention:
+                scores.append(_alignment_error_rate(translator, files, pairs))
             summary = [asdict(score) for score in scores]
             folders.write_json(self.folder.test_scores, {"scores": summary, "seconds": seconds})
         return TestResult(sources, given, found, scores, seconds)
+
+
+def _alignment_error_rate(translator: Translator, files: Files, pairs: Sequence[Example]) -> metrics.Score:
+    """AER of the model's attention on given pairs against the gold alignments that their files name."""
+    gold = [pair for path in files.alignment for pair in parse(read_lines(path), path).pairs]
+
+    def column(name: str) -> list[str]:
+        return [str(getattr(pair, name)) for pair in pairs]
+
+    found = translator.align(
+        column("src"),
+        column("tgt"),
+        column("src_words") if files.src_words else None,
+        column("tgt_words") if files.tgt_words else None,
+    )
+    return metrics.aer([one.links() for one in found], gold).aer
+
+
+def _begin_embeddings(
+    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: EmbeddingsConfig, notify: Notify
+) -> None:
+    """Puts the recipe's word vectors into a model that was just made."""
+    for side, path in config.files().items():
+        vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
+        weight = model.embedding(side).weight
+        found = read_vectors(path, vocabulary, weight.shape[1], _embedding_setting(recipe))
+        factor = model.begin_embedding(
+            side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
+        )
+        places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
+        share = len(found.ids) / len(vocabulary)
+        notify(
+            f"{path}: {found.in_file:,} vectors; {len(found.ids):,} of the {len(vocabulary):,} tokens ({share:.1%}) "
+            f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
+            + ("; none of them will be trained" if config.freeze else "")
+        )
+
+
+def _embedding_setting(recipe: Recipe) -> str:
+    """The key of a model's settings that says how many numbers a word has."""
+    has_own = "embedding_size" in type(recipe.model).model_fields
+    return "model.embedding_size" if has_own else "model.hidden_size"
 
 
 class _Evaluation:
@@ -362,7 +419,7 @@ class _Log:
 
     def add(self, event: Event) -> None:
         if isinstance(event, Step):
-            values = {key: value for key, value in asdict(event).items() if key != "update"}
+            values = {key: value for key, value in asdict(event).items() if key != "update" and value is not None}
         elif isinstance(event, Evaluated):
             values = {**{f"valid_{key}": value for key, value in event.metrics.items()}, "best": event.best}
         else:
@@ -428,6 +485,9 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     for name, files in recipe.data.splits().items():
         for path in files.paths():
             rows.append((f"data.{name}", path if Path(path).is_file() else f"{path} (not here)"))
+    vectors = recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}
+    for side, path in vectors.items():
+        rows.append((f"pretrained_embeddings.{side}", path if Path(path).is_file() else f"{path} (not here)"))
     return rows
 
 
@@ -473,3 +533,15 @@ def require_data(recipe: Recipe) -> None:
             f"recipe {recipe.name}: these files are not there (looked in {places}); "
             f"name them under `data`, or their folder with --set data.folder=DIR:{listed}"
         )
+
+
+def require_embeddings(recipe: Recipe) -> None:
+    """Looks whether the recipe's word vectors are there and of the model's size, before anything is begun.
+
+    Raises:
+        DataError: they are not.
+    """
+    setting = _embedding_setting(recipe)
+    size = recipe.model.model_dump()[setting.removeprefix("model.")]
+    for path in (recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}).values():
+        check_size(path, size, setting)

@@ -4,21 +4,24 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from nmtkit import device as devices
 from nmtkit import folder as folders
+from nmtkit.alignment import SoftAlignment, merge
 from nmtkit.data.batch import collate, in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS
+from nmtkit.data.words import cut
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.heatmap import AttentionPicture, merge_subwords
 from nmtkit.models.base import Seq2Seq
+from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_subwords, merge_windows
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.unknowns import Replacement, UnknownReplacer
 
 FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -46,6 +49,8 @@ class Translation:
     """False where the search reached its length limit before EOS."""
     attention: FloatArray | None = None
     """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
+    replaced: list[Replacement] = field(default_factory=list)
+    """Unknown words of `tokens` that `text` has other words for; see `Translator.replace_unknown`."""
 
 
 EMPTY = Translation("", 0.0, 0.0, [], [], [])
@@ -76,6 +81,7 @@ class Translator:
         self.device = next(model.parameters()).device
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 4096)
         self.name = name
+        self._replacer: UnknownReplacer | None = None
 
     @classmethod
     def load(
@@ -136,12 +142,47 @@ class Translator:
         def work(members: list[int]) -> None:
             numbers = [filled[member] for member in members]
             batch = collate([encoded[number] for number in numbers], None).to(self.device)
-            results = search(self.model, batch, self.config, n_best=n_best, need_attention=need_attention)
+            attend = need_attention or self._replacer is not None
+            results = search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
             for number, hypotheses in zip(numbers, results, strict=True):
-                found[number] = [self._translation(hypothesis, encoded[number]) for hypothesis in hypotheses]
+                translations = [self._translation(hypothesis, encoded[number]) for hypothesis in hypotheses]
+                if self._replacer is not None:
+                    translations = [self._without_unknown(lines[number], one, need_attention) for one in translations]
+                found[number] = translations
 
         self._each(work, in_order_batches(lengths, self.batch_tokens))
         return found
+
+    def replace_unknown(self, dictionary: Mapping[str, str] | None = None) -> None:
+        """From now on `translate` and `search` write source words in place of unknown words.
+
+        Each is the word that the attention points to, or its translation by the dictionary; see `UnknownReplacer`.
+        `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens` stay the model's. The
+        search may write the unknown word from now on, even if the recipe forbids it.
+
+        Args:
+            dictionary: translations of source words, e.g. by `nmtkit.unknowns.parse_dictionary`.
+
+        Raises:
+            NmtkitError: the model has no attention.
+        """
+        self._needs_attention("find the source of unknown words by")
+        self.config = self.config.changed({"forbid_unknown": False})
+        self._replacer = UnknownReplacer(self.tokenizers, dictionary)
+
+    def _without_unknown(self, line: str, translation: Translation, keep_attention: bool) -> Translation:
+        assert self._replacer is not None
+        assert translation.attention is not None
+        text, replaced = self._replacer.replace(line, translation.tokens, translation.attention)
+        attention = translation.attention if keep_attention else None
+        return replace(translation, text=text, replaced=replaced, attention=attention)
+
+    def _needs_attention(self, purpose: str) -> None:
+        if not self.model.has_attention:
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
+                "take one that has, e.g. rnnsearch or transformer"
+            )
 
     def _each(self, work: Callable[[list[int]], None], batches: list[list[int]]) -> None:
         """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself.
@@ -256,6 +297,64 @@ class Translator:
             )
         return ids
 
+    def align(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        src_words: Sequence[str] | None = None,
+        tgt_words: Sequence[str] | None = None,
+        first: int = 1,
+    ) -> list[SoftAlignment]:
+        """How much each word of given translations looks at each source word.
+
+        The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
+        Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the
+        text is word n, whatever the tokenizer makes of it. Tokens are merged to words: the columns of a source word's
+        tokens are added, the rows of a target word's tokens averaged. EOS has neither row nor column.
+
+        Args:
+            sources: source lines.
+            targets: the translation of each. A pair with an empty side has no weights.
+            src_words: the source lines with white space added between words, if words are to be counted otherwise;
+                the model reads `sources` all the same. See `nmtkit.data.words.cut`.
+            tgt_words: the same for the targets.
+            first: the number of the first pair, for messages.
+
+        Returns:
+            One a pair; its `links()` are the alignment.
+
+        Raises:
+            NmtkitError: the model has no attention.
+            DataError: the sides differ in length, or a line of words does not spell its text.
+        """
+        self._needs_attention("align words by")
+        for name, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
+            if lines is not None and len(lines) != len(sources):
+                raise DataError(f"{len(sources)} source lines but {len(lines)} {name} lines: they must be pairs")
+        src = cut(self.tokenizers.src, sources, src_words, "source line", first)
+        tgt = cut(self.tokenizers.tgt, targets, tgt_words, "target line", first)
+        found = [
+            SoftAlignment(source.words, target.words, np.zeros((len(target.words), len(source.words))))
+            for source, target in zip(src, tgt, strict=True)
+        ]
+        filled = [number for number in range(len(src)) if src[number].ids and tgt[number].ids]
+        lengths = np.array([max(len(src[n].ids), len(tgt[n].ids)) + 1 for n in filled], dtype=np.int64)
+
+        @torch.no_grad()  # here and not above: it holds in its own thread only
+        def work(members: list[int]) -> None:
+            numbers = [filled[member] for member in members]
+            batch = collate([src[n].ids for n in numbers], [tgt[n].ids for n in numbers]).to(self.device)
+            attention = self.model.unroll(batch, self.model.encode(batch), need_attention=True).attention
+            assert attention is not None
+            rows = attention.float().cpu().numpy()  # (B,T,S)
+            for row, number in zip(rows, numbers, strict=True):
+                weights = row[: len(tgt[number].ids), : len(src[number].ids)]
+                merged = merge(weights, src[number].shares, tgt[number].shares)
+                found[number] = SoftAlignment(src[number].words, tgt[number].words, merged)
+
+        self._each(work, in_order_batches(lengths, self.batch_tokens))
+        return found
+
     def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
         """What the search would have ranked it by; `length` counts EOS."""
         config = self.config
@@ -282,10 +381,7 @@ class Translator:
                 f"the model {self.name!r} ({self.model.config.kind}) has no attention to draw; "
                 "train one that has, e.g. rnnsearch or transformer"
             )
-        for side, lines in (("source", sources), ("target", targets or [])):
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    raise DataError(f"{side} line {number} is empty: there is nothing to draw")
+        _refuse_empty(sources, targets)
         if targets is None:
             drawn = [best[0] for best in self.search(sources, need_attention=True)]
         else:
@@ -294,13 +390,94 @@ class Translator:
 
     def _picture(self, translation: Translation, number: int) -> AttentionPicture:
         if translation.attention is None:
-            raise DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
+            raise _nothing_known(number)
         end = self.tokenizers.tgt.vocabulary.tokens[EOS]
         tgt_tokens = [*translation.tokens, end][: translation.attention.shape[0]]
         src_words, tgt_words, weights = merge_subwords(
             [*translation.src_tokens, end], tgt_tokens, translation.attention.astype(np.float64)
         )
-        return AttentionPicture(src_words, tgt_words, weights, title=self.name, score=translation.score)
+        windows = merge_windows([*translation.src_tokens, end], tgt_tokens, self._windows(translation))
+        return AttentionPicture(
+            src_words, tgt_words, weights, title=self.name, score=translation.score, windows=windows
+        )
+
+    @torch.no_grad()
+    def _windows(self, translation: Translation) -> list[Window]:
+        """The window of local attention in each row of a translation's attention; none where it is global.
+
+        A pass of its own, since a search does not keep where the centres were.
+        """
+        half_width = self.model.window_half_width
+        if half_width is None:
+            return []
+        assert translation.attention is not None
+        src = self.tokenizers.src.vocabulary.ids(translation.src_tokens)
+        tgt = self.tokenizers.tgt.vocabulary.ids(translation.tokens)
+        batch = collate([src], [tgt]).to(self.device)
+        centres = self.model.unroll(batch, self.model.encode(batch), need_attention=True).centres  # (1,T)
+        assert centres is not None
+        rows = len(translation.attention)
+        return [Window(centre, half_width) for centre in centres[0, :rows].tolist()]
+
+    @torch.no_grad()
+    def layered(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[LayeredPicture]:
+        """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
+
+        Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
+
+        Args:
+            sources: source lines.
+            targets: given translations, one a source; None searches for the model's own and reads those.
+
+        Raises:
+            NmtkitError: the model has no layers of attention heads.
+            DataError: a line is empty, or the sides differ in length.
+        """
+        if not self.model.has_heads:
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) has no layers of attention heads to draw; "
+                "take a transformer, or draw the one attention that this model has"
+            )
+        _refuse_empty(sources, targets)
+        read = [best[0] for best in self.search(sources)] if targets is None else self.rescore(sources, targets)
+        src = self._encode(sources)
+        for number, ids in enumerate(src, start=1):
+            if not ids:
+                raise _nothing_known(number)
+        tgt = [self._ids(translation.tokens, number) for number, translation in enumerate(read, start=1)]
+        lengths = np.array([max(len(ids), len(other)) + 1 for ids, other in zip(src, tgt, strict=True)], dtype=np.int64)
+        drawn: dict[int, LayeredPicture] = {}
+        for numbers in in_order_batches(lengths, BATCH_TOKENS["cpu"]):  # few: all weights of all layers are kept
+            batch = collate([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
+            found = self.model.attentions(batch)
+            encoder, decoder, cross = (
+                torch.stack(side, 1).float().cpu().numpy() for side in (found.encoder, found.decoder, found.cross)
+            )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
+            for row, number in enumerate(numbers):
+                translation, end = read[number], self.tokenizers.tgt.vocabulary.tokens[EOS]
+                tgt_tokens = [*translation.tokens, *([end] if translation.finished else [])]
+                columns, rows = len(src[number]) + 1, len(tgt_tokens)
+                drawn[number] = LayeredPicture(
+                    [*translation.src_tokens, end],
+                    tgt_tokens,
+                    encoder[row, :, :, :columns, :columns],
+                    decoder[row, :, :, :rows, :rows],
+                    cross[row, :, :, :rows, :columns],
+                    title=self.name,
+                    score=translation.score,
+                )
+        return [drawn[number] for number in range(len(sources))]
+
+
+def _nothing_known(number: int) -> DataError:
+    return DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
+
+
+def _refuse_empty(sources: Sequence[str], targets: Sequence[str] | None) -> None:
+    for side, lines in (("source", sources), ("target", targets or [])):
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                raise DataError(f"{side} line {number} is empty: there is nothing to draw")
 
 
 def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:

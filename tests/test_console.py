@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from nmtkit.console import BLOCKS, COLOURS, LineProgress, TrainingDisplay, heatmap, say, table
+from nmtkit.pictures import Window
 
 SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
 
@@ -104,6 +105,19 @@ def test_darkest_block_is_at_the_largest_weight(capsys):
     np.testing.assert_array_equal(shades, np.round(weights / weights.max() * 4))
     assert shades[np.unravel_index(weights.argmax(), weights.shape)] == 4
     assert shades.min() == 0
+
+
+def test_heatmap_with_windows(capsys):
+    """Row x may look at the first two words, y at the last two; a weight of nothing inside a window is a space."""
+    weights = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    heatmap(list("abcd"), ["x", "y"], weights, windows=[Window(0.2, 1.0), Window(2.75, 1.0)])
+    assert capsys.readouterr().out.splitlines() == [
+        "   a  b  c  d",
+        "x ▒▒+▒▒▒·  ·  ",
+        "y ·  ·     ██+",
+        "░▒▓█ to 1.00",
+        "+ centre of the window, · outside the window",
+    ]
 
 
 @pytest.mark.parametrize("width", [20, 33, 80])

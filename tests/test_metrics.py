@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nmtkit import metrics
+from nmtkit.alignment import parse
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.metrics import Options
 
@@ -342,36 +343,26 @@ def test_by_length_refuses_what_does_not_fit() -> None:
 
 def test_aer_by_hand() -> None:
     # Och and Ney 2003: |A| = 4, |S| = 3, sure links found 2, possible links found 3.
-    gold = metrics.parse_alignments(["0-0 1-1 1?2", "0-1 0p0"], "gold.txt")
-    predicted = [{(0, 0), (1, 2), (2, 2)}, {(0, 1)}]
+    gold = parse(["0-0 1-1 1?2", "0-1 0p0"], "gold.txt").pairs
+    predicted = [frozenset({(0, 0), (1, 2), (2, 2)}), frozenset({(0, 1)})]
     scores = metrics.aer(predicted, gold)
     assert scores.aer.name == "AER"
     assert scores.aer.value == pytest.approx(100 * (1 - (2 + 3) / (4 + 3)))
     assert scores.precision.value == pytest.approx(100 * 3 / 4)
     assert scores.recall.value == pytest.approx(100 * 2 / 3)
-    assert scores.aer.signature.startswith("pairs:2|links:4|sure:3|version:nmtkit-")
+    assert scores.aer.signature.startswith("pairs:2|links:4|sure:3|possible:5|version:nmtkit-")
 
 
 def test_aer_of_perfect_and_of_empty_alignments() -> None:
-    gold = metrics.parse_alignments(["0-0 1?1", ""], "gold.txt")
+    gold = parse(["0-0 1?1", ""], "gold.txt").pairs
     perfect = metrics.aer([alignment.possible for alignment in gold], gold)
     assert (perfect.aer.value, perfect.precision.value, perfect.recall.value) == (0, 100, 100)
-    empty = metrics.aer([set(), set()], gold)
+    empty = metrics.aer([frozenset(), frozenset()], gold)
     assert (empty.aer.value, empty.precision.value, empty.recall.value) == (100, 0, 0)
     with pytest.raises(DataError, match="not defined"):
-        metrics.aer([set()], gold[1:])
+        metrics.aer([frozenset()], gold[1:])
     with pytest.raises(DataError, match="1 sentence pairs have a predicted alignment, but 2"):
-        metrics.aer([set()], gold)
-
-
-def test_parse_alignments() -> None:
-    (alignment,) = metrics.parse_alignments(["1-1 2?3 10p2"], "gold.txt", one_based=True)
-    assert alignment.sure == {(0, 0)}
-    assert alignment.possible == {(0, 0), (1, 2), (9, 1)}
-    with pytest.raises(DataError, match=r"gold\.txt, line 2: '1:2' is not a link"):
-        metrics.parse_alignments(["0-0", "1-1 1:2"], "gold.txt")
-    with pytest.raises(DataError, match=r"gold\.txt, line 1: link '0-1' holds a 0"):
-        metrics.parse_alignments(["0-1"], "gold.txt", one_based=True)
+        metrics.aer([frozenset()], gold)
 
 
 # ---- perplexity

@@ -12,10 +12,18 @@ from nmtkit.training.schedules import Progress
 NAMES = recipe.shipped()
 ASKED_FOR = {
     "demo",
+    "iwslt15-en-vi-luong-global",
+    "iwslt15-en-vi-luong-local-m",
+    "iwslt15-en-vi-luong-local-p",
+    "multi30k-en-de-luong-global",
+    "multi30k-en-de-luong-local-m",
+    "multi30k-en-de-luong-local-p",
     "multi30k-en-de-rnn-encdec",
     "multi30k-en-de-rnnsearch",
     "multi30k-en-de-transformer",
     "multi30k-en-de-transformer-tiny",
+    "wmt14-en-de-luong-global",
+    "wmt14-en-de-luong-local-p",
     "wmt14-en-de-transformer-base",
     "wmt14-en-de-transformer-big",
     "wmt14-en-fr-rnnsearch-50",
@@ -76,3 +84,34 @@ def test_rnnsearch_has_the_papers_sizes() -> None:
     named = (sizes["hidden_size"], sizes["embedding_size"], sizes["maxout_size"], sizes["attention_size"])
     assert named == (1000, 620, 500, 1000)
     assert loaded.tokenizer.vocab_size - 4 == 30000
+
+
+def test_luong_has_the_papers_settings() -> None:
+    """Luong et al. 2015, section 4.1. Rate and norm are for a mean over words, of which a sentence has about 25."""
+    loaded = recipe.load("wmt14-en-de-luong-local-p")
+    sizes = loaded.model.model_dump()
+    assert (sizes["layers"], sizes["hidden_size"], sizes["embedding_size"], sizes["window_size"]) == (4, 1000, 1000, 10)
+    assert (sizes["window"], sizes["score"], sizes["reverse_source"]) == ("local_p", "general", True)
+    assert loaded.tokenizer.vocab_size - 4 == 50000
+    assert loaded.batch.batch_size == 128
+    training = loaded.training
+    assert training.lr / 25 == 1.0
+    assert training.clip_norm == pytest.approx(5 / 25)
+    rates = [training.schedule.rate(training.lr, Progress(1, epoch)) / 25 for epoch in range(12)]
+    assert rates == [1.0] * 8 + [0.5, 0.25, 0.125, 0.0625]
+    dot = recipe.load("wmt14-en-de-luong-global").model.model_dump()
+    assert (dot["window"], dot["score"], dot["layers"]) == ("global", "dot", 4)
+
+
+def test_luong_on_captions_is_as_large_as_rnnsearch_and_trained_alike() -> None:
+    search = recipe.load("multi30k-en-de-rnnsearch")
+    weights = {}
+    for name in ("rnnsearch", "luong-global", "luong-local-m", "luong-local-p"):
+        loaded = recipe.load(f"multi30k-en-de-{name}")
+        assert loaded.training == search.training
+        assert loaded.batch == search.batch
+        with torch.device("meta"):
+            model = MODELS.get(loaded.model.kind)(loaded.model, VocabularySizes(8000, 8000, shared=True))
+        weights[name] = sum(weight.numel() for weight in model.parameters())
+    assert len(weights) == 4
+    assert all(count == pytest.approx(weights["rnnsearch"], rel=0.15) for count in weights.values()), weights

@@ -19,3 +19,9 @@ def open_translator(
         f"model {run.path} ({why}), {run.weights(weights).name}, on {device.describe(translator.device)}", stderr=True
     )
     return translator
+
+
+def show_heads(translator: Translator, layer: int | None, head: int | None) -> None:
+    """Makes a Transformer show the attention of the layer or head that was asked for, if any was."""
+    if layer is not None or head is not None:
+        translator.model.show(layer, "mean" if head is None else head)

@@ -44,6 +44,18 @@ length_penalty: Decorator = click.option(
     metavar="KIND[:ALPHA]",
     help="none, average or gnmt, with its strength, e.g. gnmt:0.6. Default: the recipe's.",
 )
+layer: Decorator = click.option(
+    "--layer",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of a Transformer, take what decoder layer N looks at, from 1. Default: the recipe's, else the last but one.",
+)
+head: Decorator = click.option(
+    "--head",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
+)
 
 
 def search_settings(beam_size: int | None, length_penalty: str | None) -> dict[str, object]:

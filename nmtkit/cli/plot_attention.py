@@ -1,15 +1,25 @@
 """`nmtkit plot-attention`."""
 
-import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from nmtkit import console, heatmap
+from nmtkit import console, pictures
 from nmtkit.cli import options
-from nmtkit.cli.opening import open_translator
+from nmtkit.cli.opening import open_translator, show_heads
 from nmtkit.cli.reading import stdin_lines
-from nmtkit.errors import DataError
+from nmtkit.cli.reporting import save_picture
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
+from nmtkit.pictures.entropy import Entropies, of_heads, of_words, save_entropies
+from nmtkit.pictures.explorer import save_layered
+from nmtkit.pictures.positions import save_positions
+from nmtkit.translator import Translator
+
+Pairs = list[tuple[str, str | None]]
+
+POSITIONS = 100
 
 
 @click.command("plot-attention")
@@ -25,6 +35,28 @@ from nmtkit.errors import DataError
     metavar="FILE",
     help="FILE.png, .svg, .pdf or .html; without it the heat-map is drawn in the terminal.",
 )
+@click.option(
+    "--grid",
+    is_flag=True,
+    help="All sentences on one sheet (also of .pdf) in even rows and columns, with cells of one size. Default: a page "
+    "each in .pdf, line after line in .png and .svg, one below the other in .html.",
+)
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Every layer and head of a Transformer, piece by piece, as a page to walk through with mouse or keyboard; "
+    "needs -o FILE.html.",
+)
+@click.option(
+    "--what",
+    type=click.Choice(["attention", "positions", "entropy"]),
+    default="attention",
+    show_default=True,
+    help=f"positions: the position vectors of a Transformer, the first {POSITIONS}; entropy: how spread out attention "
+    "is over pieces (of a model with one attention, over words), for each head in nats, over all sentences given.",
+)
+@options.layer
+@options.head
 @options.beam_size
 @options.length_penalty
 def command(
@@ -34,6 +66,11 @@ def command(
     source: str | None,
     target: str | None,
     output: Path | None,
+    grid: bool,
+    layers: bool,
+    what: str,
+    layer: int | None,
+    head: int | None,
     beam_size: int | None,
     length_penalty: str | None,
 ) -> None:
@@ -41,38 +78,139 @@ def command(
 
     SOURCE is a sentence; with TARGET the given translation is drawn, without it the model's own. Without SOURCE,
     standard input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a target
-    word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns.
+    word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns. Of a model with
+    local attention the windows and their centres are drawn too. A Transformer shows the mean of the heads of its
+    alignment layer, or those that --layer and --head choose; --layers shows all of them.
 
     \b
     Examples:
       nmtkit plot-attention "The old woman sleeps."
       nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png
-      head -5 test.en | nmtkit plot-attention -m runs/mine -o five.html
+      head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
+      nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
+      head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
+      nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
+    _check_options(source, output, grid, layers, what)
+    if (layer or head) and (layers or what != "attention"):
+        raise click.UsageError("--layer and --head choose one attention to draw; this draws all of them")
     if output is not None:
-        heatmap.check_path(output)
+        pictures.check_path(output)
     translator = open_translator(model, device, weights, None, options.search_settings(beam_size, length_penalty))
-    if source is not None:
-        pairs = [(source, target)]
+    show_heads(translator, layer, head)
+    if what == "positions":
+        assert output is not None
+        save_picture(output, lambda: draw_positions(translator, output))
+        return
+    pairs = _pairs(source, target)
+    if what == "entropy":
+        _entropy(translator, pairs, output)
+    elif layers:
+        assert output is not None
+        layered = _layered(translator, pairs)
+        save_picture(output, lambda: save_layered(layered, output))
+    elif output is not None:
+        drawn = _drawn(translator, pairs)
+        save_picture(output, lambda: pictures.save(drawn, output, grid))
+        if translator.model.has_heads and _is_html(output):
+            console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
     else:
-        pairs = []
-        for number, line in enumerate(stdin_lines(), start=1):
-            first, tab, second = line.partition("\t")
-            if not first.strip() or (tab and not second.strip()):
-                raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")
-            pairs.append((first, second if tab else None))
+        for picture in _drawn(translator, pairs):
+            console.heatmap(
+                picture.src_words, picture.tgt_words, picture.weights, picture.heading, windows=picture.windows
+            )
+
+
+def _check_options(source: str | None, output: Path | None, grid: bool, layers: bool, what: str) -> None:
+    """Refuses what does not go together, before a model is opened.
+
+    Raises:
+        click.UsageError: two options exclude each other, or one needs another.
+    """
+    if what != "attention" and (grid or layers):
+        raise click.UsageError(f"--{'grid' if grid else 'layers'} is for --what attention only; leave one of them out")
+    if grid and layers:
+        raise click.UsageError("--layers shows one sentence at a time: leave --grid out")
+    if grid and output is None:
+        raise click.UsageError("--grid lays out a sheet: name it with -o FILE")
+    if layers and (output is None or not _is_html(output)):
+        raise click.UsageError("--layers writes a page with buttons: name it with -o FILE.html")
+    if what == "positions" and source is not None:
+        raise click.UsageError("--what positions reads no sentence: leave SOURCE out")
+    if what == "positions" and output is None:
+        raise click.UsageError("--what positions draws a picture: name it with -o FILE")
+
+
+def _is_html(output: Path) -> bool:
+    return output.suffix.lower() == ".html"
+
+
+def _pairs(source: str | None, target: str | None) -> Pairs:
+    """The sentences of the command line, or of standard input, each with its translation if one is given."""
+    if source is not None:
+        return [(source, target)]
+    pairs: Pairs = []
+    for number, line in enumerate(stdin_lines(), start=1):
+        first, tab, second = line.partition("\t")
+        if not first.strip() or (tab and not second.strip()):
+            raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")
+        pairs.append((first, second if tab else None))
     if not pairs:
         raise click.UsageError("nothing to draw: standard input is empty; give SOURCE or lines on standard input")
-    pictures = []
+    return pairs
+
+
+def _drawn(translator: Translator, pairs: Pairs) -> list[pictures.AttentionPicture]:
+    found = []
     for text, given in pairs:
-        pictures += translator.pictures([text], None if given is None else [given])
+        found += translator.pictures([text], None if given is None else [given])
+    return found
+
+
+def _layered(translator: Translator, pairs: Pairs) -> list[pictures.LayeredPicture]:
+    found = []
+    for text, given in pairs:
+        found += translator.layered([text], None if given is None else [given])
+    return found
+
+
+def _entropy(translator: Translator, pairs: Pairs, output: Path | None) -> None:
+    heads = translator.model.has_heads
+    parts = of_heads(_layered(translator, pairs)) if heads else of_words(_drawn(translator, pairs))
+    count = "1 sentence" if len(pairs) == 1 else f"{len(pairs):,} sentences"
+    title = f"{translator.name}: entropy of attention over {count}"
     if output is not None:
-        with warnings.catch_warnings(record=True) as found:
-            warnings.simplefilter("always", heatmap.PictureWarning)
-            heatmap.save(pictures, output)
-        for warning in found:
-            console.say(str(warning.message), stderr=True)
-        console.say(f"wrote {output}", stderr=True)
-        return
-    for picture in pictures:
-        console.heatmap(picture.src_words, picture.tgt_words, picture.weights, picture.heading)
+        save_picture(output, lambda: save_entropies(parts, output, title))
+    else:
+        _print_entropies(parts, title)
+
+
+def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
+    heads = max(part.values.shape[1] for part in parts)
+    names = [f"head {head + 1}" for head in range(heads)] if heads > 1 else ["entropy"]
+    rows = []
+    for part in parts:
+        for layer, values in enumerate(part.values):
+            cells = [f"{value:.3f}" for value in values] + [""] * (heads - len(values))
+            rows.append([part.name, layer + 1, *cells, f"{part.uniform:.3f}"])
+    console.table(f"{title} (nats)", ["attention", "layer", *names, "uniform"], rows)
+
+
+def draw_positions(translator: Translator, output: Path) -> None:
+    """Draws the position vectors of a Transformer, fixed or learned.
+
+    Raises:
+        NmtkitError: the model has none, or the file cannot be written.
+    """
+    table = getattr(translator.model, "src_positions", None)
+    if isinstance(table, SinusoidalPositions):
+        kind, length = "sinusoidal", POSITIONS
+    elif isinstance(table, LearnedPositions):
+        kind, length = "learned (source)", min(POSITIONS, len(table.table))
+    else:
+        raise NmtkitError(
+            f"the model {translator.name!r} ({translator.model.config.kind}) has no position vectors to draw; "
+            "name a transformer with -m RUN"
+        )
+    values = table(length).detach().float().cpu().numpy()
+    save_positions(values, output, f"{translator.name}: {kind} positions")

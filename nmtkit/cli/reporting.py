@@ -1,10 +1,56 @@
-"""Tables that several commands show."""
+"""Tables and pictures that several commands show."""
 
-from nmtkit import console
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nmtkit import console, pictures
 from nmtkit.data.corpus import DataReport
+from nmtkit.metrics import LengthBucket
+from nmtkit.pictures.curves import save_by_length
 
 
 def show_report(report: DataReport) -> None:
     """What preprocessing found in the text, on stderr."""
     rows = [list(row) for row in report.rows()]
     console.table("the data", ["split", "what", "how many", "first line", "and then"], rows, stream="stderr")
+
+
+def save_picture(output: Path, save: Callable[[], None]) -> None:
+    """Saves a picture and says so; what its fonts lack is told as a line of text."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", pictures.PictureWarning)
+        save()
+    for warning in found:
+        console.say(str(warning.message), stderr=True)
+    console.say(f"wrote {output}", stderr=True)
+
+
+def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
+    """A table of BLEU by length, a column for each system.
+
+    Args:
+        names: of the systems.
+        buckets: of each system; the ranges are those of the first.
+    """
+    rows = []
+    for column, bucket in enumerate(buckets[0]):
+        scores = [row[column].score for row in buckets]
+        found = ["-" if score is None else f"{score.value:.2f}" for score in scores]
+        rows.append([_range(bucket), str(bucket.count), *found])
+    console.table("BLEU by length", ["words", "lines", *names], rows)
+
+
+def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
+    """The same as a figure."""
+    systems = [
+        (name, [None if bucket.score is None else bucket.score.value for bucket in row])
+        for name, row in zip(names, buckets, strict=True)
+    ]
+    ranges = [_range(bucket) for bucket in buckets[0]]
+    counts = [bucket.count for bucket in buckets[0]]
+    save_picture(output, lambda: save_by_length(ranges, systems, output, counts))
+
+
+def _range(bucket: LengthBucket) -> str:
+    return f"{bucket.low}-{bucket.high}" if bucket.high is not None else f"{bucket.low} and more"

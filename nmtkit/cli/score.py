@@ -1,4 +1,4 @@
-"""`nmtkit score`: how good outputs are, with signatures, significance and scores by length."""
+"""`nmtkit score`: how good outputs are, with signatures, significance and scores by length; alignment error rates."""
 
 import json
 from collections.abc import Sequence
@@ -6,9 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from nmtkit import console
 from nmtkit.cli.reading import stdin_lines
+from nmtkit.cli.reporting import draw_lengths, show_lengths
+from nmtkit.cli.score_alignments import score_alignments
 from nmtkit.data.corpus import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
@@ -25,8 +28,12 @@ from nmtkit.metrics import (
     outside_rouge,
     score_all,
 )
+from nmtkit.pictures import check_path
 
 SIGNIFICANT = 0.05
+# Options that mean nothing without --alignment, and those that go with it and without; the others are for text.
+FOR_ALIGNMENTS = {"hyp_base", "ref_base", "reverse_hyp"}
+FOR_BOTH = {"hyps", "ref_paths", "alignment", "as_json"}
 
 
 @click.command("score")
@@ -51,8 +58,14 @@ SIGNIFICANT = 0.05
     help="Sentences of ROUGE-Lsum. auto: cut at <t> or <s> tags, which are removed, else after . ! ?; newline: each "
     "line of a file is one sentence.",
 )
-@click.option("--by-length", "show_lengths", is_flag=True, help="BLEU by words of the source, else of the first REF.")
+@click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, else of the first REF.")
 @click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw --by-length as FILE.png, .svg, .pdf or .html.",
+)
 @click.option(
     "--significance/--no-significance",
     default=None,
@@ -62,6 +75,14 @@ SIGNIFICANT = 0.05
     "--n-samples", type=click.IntRange(min=1), default=1000, show_default=True, help="Draws of the bootstrap."
 )
 @click.option("--seed", type=click.IntRange(min=1), default=12345, show_default=True, help="Seed of the bootstrap.")
+@click.option("--alignment", is_flag=True, help="HYPs and REF are word alignments: print alignment error rates.")
+@click.option(
+    "--hyp-base",
+    type=click.IntRange(0, 1),
+    help="What the HYPs count words from. Default: 0 (naacl files: 1). With --alignment.",
+)
+@click.option("--ref-base", type=click.IntRange(0, 1), help="The same for REF.")
+@click.option("--reverse-hyp", is_flag=True, help="The HYPs' links are target-source. With --alignment.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits instead of tables.")
 def command(
     hyps: tuple[str, ...],
@@ -72,11 +93,16 @@ def command(
     lowercase: bool,
     stem: bool,
     sentences: str,
-    show_lengths: bool,
+    lengths_shown: bool,
     edges: str,
+    plot: Path | None,
     significance: bool | None,
     n_samples: int,
     seed: int,
+    alignment: bool,
+    hyp_base: int | None,
+    ref_base: int | None,
+    reverse_hyp: bool,
     as_json: bool,
 ) -> None:
     """Score outputs against references: BLEU, chrF, TER and ROUGE, each with its signature.
@@ -85,21 +111,40 @@ def command(
     standard input. Detokenized text is expected; give --tokenize none for text that is tokenized already. Several
     HYPs are compared with the first; * marks a difference from it with p below 0.05.
 
+    With --alignment the files hold word alignments, and the table shows the alignment error rate (Och and Ney 2003)
+    with precision and recall. Two formats are known by their looks: pharaoh (also talp), a line for each sentence pair,
+    "0-0 1-2 2?2", where "?" or "p" instead of "-" makes a link of REF only possible (of a HYP every link counts); and
+    naacl, a line for each link, "PAIR SOURCE TARGET S", S or P, pairs counted from 1.
+
     \b
     Examples:
       nmtkit score output.de --ref test.de
       nmtkit translate < test.en | nmtkit score - --ref test.de --metrics bleu,chrf
       nmtkit score baseline.de new.de --ref test.de --n-samples 2000
-      nmtkit score output.de --ref test.de --source test.en --by-length
+      nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
       nmtkit score summaries.txt --ref gold0.txt --ref gold1.txt --metrics rouge --json
+      nmtkit score --alignment mine.align --ref test.align
+      nmtkit score --alignment giza.talp fast_align.talp --ref gold.wa --ref-base 1
     """
+    _refuse_options_of_the_other_kind(alignment)
+    if hyps.count("-") > 1:
+        raise click.UsageError("standard input (-) can be only one of the HYPs")
+    if alignment:
+        if len(ref_paths) > 1:
+            raise click.UsageError("--alignment takes one --ref")
+        systems = [(_name(path), _read(path)) for path in hyps]
+        gold = (ref_paths[0], _read(ref_paths[0]))
+        score_alignments(systems, _titles(hyps), gold, hyp_base, ref_base, reverse_hyp, as_json)
+        return
     names = metric_names(name.strip() for name in metrics.split(",") if name.strip())
     options = Options(tokenize, lowercase, stem, sentences)
     length_edges = _parse_edges(edges)
-    if source is not None and not show_lengths:
+    if source is not None and not lengths_shown:
         raise click.UsageError("--source is only read for --by-length; give both or neither")
-    if hyps.count("-") > 1:
-        raise click.UsageError("standard input (-) can be only one of the HYPs")
+    if plot is not None:
+        if not lengths_shown:
+            raise click.UsageError("--plot draws --by-length; give both or neither")
+        check_path(plot)
 
     systems = [(path, _read(path)) for path in hyps]
     n_lines = len(systems[0][1])
@@ -123,7 +168,7 @@ def command(
     else:
         rows = [score_all(lines, refs, names, options) for _, lines in systems]
     buckets: list[list[LengthBucket]] | None = None
-    if show_lengths:
+    if lengths_shown:
         measured = refs[0] if source is None else source_lines
         buckets = [by_length(lines, refs, measured, length_edges, options) for _, lines in systems]
 
@@ -138,6 +183,22 @@ def command(
         _print_json(hyps, ref_paths, rows, comparisons, buckets)
     else:
         _print_tables(hyps, rows, comparisons, buckets)
+    if plot is not None and buckets is not None:
+        draw_lengths(_titles(hyps), buckets, plot)
+
+
+def _refuse_options_of_the_other_kind(alignment: bool) -> None:
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name is not None
+        and parameter.name not in FOR_BOTH
+        and (parameter.name in FOR_ALIGNMENTS) is not alignment
+        and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(f"{given[0]} {'does not go' if alignment else 'only goes'} with --alignment")
 
 
 def _parse_edges(text: str) -> list[int]:
@@ -198,7 +259,7 @@ def _print_tables(
     if comparisons is not None and len(hyps) > 1:
         console.say(f"* p < {SIGNIFICANT} against {titles[0]} (paired bootstrap; ± is the 95% interval)")
     if buckets is not None:
-        console.table("BLEU by length", ["words", "lines", *titles], _length_rows(buckets))
+        show_lengths(titles, buckets)
     console.table("signatures", ["metric", "signature"], [[score.name, score.signature] for score in rows[0]])
 
 
@@ -213,12 +274,3 @@ def _cell(comparison: Comparison) -> str:
     if comparison.p_value is None:
         return text
     return f"{text} (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
-
-
-def _length_rows(buckets: list[list[LengthBucket]]) -> list[list[str]]:
-    table = []
-    for column, bucket in enumerate(buckets[0]):
-        words = f"{bucket.low}-{bucket.high}" if bucket.high is not None else f"{bucket.low} and more"
-        scores = [row[column].score for row in buckets]
-        table.append([words, str(bucket.count), *("-" if score is None else f"{score.value:.2f}" for score in scores)])
-    return table

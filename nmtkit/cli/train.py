@@ -44,6 +44,8 @@ def command(
     Examples:
       nmtkit train demo
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
+      nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
+      nmtkit train mine.yaml --set data.train.alignment=train.align --set training.guided_alignment.weight=0.05
       nmtkit train mine.yaml --resume
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml
     """
@@ -52,12 +54,23 @@ def command(
     loaded = recipe.load(name, overrides)
     place = run.choose_device(device, loaded, threads)
     try:
-        _train(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
+        work = carry_out(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
+        if distributed.rank() == 0:
+            _test(work, place)
     finally:
         distributed.leave()
 
 
-def _train(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device) -> None:
+def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device) -> run.Run:
+    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it.
+
+    Args:
+        loaded: the recipe.
+        path: the run's folder.
+        resume: go on with the run that is there.
+        overwrite: replace the run that is there.
+        place: where to train.
+    """
     first = distributed.rank() == 0
     work = run.Run.begin(loaded, path, resume, overwrite, _say if first else _quiet, show_report)
     if first:
@@ -66,20 +79,21 @@ def _train(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, plac
     _stop_on_signals(stop)
     stopped = None
     with console.TrainingDisplay() as display:
-        for event in work.train(place, resume, stop.is_set):
+        for event in work.train(place, _say if first else _quiet, resume, stop.is_set):
             if first:
                 _show(display, event, work.recipe.training)
             if isinstance(event, Stopped):
                 stopped = event
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if not first or stopped is None:
-        return
+    assert stopped is not None
+    if not first:
+        return work
     if stopped.reason == "interrupted":
         _say(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
     _say(f"finished after update {stopped.update} ({stopped.reason})")
-    _test(work, place)
+    return work
 
 
 def _say(text: str) -> None:
@@ -112,6 +126,8 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
             "learning_rate": event.lr,
             "gradient_norm": event.grad_norm,
         }
+        if event.alignment_loss is not None:
+            shown["alignment_loss"] = event.alignment_loss
         display.update(event.update, _share(event, config), shown)
         if event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")

@@ -99,6 +99,8 @@ class Batch(Rows):
     """`(B,T)`, bool."""
     n_oov: int = 0
     """The most unknown words of any example in the batch; X = V + n_oov."""
+    alignment: Tensor | None = None
+    """`(B,T,S)`, bool: whether the target token of `tgt_out` is linked to the source token; None if nobody knows."""
 
     @property
     def size(self) -> int:
@@ -127,6 +129,7 @@ def collate(
     src_extended: Sequences | None = None,
     tgt_extended: Sequences | None = None,
     n_oov: int = 0,
+    alignment: Sequences | None = None,
 ) -> Batch:
     """Makes a batch of B examples on the CPU.
 
@@ -136,6 +139,7 @@ def collate(
         src_extended: source ids in the extended target vocabulary, for models that copy; by default `src`.
         tgt_extended: target ids in the extended vocabulary; by default `tgt`.
         n_oov: the most unknown words of any example.
+        alignment: links between tokens of each: source position, target position, source position, ...
     """
     assert len(src) > 0, "a batch has at least one example"
     src_ids, src_mask = _padded(src)
@@ -161,7 +165,19 @@ def collate(
         tgt_out=target,
         tgt_extended=target if tgt_extended is None else torch.from_numpy(_padded(tgt_extended)[0]),
         tgt_mask=torch.from_numpy(tgt_mask),
+        alignment=None
+        if alignment is None
+        else torch.from_numpy(_linked(alignment, tgt_ids.shape[1], src_ids.shape[1])),
     )
+
+
+def _linked(alignment: Sequences, width: int, src_width: int) -> npt.NDArray[np.bool_]:
+    """Links as a table `(B,T,S)` for target width T and source width S."""
+    counts = np.fromiter(map(len, alignment), dtype=np.int64, count=len(alignment)) // 2
+    links = np.concatenate([np.asarray(row, dtype=np.int64) for row in alignment]).reshape(-1, 2)
+    linked = np.zeros((len(alignment), width, src_width), dtype=bool)
+    linked[np.repeat(np.arange(len(alignment)), counts), links[:, 1], links[:, 0]] = True
+    return linked
 
 
 class BatchConfig(Settings):
@@ -248,7 +264,7 @@ def _load(store: Store, numbers: Numbers) -> Batch:
     n_oov = 0
     if extended is not None:
         n_oov = max(0, max(int(row.max(initial=0)) for row in extended) - store.tgt_size + 1)
-    return collate(src, column("tgt"), extended, column("tgt_extended"), n_oov)
+    return collate(src, column("tgt"), extended, column("tgt_extended"), n_oov, column("alignment"))
 
 
 def batches_of(store: Store, batch_tokens: int) -> Iterator[Batch]:
@@ -303,6 +319,11 @@ class BatchStream(Iterator[Batch]):
             )
         if self._tokenizers is not None and store.has("src_extended"):
             raise DataError("tokenizer.sampling: not with a model that copies words; set it to 0")
+        if self._tokenizers is not None and store.has("alignment"):
+            raise DataError(
+                "tokenizer.sampling: not with data.train.alignment, whose links were laid between the tokens of one "
+                "way to cut the text; set sampling to 0, or leave the alignment out"
+            )
         self._store = store
         self._config = config
         self._seed = seed

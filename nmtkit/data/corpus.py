@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.alignment import Links, parse_pharaoh_line
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import DataError
 from nmtkit.settings import Field, Settings, field_validator, model_validator
@@ -19,6 +20,10 @@ from nmtkit.settings import Field, Settings, field_validator, model_validator
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Lengths: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+
+FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words")
+"""The settings of `Files` that name files."""
 
 
 class Files(Settings):
@@ -37,8 +42,18 @@ class Files(Settings):
     """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces."""
     tgt_field: str = "tgt"
     """jsonl: the key of the target."""
+    alignment: list[str] = Field(default_factory=list)
+    """Pharaoh files, one for each of src: in train for guided training, in test to measure the model's alignments. Line
+    n holds the links of pair n as i-j, source word i and target word j, counted from 0; it is empty where there are
+    none. Words are what white space separates."""
+    src_words: list[str] = Field(default_factory=list)
+    """Where the alignment counts words otherwise: the lines of src with further white space between words."""
+    tgt_words: list[str] = Field(default_factory=list)
+    """The same for tgt."""
+    alignment_field: str = ""
+    """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
 
-    @field_validator("src", "tgt", "jsonl", mode="before")
+    @field_validator(*FILE_KINDS, mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
@@ -53,11 +68,30 @@ class Files(Settings):
             )
         if self.tgt and len(self.src) != len(self.tgt):
             raise ValueError(f"src names {len(self.src)} files and tgt {len(self.tgt)}: they must be paired")
+        if self.jsonl and (self.alignment or self.src_words or self.tgt_words):
+            raise ValueError("alignment, src_words and tgt_words are for text files; a jsonl file has alignment_field")
+        if self.alignment_field and not self.jsonl:
+            raise ValueError("alignment_field is the key of a jsonl file; of text files the links are in `alignment`")
+        for name in ("alignment", "src_words", "tgt_words"):
+            count = len(getattr(self, name))
+            if count not in (0, len(self.src)):
+                raise ValueError(f"src names {len(self.src)} files and {name} {count}: they must be paired")
+        if (self.src_words or self.tgt_words) and not self.alignment:
+            raise ValueError("src_words and tgt_words say which words an alignment counts: name the alignment as well")
         return self
+
+    @property
+    def has_links(self) -> bool:
+        """Whether every pair comes with word alignments."""
+        return bool(self.alignment or self.alignment_field)
+
+    def texts(self) -> list[str]:
+        """The files of the text itself."""
+        return [*self.src, *self.tgt, *self.jsonl]
 
     def paths(self) -> list[str]:
         """All files."""
-        return [*self.src, *self.tgt, *self.jsonl]
+        return [path for kind in FILE_KINDS for path in getattr(self, kind)]
 
     def within(self, folder: str) -> "Files":
         """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
@@ -65,7 +99,7 @@ class Files(Settings):
         def settle(paths: list[str]) -> list[str]:
             return [str(Path(folder, path)) if Path(folder, path).exists() else path for path in paths]
 
-        return self.model_copy(update={name: settle(getattr(self, name)) for name in ("src", "tgt", "jsonl")})
+        return self.model_copy(update={kind: settle(getattr(self, kind)) for kind in FILE_KINDS})
 
 
 class DataConfig(Settings):
@@ -95,6 +129,8 @@ class DataConfig(Settings):
         for name, files in (("train", self.train), ("valid", self.valid)):
             if files is not None and files.src and not files.tgt:
                 raise ValueError(f"{name}: tgt is missing; only a test set may go without targets")
+        if self.valid is not None and self.valid.has_links:
+            raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
         return self
 
     @property
@@ -122,6 +158,12 @@ class Example:
     """Target text."""
     line: int
     """The line it came from, counted from 1; over all files of the split where there are several."""
+    links: Links | None = None
+    """Which source word belongs to which target word, as the files say; None where no alignment was given."""
+    src_words: str | None = None
+    """The source with white space between the words that the links count; None where the source's own is meant."""
+    tgt_words: str | None = None
+    """The same for the target."""
 
 
 def read_lines(path: str | Path) -> Iterator[str]:
@@ -155,7 +197,8 @@ def read_pairs(files: Files) -> Iterator[Example]:
     """The pairs of one split, one at a time.
 
     Raises:
-        DataError: a file cannot be read, line-aligned files differ in length, or a JSONL line lacks a field.
+        DataError: a file cannot be read, line-aligned files differ in length, a JSONL line lacks a field, or a link is
+            malformed or names a word that its sentence does not have.
     """
     line = 0
     for path in files.jsonl:
@@ -168,31 +211,52 @@ def read_pairs(files: Files) -> Iterator[Example]:
                 line += 1
                 yield Example(src, None, line)
             continue
-        for src, tgt in _aligned(src_path, files.tgt[position]):
+        given = {kind: getattr(files, kind)[position] for kind in FILE_KINDS if getattr(files, kind)}
+        for number, row in enumerate(_aligned(list(given.values())), start=1):
             line += 1
-            yield Example(src, tgt, line)
+            if len(row) == 2:
+                yield Example(row[0], row[1], line)
+                continue
+            texts = dict(zip(given, row, strict=True))
+            src_words, tgt_words = texts.get("src_words"), texts.get("tgt_words")
+            counted = (src_words or row[0], tgt_words or row[1])
+            links = _links(texts["alignment"], *counted, f"{given['alignment']}, line {number}")
+            yield Example(row[0], row[1], line, links, src_words, tgt_words)
 
 
-def _aligned(src_path: str, tgt_path: str) -> Iterator[tuple[str, str]]:
-    sources, targets = read_lines(src_path), read_lines(tgt_path)
+def _aligned(paths: list[str]) -> Iterator[list[str]]:
+    """Line n of all files, for every n."""
+    files = [read_lines(path) for path in paths]
     count = 0
-    for src in sources:
-        tgt = next(targets, None)
-        if tgt is None:
-            more = 1 + sum(1 for _ in sources)
-            raise _unequal(src_path, count + more, tgt_path, count)
+    while True:
+        lines = [next(file, None) for file in files]
+        whole = [line for line in lines if line is not None]
+        if len(whole) < len(lines):
+            break
         count += 1
-        yield src, tgt
-    more = sum(1 for _ in targets)
-    if more:
-        raise _unequal(src_path, count, tgt_path, count + more)
+        yield whole
+    counts = [count + (line is not None) + sum(1 for _ in file) for line, file in zip(lines, files, strict=True)]
+    for path, other in zip(paths, counts, strict=True):
+        if other != counts[0]:
+            rule = "be the translation of" if path == paths[1] else "belong to"
+            raise DataError(
+                f"{paths[0]} has {counts[0]} lines, but {path} has {other}: "
+                f"line n of one must {rule} line n of the other"
+            )
 
 
-def _unequal(src_path: str, src_count: int, tgt_path: str, tgt_count: int) -> DataError:
-    return DataError(
-        f"{src_path} has {src_count} lines, but {tgt_path} has {tgt_count}: "
-        "line n of one must be the translation of line n of the other"
-    )
+def _links(text: str, src: str, tgt: str, where: str) -> Links:
+    """All links of a line, sure and possible ones; none may lie outside of the sentences, words between white space."""
+    links = parse_pharaoh_line(text, where).possible
+    for number, (side, line) in enumerate((("source", src), ("target", tgt))):
+        most, words = max((link[number] for link in links), default=-1), len(line.split())
+        if most >= words:
+            raise DataError(
+                f"{where}: a link names {side} word {most}, but there are {words}, counted from 0; is it the alignment "
+                "of these very files, source first? Words are what white space separates; if it counts others, name "
+                "files of them with src_words and tgt_words"
+            )
+    return links
 
 
 def _from_json(text: str, files: Files, where: str, line: int) -> Example:
@@ -213,7 +277,13 @@ def _from_json(text: str, files: Files, where: str, line: int) -> Example:
             raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
         # One example is one line everywhere else: in references, in hypotheses, on the terminal.
         sides.append(" ".join(value.splitlines()))
-    return Example(sides[0], sides[1], line)
+    if not files.alignment_field:
+        return Example(sides[0], sides[1], line)
+    name = files.alignment_field
+    given = record.get(name)
+    if not isinstance(given, str):
+        raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
+    return Example(sides[0], sides[1], line, _links(given, sides[0], sides[1], f"{where}, field {name!r}"))
 
 
 # What can be found wrong with a pair, in the words of the report.
@@ -257,6 +327,8 @@ class SplitReport:
     """The most tokens of a kept source."""
     tgt_longest: int = 0
     """The most tokens of a kept target."""
+    links: int | None = None
+    """Links between tokens of the kept pairs; None where no alignment was given."""
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by kind."""
 
@@ -320,6 +392,9 @@ class DataReport:
                     mean = tokens / max(1, split.kept)
                     what = f"{side} tokens: {mean:.1f} a pair, at most {longest}"
                     rows.append((name, what, f"{tokens:,}", "", f"{unknown / tokens:.3%} unknown"))
+            if split.links is not None:
+                what = f"alignment links between tokens: {split.links / max(1, split.kept):.1f} a pair"
+                rows.append((name, what, f"{split.links:,}", "", ""))
         return rows
 
     def as_dict(self) -> dict[str, Any]:

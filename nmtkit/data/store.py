@@ -7,11 +7,14 @@ A split is a few flat files and one small JSON file, the manifest, that is writt
     NAME.src.offsets  where each source begins, and the end of the last: n+1 numbers, int64
     NAME.tgt.ids, NAME.tgt.offsets                   the same for targets
     NAME.src_extended.ids, NAME.tgt_extended.ids     ids in the extended target vocabulary, for models that copy
+    NAME.alignment.ids, NAME.alignment.offsets       links between tokens where there are any: source position, target
+                                                     position, source position, ...
     NAME.src.text, NAME.src.text.offsets             raw text, UTF-8, where it is kept (also for tgt)
 """
 
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +28,7 @@ import numpy.typing as npt
 
 from nmtkit.data.corpus import Checker, Example
 from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.words import token_links, token_spans
 from nmtkit.errors import DataError
 
 Ids: TypeAlias = npt.NDArray[Any]
@@ -106,7 +110,7 @@ class StoreWriter:
         """Appends some examples; every call gives the same columns.
 
         Args:
-            ids: for "src", "tgt", "src_extended", "tgt_extended" the ids of each example.
+            ids: for "src", "tgt", "src_extended", "tgt_extended" the ids of each example; for "alignment" its links.
             texts: for "src", "tgt" the text of each example.
         """
         for name, rows in ids.items():
@@ -258,7 +262,7 @@ class Store:
         return self._length
 
     def has(self, column: str) -> bool:
-        """Whether there are such ids: "src", "tgt", "src_extended", "tgt_extended"."""
+        """Whether there are such ids: "src", "tgt", "src_extended", "tgt_extended", "alignment"."""
         return f"{column}.ids" in self._files
 
     def has_text(self, side: str) -> bool:
@@ -328,7 +332,7 @@ def write_store(
         DataError: the input is faulty, no example is left, or the folder cannot be written.
     """
     tgt_vocabulary = tokenizers.tgt.vocabulary
-    largest = max(len(tokenizers.src.vocabulary), len(tgt_vocabulary))
+    largest = max(len(tokenizers.src.vocabulary), len(tgt_vocabulary), *checker.config.limits)  # limits: of positions
     # Extended ids may lie above the vocabulary by as many as a source has tokens.
     dtype = "<u2" if largest <= 1 << 16 and not copying else "<i4"
     stored = 0
@@ -338,6 +342,8 @@ def write_store(
             ids, kept = _tokenized(name, kept, tokenizers, checker)
             if copying:
                 ids.update(_extended(kept, tokenizers, checker))
+            if name == "train" and kept and kept[0].links is not None:
+                ids["alignment"] = _alignment(name, kept, tokenizers, checker)
             texts = {"src": [e.src for e in kept]} if keep_text else {}
             if keep_text and "tgt" in ids:
                 texts["tgt"] = [e.tgt or "" for e in kept]
@@ -388,3 +394,29 @@ def _extended(kept: list[Example], tokenizers: TokenizerPair, checker: Checker) 
     if kept and kept[0].tgt is None:
         del ids["tgt_extended"]
     return ids
+
+
+def _alignment(name: str, kept: list[Example], tokenizers: TokenizerPair, checker: Checker) -> list[list[int]]:
+    """The links between the tokens of each example, those of cut-off tokens left out, as one row of numbers."""
+    places = [f"line {example.line}" for example in kept]
+    src = token_spans(
+        tokenizers.src,
+        [example.src for example in kept],
+        [example.src_words for example in kept],
+        [f"{name}, src_words, {place}" for place in places],
+    )
+    tgt = token_spans(
+        tokenizers.tgt,
+        [example.tgt or "" for example in kept],
+        [example.tgt_words for example in kept],
+        [f"{name}, tgt_words, {place}" for place in places],
+    )
+    src_limit, tgt_limit = (checker.cut_at(side) or math.inf for side in ("src", "tgt"))
+    rows = []
+    for example, source, target in zip(kept, src, tgt, strict=True):
+        assert example.links is not None
+        links = token_links(example.links, source, target)
+        rows.append([at for s, t in links if s < src_limit and t < tgt_limit for at in (s, t)])
+    split = checker.report.splits[name]
+    split.links = (split.links or 0) + sum(map(len, rows)) // 2
+    return rows

@@ -1,4 +1,4 @@
-"""Recurrent encoders, the stacked cells of a decoder, and the bridge between them.
+"""The recurrent encoder, the stacked cells of a decoder, and the bridge between them.
 
 All cells are torch's own, which are fused. Torch's GRU differs from the one in the papers (Cho et al. 2014, eq. 8;
 Bahdanau et al. 2015, appendix A.1.1) in one place: the papers reset the previous state *before* the recurrent product,
@@ -8,15 +8,18 @@ product. And names differ: torch's update gate z keeps the old state, the one of
 Letters: B sentences, N hypotheses, S source length, I input size, H hidden size, L layers.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from nmtkit.layers.dropout import Dropout
 
 CellKind = Literal["gru", "lstm"]
+BridgeKind = Literal["tanh", "linear", "copy", "zero"]
 Initialisation = Literal["xavier", "paper"]
 
 
@@ -41,88 +44,139 @@ def recurrent(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
 
-class BidirectionalEncoder(nn.Module):
-    """Reads a sentence in both directions, so that the state of a word knows what stands on either side of it.
+@dataclass(frozen=True)
+class EncoderResult:
+    """What a recurrent encoder makes of B sentences. D is H, or with two directions 2H, the forward half first."""
 
-    Bahdanau et al. 2015, section 3.2. Each upper layer reads both directions of the layer below.
+    states: Tensor
+    """The top layer's answer to every word, `(B,S,D)`; zero at padding."""
+    hidden: Tensor
+    """The hidden state in which each layer ended, `(B,L,D)`: the forward direction's at the last word of the sentence,
+    the backward direction's at the first. It is the state that the cell itself would go on from."""
+    cell: Tensor | None
+    """An LSTM's memory cells, as `hidden`; None for a GRU, and where not asked for."""
 
-    The backward direction is a forward pass over each sentence turned round within its own length. So padding comes
-    last in both directions and can change nothing, and neither sorting nor lengths on the CPU are needed; on a CPU an
-    LSTM is twice as fast this way as over packed sequences, and a GRU as fast.
+
+class RecurrentEncoder(nn.Module):
+    """Reads a sentence in one direction, or in both so that the state of a word knows what stands on either side of it.
+
+    Both directions: Bahdanau et al. 2015, section 3.2; each upper layer reads both directions of the layer below. The
+    backward direction is a forward pass over each sentence turned round within its own length. So padding comes last in
+    both directions, and can change nothing.
+
+    Residual connections: Wu et al. 2016, section 3.1. What a layer gives the next one is the sum of its states
+    and its input; the state that it carries from word to word is without that sum. The first layer has none, since its
+    input is of another size. (Wu et al. begin at the third, and have one bidirectional layer below.)
 
     Args:
         cell: which cell.
         input_size: I.
         hidden_size: H, of each direction.
         layers: L.
-        dropout: probability, between layers.
+        bidirectional: whether there is a backward direction as well.
+        residual: whether layers from the second on have residual connections.
+        dropout: probability, on what each layer but the first reads; a residual connection passes it by.
     """
 
     def __init__(
-        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
+        self,
+        cell: CellKind,
+        input_size: int,
+        hidden_size: int,
+        layers: int = 1,
+        bidirectional: bool = True,
+        residual: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        sizes = [input_size] + [2 * hidden_size] * (layers - 1)
+        sizes = [input_size] + [hidden_size * (2 if bidirectional else 1)] * (layers - 1)
         self.forward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes)
-        self.backward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes)
+        self.backward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes if bidirectional)
+        self.residual = residual
         self.dropout = Dropout(dropout)
 
-    def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, inputs: Tensor, mask: Tensor, lengths: Tensor | None = None, need_cell: bool = True
+    ) -> EncoderResult:
         """Runs all layers.
 
         Args:
             inputs: `(B,S,I)`.
-            mask: `(B,S)`, True where a token is real; the real tokens come first.
-
-        Returns:
-            The states `(B,S,2H)` of the top layer, forward half first, zero at padding; and the backward direction's
-            state at the first word `(B,H)`, which has read the whole sentence.
+            mask: `(B,S)`, True where a token is real; the real tokens come first, and there is at least one.
+            lengths: `(B,)`, the real tokens of each sentence, on the CPU. An LSTM's memory cells need them there; where
+                they are not given, the CPU waits for the device to count them.
+            need_cell: whether an LSTM's memory cells must be given, which costs it some time.
         """
         turned = reversal(mask)
-        states = inputs
-        for number, (ahead, back) in enumerate(zip(self.forward_layers, self.backward_layers, strict=True)):
-            if number > 0:
-                states = self.dropout(states)
-            rightward, _ = ahead(states)
-            leftward, _ = back(take(states, turned))
-            states = torch.cat([rightward, take(leftward, turned)], -1)  # (B,S,2H)
+        need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
+        if not need_cell:
+            lengths = mask.sum(1)
+        elif lengths is None:
+            lengths = mask.sum(1).cpu()
+        states, ends, cells = inputs, [], []
+        for number, ahead in enumerate(self.forward_layers):
+            read = states if number == 0 else self.dropout(states)
+            answer, hidden, cell = run_to_ends(ahead, read, lengths, need_cell)
+            if self.backward_layers:
+                opposite = self.backward_layers[number]
+                back, back_hidden, back_cell = run_to_ends(opposite, take(read, turned), lengths, need_cell)
+                answer = torch.cat([answer, take(back, turned)], -1)  # (B,S,2H)
+                hidden = torch.cat([hidden, back_hidden], -1)  # (B,2H)
+                cell = None if cell is None or back_cell is None else torch.cat([cell, back_cell], -1)
+            states = states + answer if self.residual and number > 0 else answer
+            ends.append(hidden)
+            cells += [] if cell is None else [cell]
         states = states.masked_fill(~mask.unsqueeze(2), 0.0)
-        return states, states[:, 0, states.shape[2] // 2 :]
+        return EncoderResult(states, torch.stack(ends, 1), torch.stack(cells, 1) if cells else None)
 
 
-class FinalStateEncoder(nn.Module):
-    """Reads a sentence in one direction and keeps its last state: all that a model without attention knows of it.
+def run_to_ends(
+    layer: nn.Module, inputs: Tensor, lengths: Tensor, need_cell: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Runs one recurrent layer over padded sentences, from a state of zero.
 
-    It runs over packed sequences, which give the last state of every layer, an LSTM's memory cell included, at each
-    sentence's own end.
+    Hidden states are what a layer answers, so the last is picked from among them. Memory cells are not. A GPU gives
+    the last ones for packed sequences. On a CPU those take an LSTM twice the time of padded ones: there all sentences
+    run together up to the end of the shortest, the others from there to the next end, and so on. Sentences that come in
+    a batch are of nearly one length, so there are few such stretches.
 
     Args:
-        cell: which cell.
-        input_size: I.
-        hidden_size: H.
-        layers: L.
-        dropout: probability, between layers.
+        layer: a GRU or LSTM of one layer and direction.
+        inputs: `(B,S,I)`.
+        lengths: `(B,)`; on the CPU where cells are needed, else on the device of the inputs.
+        need_cell: whether the memory cells are needed; only an LSTM has any.
+
+    Returns:
+        The states `(B,S,H)`, of no meaning at padding; and at each sentence's own end the hidden state `(B,H)` and the
+        memory cell `(B,H)`, or None.
     """
+    if not need_cell:
+        states, _ = layer(inputs)
+        return states, take(states, (lengths - 1).unsqueeze(1)).squeeze(1), None
+    if inputs.is_cuda:
+        packed, (hidden, cell) = layer(pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False))
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=inputs.shape[1])
+        return states, hidden[0], cell[0]
+    return _run_by_stretches(layer, inputs, lengths)
 
-    def __init__(
-        self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.rnn = recurrent(cell, input_size, hidden_size, layers, dropout)
 
-    def forward(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Runs all layers.
-
-        Args:
-            inputs: `(B,S,I)`.
-            lengths: `(B,)`, at least 1; moved to the CPU if it is not there.
-
-        Returns:
-            The last hidden state of every layer `(B,L,H)`, and for an LSTM its memory cell `(B,L,H)`, else None.
-        """
-        packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        _, final = self.rnn(packed)
-        return rows_first(final)
+def _run_by_stretches(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The way of a CPU in `run_to_ends`; while it runs, the longest sentences stand first."""
+    order = lengths.argsort(descending=True)
+    inputs, ends = inputs[order], lengths[order].tolist()
+    stretches, hiddens, cells = [], [], []
+    state, start, running = None, 0, len(ends)
+    for stop in sorted(set(ends)):
+        states, (hidden, cell) = layer(inputs[:running, start:stop], state)
+        going_on = sum(end > stop for end in ends)
+        stretches.append(F.pad(states, (0, 0, 0, 0, 0, len(ends) - running)))  # (B,*,H)
+        hiddens.append(hidden[0, going_on:])
+        cells.append(cell[0, going_on:])
+        state = hidden[:, :going_on].contiguous(), cell[:, :going_on].contiguous()
+        start, running = stop, going_on
+    padded = F.pad(torch.cat(stretches, 1), (0, 0, 0, inputs.shape[1] - start))  # (B,S,H)
+    back = order.argsort()
+    return padded[back], torch.cat(hiddens[::-1])[back], torch.cat(cells[::-1])[back]
 
 
 def rows_first(state: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -182,30 +236,78 @@ class StackedCells(nn.Module):
         return torch.stack(new_hidden, 1), torch.stack(new_cell, 1) if new_cell else None
 
 
-class Bridge(nn.Module):
-    """The first state of a decoder from one vector that knows the sentence: `s_0 = tanh(W x + b)` for each layer.
-
-    Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix A.1.2. An LSTM's memory cell gets a map of its own.
+def check_bridge(kind: BridgeKind, final_size: int, final_layers: int, hidden_size: int, layers: int) -> None:
+    """Checks that an encoder's final states can be what `bridge: copy` makes of them; for the `Config` of a model.
 
     Args:
-        cell: the decoder's cell.
-        input_size: I.
+        kind: of the bridge.
+        final_size: numbers in the final state of each encoder layer, all directions together.
+        final_layers: layers of the encoder.
+        hidden_size: H, of the decoder.
+        layers: L, of the decoder.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    if kind != "copy":
+        return
+    if final_size != hidden_size:
+        raise ValueError(
+            f"bridge: copy hands the encoder's final states on as they are, and they have {final_size} numbers a layer "
+            f"where the decoder's have {hidden_size}: read the source in one direction, or set bridge to tanh or linear"
+        )
+    if final_layers != layers:
+        raise ValueError(
+            f"bridge: copy hands the encoder's final states on layer by layer, and it has {final_layers} layers where "
+            f"the decoder has {layers}: make them equal, or set bridge to tanh or linear"
+        )
+
+
+class Bridge(nn.Module):
+    """The first state of a decoder from the final states of an encoder.
+
+    `tanh`: `s_0 = tanh(W x + b)`, a map of its own for each layer, and for each layer's memory cell, of one vector x,
+    the final state of the encoder's top layer: Bahdanau et al. 2015, appendix A.2.2; Cho et al. 2014, appendix A.1.2.
+    `linear`: the same without the tanh. `copy`: the final states as they are, layer by layer: Sutskever et al. 2014,
+    Luong et al. 2015. `zero`: zeros, so that nothing but attention tells the decoder of the source.
+
+    Args:
+        kind: which.
+        cell: the decoder's cell; an LSTM's memory cells can be copied only from an LSTM.
+        input_size: I, the length of x: the last so many numbers of the final state. With two directions the whole
+            state is both, and its second half the backward direction's alone, which is what Bahdanau et al. read.
         hidden_size: H, of the decoder.
         layers: L, of the decoder.
     """
 
-    def __init__(self, cell: CellKind, input_size: int, hidden_size: int, layers: int) -> None:
+    def __init__(self, kind: BridgeKind, cell: CellKind, input_size: int, hidden_size: int, layers: int) -> None:
         super().__init__()
-        self.layers = layers
-        self.hidden = nn.Linear(input_size, layers * hidden_size)
-        self.cell = nn.Linear(input_size, layers * hidden_size) if cell == "lstm" else None
+        self.kind = kind
+        self.input_size, self.hidden_size, self.layers = input_size, hidden_size, layers
+        maps = kind in ("linear", "tanh")
+        self.hidden = nn.Linear(input_size, layers * hidden_size) if maps else None
+        self.cell = nn.Linear(input_size, layers * hidden_size) if maps and cell == "lstm" else None
+        self.has_cell = cell == "lstm"
+        self.reads_cell = self.has_cell and kind == "copy"
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden state `(N,L,H)`, and memory cell `(N,L,H)` or None, from `(N,I)`."""
-        hidden = torch.tanh(self.hidden(inputs)).view(inputs.shape[0], self.layers, -1)
-        if self.cell is None:
-            return hidden, None
-        return hidden, torch.tanh(self.cell(inputs)).view(inputs.shape[0], self.layers, -1)
+    def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The decoder's first hidden state `(B,L,H)`, and memory cell `(B,L,H)` or None.
+
+        Args:
+            hidden: final hidden state of each layer of the encoder, `(B,*,D)`; see `EncoderResult`.
+            cell: its memory cells, or None; only `copy` reads them.
+        """
+        if self.kind == "copy":
+            return hidden, cell
+        if self.hidden is None:
+            zeros = hidden.new_zeros(hidden.shape[0], self.layers, self.hidden_size)
+            return zeros, zeros if self.has_cell else None
+        vector = hidden[:, -1, -self.input_size :]  # (B,I)
+        return self._mapped(self.hidden, vector), None if self.cell is None else self._mapped(self.cell, vector)
+
+    def _mapped(self, linear: nn.Linear, vector: Tensor) -> Tensor:
+        mapped: Tensor = linear(vector).view(-1, self.layers, self.hidden_size)  # (B,L,H)
+        return mapped.tanh() if self.kind == "tanh" else mapped
 
 
 class Maxout(nn.Module):

@@ -113,6 +113,12 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     return energies.softmax(-1)
 
 
+def _past(query: Tensor) -> Tensor:
+    """What each of Q queries of a sequence may read of it, `(Q,Q)`: itself and what is before it."""
+    length = query.shape[-2]
+    return torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+
+
 def _fused_pays(query: Tensor, rate: float) -> bool:
     """Whether torch's fused attention is the faster way.
 
@@ -146,7 +152,7 @@ def attend(
     if _fused_pays(query, rate):
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, dropout_p=rate, is_causal=causal)
     if causal:
-        mask = torch.ones(query.shape[-2], keys.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = _past(query)
     context: Tensor = dropout(attention_weights(query, keys, mask), rate, True) @ values
     return context
 
@@ -198,6 +204,15 @@ class SelfAttention(nn.Module):
         out: Tensor = self.out(merge_heads(context))
         return out
 
+    def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        """What `forward` looks at for the same arguments, dropout apart; `forward` itself never makes these weights.
+
+        Returns:
+            `(B,A,Q,Q)`: each row sums to one over the positions that it may read and is zero at the others.
+        """
+        query, keys, _ = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
+        return attention_weights(query, keys, _past(query) if causal else mask)
+
     def step(self, states: Tensor, cache: Tensor) -> Tensor:
         """The newest position only; its keys and values are written into the last place of the cache.
 
@@ -241,7 +256,7 @@ class CrossAttention(nn.Module):
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def forward(
-        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, need_weights: bool = False
+        self, states: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, shown: slice | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Q queries per sentence: the positions of a target, or the hypotheses of a beam.
 
@@ -250,14 +265,14 @@ class CrossAttention(nn.Module):
             keys: `(B,A,S,D)` from `project`.
             values: `(B,A,S,D)` from `project`.
             mask: `(B,1,1,S)`, True where a source token is real.
-            need_weights: whether to return the weights; this does not change the result.
+            shown: the a heads whose weights are to be returned, None for none; this does not change the result.
 
         Returns:
-            `(B,Q,H)`, and the weights averaged over the heads `(B,Q,S)` if asked for.
+            `(B,Q,H)`, and the weights `(B,a,Q,S)` if asked for, before dropout.
         """
         query = split_heads(self.query(states), self.heads)  # (B,A,Q,D)
         context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
-        weights = attention_weights(query, keys, mask).mean(1) if need_weights else None
+        weights = None if shown is None else attention_weights(query[:, shown], keys[:, shown], mask)
         return self.out(merge_heads(context)), weights
 
 
@@ -357,6 +372,10 @@ class EncoderLayer(nn.Module):
         around = self.around_feed_forward
         return around.leave(states, self.feed_forward(around.enter(states)))
 
+    def self_weights(self, states: Tensor, mask: Tensor | None) -> Tensor:
+        """Where `forward` would look, for the same arguments: `(B,A,S,S)`."""
+        return self.self_attention.weights(self.around_self_attention.enter(states), mask)
+
 
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
@@ -381,7 +400,7 @@ class DecoderLayer(nn.Module):
         values: Tensor,
         mask: Tensor | None,
         cache: Tensor | None = None,
-        need_weights: bool = False,
+        shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Whole targets at once, or one step of a beam.
 
@@ -391,10 +410,10 @@ class DecoderLayer(nn.Module):
             values: `(B,A,S,D)`, likewise.
             mask: `(B,1,1,S)`, True where a source token is real.
             cache: `(N,P,2,A,D)`, keys and values of the positions so far, its last place empty; it is filled here.
-            need_weights: whether to return the weights of the attention to the memory.
+            shown: the a heads whose weights over the memory are to be returned; None for none.
 
         Returns:
-            States of the same shape, and the weights averaged over heads `(B,T,S)` or `(B,K,S)` if asked for.
+            States of the same shape, and the weights `(B,a,T,S)` or `(B,a,K,S)` if asked for.
         """
         around = self.around_self_attention
         entering = around.enter(states)
@@ -404,7 +423,11 @@ class DecoderLayer(nn.Module):
             result = self.self_attention.step(entering, cache)
         states = around.leave(states, result)
         around = self.around_cross_attention
-        result, weights = self.cross_attention(around.enter(states), keys, values, mask, need_weights)
+        result, weights = self.cross_attention(around.enter(states), keys, values, mask, shown)
         states = around.leave(states, result)
         around = self.around_feed_forward
         return around.leave(states, self.feed_forward(around.enter(states))), weights
+
+    def self_weights(self, states: Tensor) -> Tensor:
+        """Where the positions of whole targets `(B,T,H)` would look in their own past: `(B,A,T,T)`."""
+        return self.self_attention.weights(self.around_self_attention.enter(states), causal=True)

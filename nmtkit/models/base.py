@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.embeddings import Side
 from nmtkit.errors import RecipeError
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
@@ -62,6 +63,11 @@ class ModelConfig(Settings):
     kind: str
     """Which model."""
 
+    @property
+    def shows_one_head(self) -> bool:
+        """Whether the attention that the model shows is that of one head among several of a layer."""
+        return False
+
 
 @dataclass(frozen=True)
 class Memory(Rows):
@@ -92,6 +98,9 @@ class Readout(Rows):
     """p_gen, `(N,1)`, `(B,T,1)` or `(M,1)`; None where the model does not copy."""
     sentence: Tensor | None = None
     """`(M,)` from `at`: the sentence of each row."""
+    centres: Tensor | None = None
+    """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
+    where a model may look at all of the source."""
 
     def at(self, keep: Tensor) -> "Readout":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
@@ -101,7 +110,9 @@ class Readout(Rows):
         def pick(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor[rows, columns]
 
-        return Readout(self.features[rows, columns], pick(self.attention), pick(self.copy_gate), rows)
+        return Readout(
+            self.features[rows, columns], pick(self.attention), pick(self.copy_gate), rows, pick(self.centres)
+        )
 
 
 @dataclass(frozen=True)
@@ -112,6 +123,26 @@ class Output(Rows):
     """Natural logs `(B,T,X)`, or `(M,X)` where only some positions were asked for."""
     attention: Tensor | None = None
     """`(B,T,S)` (never flattened), or None where not asked for, or where the model has none."""
+    centres: Tensor | None = None
+    """The centres of local windows `(B,T)` (never flattened), or None; see `Readout`."""
+
+
+@dataclass(frozen=True)
+class LayerAttentions(Rows):
+    """Where every head of every layer looks: one tensor for each of the L layers of a side, first layer first.
+
+    A row looks, a column is looked at. A real row sums to one over what it may read; columns of padding are zero, and
+    so are whole rows that stand for padding. Row t of `decoder` and `cross` is the position that *predicts* target
+    token t (`tgt_out`), so that row t of `cross` belongs to the word that it writes. The columns of `decoder` are the
+    decoder's inputs (`tgt_in`): BOS first, so that column u > 0 is target token u - 1; row t reads columns 0 to t.
+    """
+
+    encoder: tuple[Tensor, ...]
+    """Self-attention of the encoder, L x `(B,A,S,S)`."""
+    decoder: tuple[Tensor, ...]
+    """Self-attention of the decoder, L x `(B,A,T,T)`."""
+    cross: tuple[Tensor, ...]
+    """Attention of the decoder to the encoder's states, L x `(B,A,T,S)`."""
 
 
 class Seq2Seq(nn.Module, ABC):
@@ -121,13 +152,45 @@ class Seq2Seq(nn.Module, ABC):
     """
 
     Config: ClassVar[type[ModelConfig]]
+    src_embedding: nn.Embedding
+    """The source's word vectors; the same module as the target's where one matrix serves both sides."""
+    tgt_embedding: nn.Embedding
+    """The target's word vectors."""
     has_attention: bool = True
     """Whether the readouts can carry attention over the source."""
+    window_half_width: int | None = None
+    """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
+    has_heads: bool = False
+    """Whether the model is made of layers of attention heads: then it has `attentions`, `unroll_with_heads`, `show`."""
 
     def __init__(self, config: ModelConfig, sizes: VocabularySizes) -> None:
         super().__init__()
         self.config = config
         self.sizes = sizes
+
+    def embedding(self, side: Side) -> nn.Embedding:
+        """The word vectors of one side."""
+        return self.src_embedding if side == "src" else self.tgt_embedding
+
+    @torch.no_grad()
+    def begin_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
+        """Gives some words of one side vectors that were learned elsewhere; the others keep their random ones.
+
+        Args:
+            side: which embedding.
+            ids: the words `(M,)`.
+            vectors: their vectors `(M,E)`, not all zero.
+            rescale: multiply all of them by one number, so that the mean square of their elements becomes that of the
+                embedding as it was. So the rows are alike in length, and as long as the model, which may scale them
+                further, was made for.
+
+        Returns:
+            That number; 1 without rescaling.
+        """
+        weight = self.embedding(side).weight
+        factor = float(weight.square().mean().sqrt() / vectors.square().mean().sqrt()) if rescale else 1.0
+        weight[ids] = vectors.to(weight) * factor
+        return factor
 
     @abstractmethod
     def encode(self, batch: Batch) -> Memory:
@@ -179,7 +242,32 @@ class Seq2Seq(nn.Module, ABC):
             return torch.stack(present, 1) if present else None
 
         features = torch.stack([step.features for step in steps], 1)  # (B,T,*)
-        return Readout(features, stack([s.attention for s in steps]), stack([s.copy_gate for s in steps]))
+        return Readout(
+            features,
+            stack([step.attention for step in steps]),
+            stack([step.copy_gate for step in steps]),
+            centres=stack([step.centres for step in steps]),
+        )
+
+    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
+        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
+        raise NotImplementedError(f"{self.config.kind} has no attention heads")
+
+    def attentions(self, batch: Batch) -> LayerAttentions:
+        """Where every head of every layer looks while the given targets are read; dropout of weights apart."""
+        raise NotImplementedError(f"{self.config.kind} has no attention heads")
+
+    def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
+        """Chooses the attention that `need_attention` shows, in a forward and in a search, as the settings would.
+
+        Args:
+            layer: from 1; None is the model's own choice.
+            heads: the mean of all heads of the layer, or one of them, from 1.
+
+        Raises:
+            RecipeError: there is no such layer or head, or the model has one attention only.
+        """
+        raise RecipeError(f"{self.config.kind} has one attention, not layers of heads to choose from")
 
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
         """Teacher forcing.
@@ -191,10 +279,10 @@ class Seq2Seq(nn.Module, ABC):
         """
         memory = self.encode(batch)
         readout = self.unroll(batch, memory, need_attention)
-        attention = readout.attention
+        attention, centres = readout.attention, readout.centres
         if keep is not None:
             readout = readout.at(keep)
-        return Output(self.predict(readout, memory), attention)
+        return Output(self.predict(readout, memory), attention, centres)
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:

@@ -4,6 +4,7 @@ With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho e
 RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read
 again in every step and by the output layer. Without, and with several LSTM layers and `reverse_source`, it is Sutskever
 et al. 2014: the encoder's last state becomes the decoder's first, layer by layer, and the source is read backwards.
+An encoder of both directions has a last state in each, side by side.
 
 No step looks at what an earlier step chose to look at, so training runs the decoder as one call over the whole target.
 """
@@ -18,10 +19,12 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
+    BridgeKind,
     CellKind,
-    FinalStateEncoder,
     Initialisation,
     Maxout,
+    RecurrentEncoder,
+    check_bridge,
     initialise,
     layers_first,
     recurrent,
@@ -52,17 +55,28 @@ class RnnEncDecConfig(ModelConfig):
     embedding_size: int = Field(default=256, ge=1)
     """Numbers per word, on either side."""
     hidden_size: int = Field(default=256, ge=1)
-    """Units of every layer of encoder and decoder."""
+    """Units of every layer of the decoder, and of each direction of the encoder."""
+    encoder_hidden_size: int | None = Field(default=None, ge=1)
+    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
     maxout_size: int | None = Field(default=256, ge=1)
     """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
     layers: int = Field(default=1, ge=1)
     """Recurrent layers of the encoder and of the decoder."""
+    encoder_layers: int | None = Field(default=None, ge=1)
+    """Layers of the encoder, where they are not to be as many as the decoder's."""
+    bidirectional: bool = False
+    """Whether the encoder reads the source in both directions, or in one."""
+    residual: bool = False
+    """Whether the encoder's layers from the second on add what they read to what they give."""
     cell: CellKind = "gru"
     """The recurrent cell."""
     feed_context: bool = True
     """Whether every step and the output layer read the summary of the source, or only the first state knows it."""
     reverse_source: bool = False
-    """Whether the source is read from its last word to its first."""
+    """Whether a one-directional encoder reads from the last word to the first."""
+    bridge: BridgeKind | None = None
+    """The decoder's first state: a map of the summary, with a tanh or linear; a copy of the encoder's last state; or
+    zero. Unless given, tanh where `feed_context` is on, and copy where it is off."""
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
     """Probability, on embeddings, between layers and before the output words."""
     tie: Tie = "none"
@@ -77,7 +91,34 @@ class RnnEncDecConfig(ModelConfig):
                 f"tie: {self.tie} uses the target embedding as output layer: embedding_size {self.embedding_size} must "
                 f"equal {'hidden_size' if self.maxout_size is None else 'maxout_size'} {self.features_size}"
             )
+        if self.residual and self.depth == 1:
+            raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
+        if self.bridge == "zero" and not self.feed_context:
+            raise ValueError("bridge: zero hides the source from the decoder; set feed_context, or another bridge")
+        if self.reverse_source and self.bidirectional:
+            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
+        check_bridge(self.bridge_kind, self.final_size, self.depth, self.hidden_size, self.layers)
         return self
+
+    @property
+    def depth(self) -> int:
+        """Layers of the encoder."""
+        return self.encoder_layers or self.layers
+
+    @property
+    def width(self) -> int:
+        """Units of each direction of the encoder."""
+        return self.encoder_hidden_size or self.hidden_size
+
+    @property
+    def final_size(self) -> int:
+        """Numbers in the last state of an encoder layer: D."""
+        return self.width * (2 if self.bidirectional else 1)
+
+    @property
+    def bridge_kind(self) -> BridgeKind:
+        """The bridge, given or not."""
+        return self.bridge or ("tanh" if self.feed_context else "copy")
 
     @property
     def features_size(self) -> int:
@@ -127,13 +168,16 @@ class RnnEncDec(Seq2Seq):
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
         context = hidden if config.feed_context else 0
+        final = config.final_size
         self.reverse_source = config.reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
         self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
-        self.encoder = FinalStateEncoder(config.cell, embedding, hidden, layers, config.dropout)
-        self.summary = nn.Linear(hidden, hidden) if config.feed_context else None
-        self.bridge = Bridge(config.cell, hidden, hidden, layers) if config.feed_context else None
+        self.encoder = RecurrentEncoder(
+            config.cell, embedding, config.width, config.depth, config.bidirectional, config.residual, config.dropout
+        )
+        self.summary = nn.Linear(final, hidden) if config.feed_context else None
+        self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
         self.decoder = recurrent(config.cell, embedding + context, hidden, layers, config.dropout)
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
         self.output = nn.Linear(config.features_size, sizes.tgt)
@@ -144,11 +188,14 @@ class RnnEncDec(Seq2Seq):
     def encode(self, batch: Batch) -> RnnEncDecMemory:
         """Runs the encoder and makes the decoder's first state of its last."""
         src = batch.src.gather(1, reversal(batch.src_mask)) if self.reverse_source else batch.src
-        hidden, cell = self.encoder(self.dropout(self.src_embedding(src)), batch.src_lengths)
-        summary = None
-        if self.summary is not None and self.bridge is not None:
-            summary = torch.tanh(self.summary(hidden[:, -1]))
-            hidden, cell = self.bridge(summary)
+        embedded = self.dropout(self.src_embedding(src))
+        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
+        finals, summary = encoded.hidden, None  # (B,L,D)
+        if self.summary is not None:
+            summary = torch.tanh(self.summary(finals[:, -1]))
+            if self.bridge.kind != "copy":
+                finals = summary.unsqueeze(1)
+        hidden, cell = self.bridge(finals, encoded.cell)
         return RnnEncDecMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,

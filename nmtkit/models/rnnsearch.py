@@ -10,6 +10,10 @@ the state it has, then updates that state:
 So the appendix reads the word out from the state *before* the update, and the last word reaches the output through V_o
 alone; eq. 4 of the main text reads it from s_i, after the update. `readout_state` chooses. Reading s_i learns faster at
 first; on the demo's corpus both end at the same BLEU.
+
+The encoder may be deeper than the decoder and have residual connections (Wu et al. 2016, section 3.1); the score may be
+any of those in nmtkit/layers/attention.py. With `reverse_source` the encoder reads a sentence from its last word to its
+first; its states are then put back in the order of the words, so that attention means the same either way.
 """
 
 from dataclasses import dataclass
@@ -19,16 +23,20 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import Additive, Attention
+from nmtkit.layers.attention import Additive, Attention, ScoreKind, build_score
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
-    BidirectionalEncoder,
     Bridge,
+    BridgeKind,
     CellKind,
     Initialisation,
     Maxout,
+    RecurrentEncoder,
     StackedCells,
+    check_bridge,
     initialise,
+    reversal,
+    take,
 )
 from nmtkit.models.base import (
     MODELS,
@@ -55,12 +63,28 @@ class RnnSearchConfig(ModelConfig):
     """Numbers per word, on either side."""
     hidden_size: int = Field(default=256, ge=1)
     """Units of the decoder, and of each direction of the encoder."""
+    encoder_hidden_size: int | None = Field(default=None, ge=1)
+    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
     attention_size: int = Field(default=256, ge=1)
-    """Units in which queries and keys are compared."""
+    """Units in which an additive score compares; the other scores have none."""
     maxout_size: int = Field(default=256, ge=1)
     """Maxout units between decoder and output words."""
     layers: int = Field(default=1, ge=1)
     """Recurrent layers of the encoder and of the decoder; the paper has 1. The top layer looks and is read out."""
+    encoder_layers: int | None = Field(default=None, ge=1)
+    """Layers of the encoder, where they are not to be as many as the decoder's."""
+    bidirectional: bool = True
+    """Whether the encoder reads the source in both directions, or in one."""
+    residual: bool = False
+    """Whether the encoder's layers from the second on add what they read to what they give."""
+    reverse_source: bool = False
+    """Whether a one-directional encoder reads from the last word to the first."""
+    score: ScoreKind = "additive"
+    """How well a decoder state matches an encoder state; additive is the paper's."""
+    max_positions: int = Field(default=1024, ge=1)
+    """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
+    bridge: BridgeKind = "tanh"
+    """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""
     cell: CellKind = "gru"
     """The recurrent cell."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
@@ -79,7 +103,35 @@ class RnnSearchConfig(ModelConfig):
                 f"tie: {self.tie} uses the target embedding as output layer: maxout_size {self.maxout_size} must equal "
                 f"embedding_size {self.embedding_size}"
             )
+        if self.residual and self.depth == 1:
+            raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
+        if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
+            half, odd = divmod(self.hidden_size, 2)
+            size = half if self.bidirectional else self.hidden_size
+            fitting = "" if self.bidirectional and odd else f"set encoder_hidden_size to {size}, or "
+            raise ValueError(
+                f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
+                f"{self.memory_size}: {fitting}set score to general, additive or cosine"
+            )
+        if self.reverse_source and self.bidirectional:
+            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
+        check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
         return self
+
+    @property
+    def depth(self) -> int:
+        """Layers of the encoder."""
+        return self.encoder_layers or self.layers
+
+    @property
+    def width(self) -> int:
+        """Units of each direction of the encoder."""
+        return self.encoder_hidden_size or self.hidden_size
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers in a state of the encoder: M."""
+        return self.width * (2 if self.bidirectional else 1)
 
 
 @dataclass(frozen=True)
@@ -87,11 +139,13 @@ class RnnSearchMemory(Memory):
     """The source as the decoder sees it."""
 
     values: Tensor
-    """Encoder states `(B,S,2H)`."""
+    """Encoder states `(B,S,M)`, in the order of the words; M is 2H in the paper."""
     keys: Tensor
-    """The values, projected for the attention, `(B,S,A)`."""
-    summary: Tensor
-    """The backward encoder's state at the first word, `(B,H)`."""
+    """The values, projected for the attention: `(B,S,A)` for the score of the paper."""
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +160,7 @@ class RnnSearchState(DecoderState):
 
 @MODELS.register("rnnsearch")
 class RnnSearch(Seq2Seq):
-    """Bidirectional encoder, additive attention, look then update; see the head of this file.
+    """Recurrent encoder, attention, look then update; see the head of this file.
 
     Args:
         config: see `RnnSearchConfig`.
@@ -121,20 +175,23 @@ class RnnSearch(Seq2Seq):
     def __init__(self, config: RnnSearchConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         refuse_tie_of_two_vocabularies(config.tie, sizes)
-        embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
+        embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.read_before_update = config.readout_state == "previous"
+        self.reverse_source = config.reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
         self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
-        self.encoder = BidirectionalEncoder(config.cell, embedding, hidden, layers, config.dropout)
-        score = Additive(hidden, 2 * hidden, config.attention_size)
+        self.encoder = RecurrentEncoder(
+            config.cell, embedding, config.width, config.depth, config.bidirectional, config.residual, config.dropout
+        )
+        score = build_score(config.score, hidden, memory, config.attention_size, config.max_positions)
         self.attention = Attention(score)
-        self.bridge = Bridge(config.cell, hidden, hidden, layers)
-        self.decoder = StackedCells(config.cell, embedding + 2 * hidden, hidden, layers, config.dropout)
-        self.readout = Maxout(hidden + embedding + 2 * hidden, config.maxout_size)
+        self.bridge = Bridge(config.bridge, config.cell, config.width, hidden, config.layers)
+        self.decoder = StackedCells(config.cell, embedding + memory, hidden, config.layers, config.dropout)
+        self.readout = Maxout(hidden + embedding + memory, config.maxout_size)
         self.output = nn.Linear(config.maxout_size, sizes.tgt)
         initialise(self, config.initialisation)
-        if config.initialisation == "paper":
+        if config.initialisation == "paper" and isinstance(score, Additive):
             nn.init.normal_(score.query.weight, std=0.001)
             nn.init.normal_(score.key.weight, std=0.001)
             nn.init.zeros_(score.energy)
@@ -142,23 +199,27 @@ class RnnSearch(Seq2Seq):
             self.output.weight = self.tgt_embedding.weight
 
     def encode(self, batch: Batch) -> RnnSearchMemory:
-        """Runs the bidirectional encoder and projects the keys once."""
-        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
-        values, summary = self.encoder(embedded, batch.src_mask)
-        values = self.dropout(values)
+        """Runs the encoder and projects the keys once."""
+        order = reversal(batch.src_mask) if self.reverse_source else None
+        src = batch.src if order is None else batch.src.gather(1, order)
+        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
+        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
+        values = self.dropout(encoded.states if order is None else take(encoded.states, order))  # (B,S,M)
+        hidden, cell = self.bridge(encoded.hidden, encoded.cell)
         return RnnSearchMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
             values=values,
             keys=self.attention.project(values),
-            summary=summary,
+            hidden=hidden,
+            cell=cell,
         )
 
     def start(self, memory: Memory) -> RnnSearchState:
-        """`s_0 = tanh(W_s h_1)` of the backward encoder: A.2.2."""
+        """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""
         assert isinstance(memory, RnnSearchMemory)
-        return RnnSearchState(*self.bridge(memory.summary))
+        return RnnSearchState(memory.hidden, memory.cell)
 
     def advance(
         self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
@@ -184,7 +245,7 @@ class RnnSearch(Seq2Seq):
             contexts.append(context)
             looks.append(weights)
             state = new_state
-        features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+2H)
+        features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
         return Readout(features, torch.stack(looks, 1) if need_attention else None)
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
@@ -198,10 +259,10 @@ class RnnSearch(Seq2Seq):
     def _look_then_update(
         self, embedded: Tensor, state: RnnSearchState, memory: RnnSearchMemory
     ) -> tuple[Tensor, Tensor, RnnSearchState]:
-        """From words `(N,E)` to contexts `(N,2H)`, weights `(N,S)` and the next state."""
+        """From words `(N,E)` to contexts `(N,M)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(embedded.shape[0], memory)
         queries = state.hidden[:, -1].reshape(-1, beam, state.hidden.shape[2])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
-        context = contexts.flatten(0, 1)  # (N,2H)
+        context = contexts.flatten(0, 1)  # (N,M)
         new_state = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
         return context, weights.flatten(0, 1), RnnSearchState(*new_state)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerPlan, Lea
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
+    LayerAttentions,
     Memory,
     ModelConfig,
     Readout,
@@ -24,7 +25,7 @@ from nmtkit.models.base import (
     refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Field, field_validator, model_validator
 
 
 class TransformerConfig(ModelConfig):
@@ -60,6 +61,15 @@ class TransformerConfig(ModelConfig):
     """Between the two products of the feed-forward part."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment; without it, the last but one."""
+    alignment_heads: Literal["mean"] | int = "mean"
+    """What of that layer is shown: the mean of all its heads, or one head, counted from 1."""
+
+    @field_validator("alignment_heads", mode="before")
+    @classmethod
+    def _mean_or_number(cls, value: Any) -> Any:
+        if value != "mean" and (type(value) is not int or value < 1):
+            raise ValueError("give mean, or the number of a head, counted from 1")
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TransformerConfig":
@@ -69,7 +79,14 @@ class TransformerConfig(ModelConfig):
             raise ValueError(
                 f"alignment_layer {self.alignment_layer} does not exist: decoder_layers is {self.decoder_layers}"
             )
+        if self.alignment_heads != "mean" and self.alignment_heads > self.heads:
+            raise ValueError(f"alignment_heads {self.alignment_heads} does not exist: heads is {self.heads}")
         return self
+
+    @property
+    def shows_one_head(self) -> bool:
+        """Whether `alignment_heads` names a head."""
+        return self.alignment_heads != "mean"
 
 
 @dataclass(frozen=True)
@@ -128,13 +145,14 @@ class Transformer(Seq2Seq):
     """
 
     Config = TransformerConfig
+    has_heads = True
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
         self.width = width
-        self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
+        self.show(config.alignment_layer, config.alignment_heads)
         self.tgt_embedding = self._embedding(sizes.tgt)
         self.src_embedding = self.tgt_embedding if config.tie == "all" else self._embedding(sizes.src)
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
@@ -163,6 +181,21 @@ class Transformer(Seq2Seq):
         else:
             self.output.weight = self.tgt_embedding.weight
 
+    def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
+        """Changes which attention `need_attention` shows, in a forward and in a search; what is learned stays as it is.
+
+        Args:
+            layer: as `alignment_layer` in the settings.
+            heads: as `alignment_heads`.
+
+        Raises:
+            RecipeError: there is no such layer or head.
+        """
+        chosen = cast(TransformerConfig, self.config).changed({"alignment_layer": layer, "alignment_heads": heads})
+        self.config = chosen
+        self.alignment_layer = (layer or max(chosen.decoder_layers - 1, 1)) - 1
+        self.shown_heads = slice(None) if heads == "mean" else slice(heads - 1, heads)
+
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
         # After the scaling by sqrt(H) of section 3.4 each element has variance 1.
@@ -177,9 +210,15 @@ class Transformer(Seq2Seq):
 
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
+        return self._encode(batch, None)
+
+    def _encode(self, batch: Batch, seen: list[Tensor] | None) -> TransformerMemory:
+        """As `encode`; a list is filled with the weights `(B,A,S,S)` of each layer."""
         mask = batch.src_mask[:, None, None, :]  # (B,1,1,S)
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
         for layer in self.encoder:
+            if seen is not None:
+                seen.append(cast(EncoderLayer, layer).self_weights(states, mask))
             states = layer(states, mask)
         states = self.encoder_norm(states)
         layers = [cast(DecoderLayer, layer) for layer in self.decoder]
@@ -206,8 +245,8 @@ class Transformer(Seq2Seq):
         caches = state.room_for_one()
         positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
         states = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
-        states, attention = self._decode(states, memory, caches, need_attention)
-        attention = None if attention is None else attention.flatten(0, 1)  # (N,S)
+        states, weights = self._decode(states, memory, caches, self.shown_heads if need_attention else None)
+        attention = None if weights is None else weights.mean(1).flatten(0, 1)  # (N,S)
         rows = torch.arange(tokens.shape[0], device=tokens.device)
         return Readout(states.flatten(0, 1), attention), TransformerState(caches, rows, state.position + 1)
 
@@ -215,8 +254,43 @@ class Transformer(Seq2Seq):
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
         states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
-        states, attention = self._decode(states, memory, None, need_attention)
-        return Readout(states, attention)
+        states, weights = self._decode(states, memory, None, self.shown_heads if need_attention else None)
+        return Readout(states, None if weights is None else weights.mean(1))
+
+    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
+        """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
+        assert batch.tgt_in is not None
+        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        states, weights = self._decode(states, memory, None, slice(None))
+        assert weights is not None
+        return Readout(states, weights[:, self.shown_heads].mean(1)), weights
+
+    def attentions(self, batch: Batch) -> LayerAttentions:
+        """Every head of every layer while the given targets are read; see `LayerAttentions` for rows and columns.
+
+        A pass of its own, so that no other way through the model makes a weight that nobody asked for. Dropout of
+        weights is left out; for numbers without any dropout the model must be in evaluation mode.
+        """
+        assert batch.tgt_in is not None
+        assert batch.tgt_mask is not None
+        encoder: list[Tensor] = []
+        decoder: list[Tensor] = []
+        cross: list[Tensor] = []
+        memory = self._encode(batch, encoder)
+        src_mask = memory.mask[:, None, None, :]  # (B,1,1,S)
+        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        for number, module in enumerate(self.decoder):
+            layer = cast(DecoderLayer, module)
+            decoder.append(layer.self_weights(states))
+            states, weights = layer(states, memory.keys[number], memory.values[number], src_mask, shown=slice(None))
+            cross.append(weights)
+
+        def real(weights: list[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
+            return tuple(one.masked_fill(~rows[:, None, :, None], 0.0) for one in weights)
+
+        return LayerAttentions(
+            real(encoder, batch.src_mask), real(decoder, batch.tgt_mask), real(cross, batch.tgt_mask)
+        )
 
     def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
@@ -224,12 +298,16 @@ class Transformer(Seq2Seq):
         return entering
 
     def _decode(
-        self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, need_attention: bool
+        self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The decoder's layers over `(B,T,H)`, or with caches over one step `(B,K,H)`."""
+        """The decoder's layers over `(B,T,H)`, or with caches over one step `(B,K,H)`.
+
+        Returns:
+            The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
+        """
         assert isinstance(memory, TransformerMemory)
         mask = memory.mask[:, None, None, :]  # (B,1,1,S)
-        attention = None
+        found = None
         for number, layer in enumerate(self.decoder):
             states, weights = layer(
                 states,
@@ -237,10 +315,10 @@ class Transformer(Seq2Seq):
                 memory.values[number],
                 mask,
                 None if caches is None else caches[number],
-                need_attention and number == self.alignment_layer,
+                shown if number == self.alignment_layer else None,
             )
-            attention = attention if weights is None else weights
-        return self.decoder_norm(states), attention
+            found = found if weights is None else weights
+        return self.decoder_norm(states), found
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
         """The output layer: natural logs `(...,V)`."""

@@ -24,7 +24,7 @@ from nmtkit.settings import Field, model_validator
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.ema import Ema
-from nmtkit.training.losses import add_gradients
+from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients, linked_positions
 from nmtkit.training.optimizers import (
     OptimizerSettings,
     build_optimizer,
@@ -46,6 +46,8 @@ class TrainingConfig(OptimizerSettings):
     """How the learning rate changes: `kind` and its own settings."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each target's probability that is spread over the vocabulary."""
+    guided_alignment: GuidedAlignment | None = None
+    """Teach the attention where to look; without it attention is left to itself."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1)
@@ -115,7 +117,7 @@ class Step:
     epoch: int
     """How many epochs are complete."""
     loss: float
-    """What is minimised, in nats per target token."""
+    """What is minimised, in nats per target token; with guided alignment its weighted mean loss is in it."""
     nll: float
     """Negative log-likelihood in nats per target token, without smoothing."""
     ppl: float
@@ -132,6 +134,8 @@ class Step:
     """Training time so far, everything included."""
     skipped: int = 0
     """Updates called off because the loss or its gradient was not finite."""
+    alignment_loss: float | None = None
+    """Loss of the guided alignment, a mean over linked target tokens; None without guided alignment."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +262,10 @@ class _Made:
     epoch: int
     position: dict[str, int]
     tokens: int
+    linked: int
+    """Target tokens whose attention was taught."""
     numbers: Tensor
-    """`(4,)`: sums of loss and nll in nats, gradient norm, 1 if the update was called off."""
+    """Sums of loss and nll in nats, of the alignment's loss if there is a guide, gradient norm, 1 if called off."""
 
 
 class _Training:
@@ -331,7 +337,9 @@ class _Training:
         progress = Progress(self.update + 1, epoch, [score for _, score in self.validations])
         self.lr = self.config.schedule.rate(self.config.lr, progress)
 
-        losses = torch.stack([self._backward(batch, tokens) for batch in batches]).sum(0)  # (2,)
+        linked, guide = self._guide(batches)
+
+        losses = torch.stack([self._backward(batch, tokens, guide) for batch in batches]).sum(0)  # (2,) or (3,)
         distributed.add_up([*self._gradients(), losses])
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
@@ -343,7 +351,7 @@ class _Training:
         if self.ema:
             self.ema.update(self.update)
         numbers = torch.cat([losses, torch.stack([norm.to(losses), bad.to(losses)])])
-        self._made.append(_Made(self.update, epoch, position, tokens, numbers))
+        self._made.append(_Made(self.update, epoch, position, tokens, linked, numbers))
         if self.device.type == "cpu" and self.update % _GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
         self._busy += time.monotonic() - begun
@@ -354,11 +362,19 @@ class _Training:
         except StopIteration:
             raise TrainingError("there are no batches to train on: the training data is empty") from None
 
-    def _backward(self, batch: Batch, tokens: int) -> Tensor:
-        """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of loss and nll."""
+    def _guide(self, batches: list[Batch]) -> tuple[int, Guide | None]:
+        """How the attention is taught in this update, and for how many target tokens of all processes."""
+        settings = self.config.guided_alignment
+        if settings is None:
+            return 0, None
+        linked = distributed.total(sum(int(linked_positions(batch, settings.source).sum()) for batch in batches))
+        return linked, Guide(settings, settings.weight / max(linked, 1))
+
+    def _backward(self, batch: Batch, tokens: int, guide: Guide | None) -> Tensor:
+        """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of the losses."""
         size = _PART_BYTES.get(self.device.type, _PART_BYTES["cpu"])
         with self._precision():
-            return add_gradients(self.model, batch, 1 / tokens, self.config.label_smoothing, self.device, size)
+            return add_gradients(self.model, batch, 1 / tokens, self.config.label_smoothing, self.device, size, guide)
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)
@@ -377,7 +393,8 @@ class _Training:
         rows = torch.stack([made.numbers for made in self._made]).tolist()
         busy = self._busy + time.monotonic() - begun  # reading waits for the device
         good_tokens, loss, nll, skipped = 0, 0.0, 0.0, []
-        for made, (loss_sum, nll_sum, norm, bad) in zip(self._made, rows, strict=True):
+        linked, taught = 0, 0.0
+        for made, (loss_sum, nll_sum, *alignment, norm, bad) in zip(self._made, rows, strict=True):
             if bad:
                 skipped.append(made)
                 self._skipped_in_a_row += 1
@@ -387,13 +404,19 @@ class _Training:
             self._skipped_in_a_row = 0
             self._grad_norm = norm
             good_tokens, loss, nll = good_tokens + made.tokens, loss + loss_sum, nll + nll_sum
+            linked, taught = linked + made.linked, taught + sum(alignment)
         tokens = sum(made.tokens for made in self._made)
         self._made, self._busy = [], 0.0
         mean_nll = nll / good_tokens if good_tokens else math.nan
+        mean_loss = loss / good_tokens if good_tokens else math.nan
+        alignment_loss = None
+        if self.config.guided_alignment is not None:
+            alignment_loss = taught / max(linked, 1)
+            mean_loss += self.config.guided_alignment.weight * alignment_loss
         return Step(
             update=self.update,
             epoch=self.stream.epoch,
-            loss=loss / good_tokens if good_tokens else math.nan,
+            loss=mean_loss,
             nll=mean_nll,
             ppl=math.exp(min(mean_nll, 700.0)),
             tokens=tokens,
@@ -402,6 +425,7 @@ class _Training:
             grad_norm=self._grad_norm,
             seconds=self.seconds,
             skipped=len(skipped),
+            alignment_loss=alignment_loss,
         )
 
     def _not_finite(self, skipped: list[_Made]) -> str:

@@ -1,12 +1,34 @@
 """Losses: pure functions of what a model said (`Output`) and what it should have said (`Batch`)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Output, Readout, Seq2Seq
+from nmtkit.models.base import Memory, Output, Readout, Seq2Seq
+from nmtkit.settings import Field, Settings
+
+Teacher = Literal["file", "model"]
+AlignmentLoss = Literal["cross_entropy", "squared_error"]
+
+
+class GuidedAlignment(Settings):
+    """Teaches the attention that the model shows as its alignment where to look, while it learns to translate.
+
+    Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models", for one head of a Transformer, which is chosen by
+    `model.alignment_layer` and `model.alignment_heads`.
+    """
+
+    source: Teacher = "file"
+    """Who knows the links. file: data.train.alignment. model: for each word the source token at which the layer's heads
+    look most on average; it teaches the one head that model.alignment_heads names."""
+    weight: float = Field(default=0.05, gt=0)
+    """Weight of the alignment's loss, a mean over linked target tokens, beside the mean loss per target token."""
+    loss: AlignmentLoss = "cross_entropy"
+    """How far the attention is from the links: cross_entropy, or squared_error, which is milder where it is far off."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +76,72 @@ def likelihood(
     return Loss(total, nll.detach(), targets.numel())
 
 
+_LEAST = 1e-30
+"""Smaller weights count as this, so that the logarithm of one that a window or rounding made zero is finite."""
+
+
+def linked_positions(batch: Batch, teacher: Teacher) -> Tensor:
+    """The target positions `(B,T)` whose attention is taught.
+
+    With links from a file those that have one; where the model itself is the teacher all words: what is neither padding
+    nor EOS, which stands for no word.
+    """
+    if teacher == "file":
+        assert batch.alignment is not None, "the batch has no alignments"
+        return batch.alignment.any(-1)
+    assert batch.tgt_mask is not None
+    words = torch.zeros_like(batch.tgt_mask)
+    words[:, :-1] = batch.tgt_mask[:, 1:]  # the last real position of a row is EOS
+    return words
+
+
+def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy") -> Tensor:
+    """How far attention is from an alignment, summed over the target tokens that have a link.
+
+    The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
+    Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). Target tokens without a link, and padding,
+    have no share in it. A window that hides a linked source token costs a constant: it cannot be learned away.
+
+    Args:
+        attention: A, weights `(B,T,S)`.
+        links: `(B,T,S)`, bool.
+        kind: which loss.
+
+    Returns:
+        A scalar; nats for cross_entropy.
+    """
+    weights = attention.to(_wide(attention))
+    counts = links.sum(-1, keepdim=True)  # (B,T,1)
+    gold = links / counts.clamp(min=1).to(weights.dtype)  # (B,T,S)
+    if kind == "cross_entropy":
+        return -(gold * weights.clamp(min=_LEAST).log()).sum()
+    return ((gold - weights).square() * (counts > 0)).sum()
+
+
+def _own_links(heads: Tensor, positions: Tensor) -> Tensor:
+    """One link for each position `(B,T)`: where the heads `(B,A,T,S)` look most on average; `(B,T,S)`, a constant."""
+    best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
+    return torch.zeros_like(heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
+
+
+@dataclass(frozen=True)
+class Guide:
+    """How `add_gradients` teaches the attention."""
+
+    settings: GuidedAlignment
+    """Who teaches it, and by which loss."""
+    scale: float
+    """What the summed loss is multiplied with: its weight over the number of linked target tokens."""
+
+
 def add_gradients(
-    model: Seq2Seq, batch: Batch, scale: float, smoothing: float, device: torch.device, part_bytes: int
+    model: Seq2Seq,
+    batch: Batch,
+    scale: float,
+    smoothing: float,
+    device: torch.device,
+    part_bytes: int,
+    guide: Guide | None = None,
 ) -> Tensor:
     """Adds the gradient of `scale` times the summed loss of a batch to the model's parameters.
 
@@ -72,14 +158,21 @@ def add_gradients(
         smoothing: see `likelihood`.
         device: where to compute.
         part_bytes: how large a part's log-probabilities may be.
+        guide: adds the gradient of the alignment's loss as well; None leaves the attention to itself.
 
     Returns:
-        Sums of loss and nll, `(2,)`, on the device and outside the graph.
+        Sums of loss and nll, `(2,)`, or with a guide those and the alignment's loss, which the first does not hold,
+        `(3,)`; on the device and outside the graph.
     """
     assert batch.tgt_mask is not None
     moved = batch.to(device, non_blocking=True)
     memory = model.encode(moved)
-    whole = model.unroll(moved, memory).at(batch.tgt_mask)
+    guided = None
+    if guide is None:
+        readout = model.unroll(moved, memory)
+    else:
+        readout, guided = _guided(model, moved, memory, guide.settings)
+    whole = readout.at(batch.tgt_mask)
     rows = max(1, part_bytes // (4 * (model.sizes.tgt + batch.n_oov)))
     inputs = [whole.features, whole.attention, whole.copy_gate]
     # One leaf per tensor and part: backward stops there, and `cut` collects what arrived.
@@ -99,8 +192,26 @@ def add_gradients(
         for tensor, pieces in zip(inputs, cut, strict=True)
         if tensor is not None and pieces is not None and tensor.requires_grad
     ]
+    total = torch.stack(sums).sum(0)
+    if guide is not None and guided is not None:
+        # The attention is not cut: its loss goes back together with what the parts left at the decoder's features.
+        reached.append((guided * guide.scale, None))
+        total = torch.cat([total, guided.detach().reshape(1).to(total.dtype)])
     _backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
-    return torch.stack(sums).sum(0)
+    return total
+
+
+def _guided(model: Seq2Seq, batch: Batch, memory: Memory, settings: GuidedAlignment) -> tuple[Readout, Tensor]:
+    """All steps of the model, and the summed loss of its alignment."""
+    if settings.source == "model":
+        readout, heads = model.unroll_with_heads(batch, memory)
+        links = _own_links(heads, linked_positions(batch, "model"))
+    else:
+        readout = model.unroll(batch, memory, need_attention=True)
+        assert batch.alignment is not None, "the batch has no alignments"
+        links = batch.alignment
+    assert readout.attention is not None, f"{model.config.kind} shows no attention"
+    return readout, alignment_loss(readout.attention, links, settings.loss)
 
 
 def _backward(tensors: list[Tensor], gradients: list[Tensor | None]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Command
 
 from nmtkit import metrics
 from nmtkit.cli import main
@@ -229,3 +230,113 @@ def test_help_shows_examples(run: Run) -> None:
     assert code == 0
     assert "  nmtkit score output.de --ref test.de\n" in out
     assert "--n-samples" in out
+
+
+# ---- alignments
+
+GOLD = ["1-1 2-2 2p3", "", "1-2 2?1"]  # from 1
+
+
+@pytest.fixture
+def aligned(run: Run, tmp_path: Path) -> Run:
+    """As `run`, with two alignments and their gold in the folder."""
+    _write(tmp_path / "gold.wa", GOLD)
+    _write(tmp_path / "one.talp", ["0-0 1-2", "", "1-1"])
+    _write(tmp_path / "two.talp", ["0-0 1-1", "", "0-1"])
+    return run
+
+
+def test_alignment_error_rate_by_hand(aligned: Run) -> None:
+    code, out, err = aligned("--alignment", "one.talp", "two.talp", "--ref", "gold.wa", "--ref-base", "1")
+    assert (code, err) == (0, "")
+    # One: |A| = 3, |S| = 3; 1 sure and 2 possible links found. Two: all sure links.
+    assert _table_row(out, "one.talp").split()[1:] == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
+    assert _table_row(out, "two.talp").split()[1:] == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
+    assert "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only" in out
+
+    code, out, _ = aligned("--alignment", "one.talp", "--ref", "gold.wa", "--ref-base", "1", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
+    (system,) = found["systems"]
+    assert (system["system"], system["links"], system["format"], system["base"]) == ("one.talp", 3, "pharaoh", 0)
+    assert [score["name"] for score in system["scores"]] == ["AER", "alignment precision", "alignment recall"]
+    assert [score["value"] for score in system["scores"]] == pytest.approx([50, 200 / 3, 100 / 3])
+
+
+def test_reversed_alignments_and_standard_input(aligned: Run) -> None:
+    args = ["--alignment", "-", "--ref", "gold.wa", "--ref-base", "1", "--json"]
+    code, out, _ = aligned(*args, "--reverse-hyp", stdin=b"0-0 1-1\n\n1-0\n")
+    assert code == 0
+    assert json.loads(out)["systems"][0]["scores"][0]["value"] == 0
+    code, out, _ = aligned(*args, "--hyp-base", "1", stdin=b"1-1 2-2\n\n1-2\n")
+    assert json.loads(out)["systems"][0]["scores"][0]["value"] == 0
+
+
+def test_naacl_alignments(aligned: Run, tmp_path: Path) -> None:
+    _write(tmp_path / "gold.naacl", ["1 1 1 S", "1 2 2 S", "1 2 3 P", "3 1 2 S", "3 2 1 P"])
+    code, out, err = aligned("--alignment", "two.talp", "--ref", "gold.naacl")
+    assert (code, err) == (0, "")
+    assert _table_row(out, "two.talp").split()[1:4] == ["0.00", "100.00", "100.00"]
+    assert "against gold.naacl (naacl, counts from 1): 3 sentence pairs" in out
+    # A naacl file says nothing of pairs without links, wherever they stand.
+    _write(tmp_path / "short.naacl", ["1 1 1 S", "1 2 2 S"])
+    code, out, _ = aligned("--alignment", "short.naacl", "two.talp", "--ref", "gold.naacl")
+    assert _table_row(out, "short.naacl").split()[1:] == ["20.00", "100.00", "66.67", "2", "naacl", "1"]
+    code, _, err = aligned("--alignment", "gold.naacl", "--ref", "short.naacl")
+    assert code == 0
+    _write(tmp_path / "long.naacl", ["4 1 1"])
+    code, _, err = aligned("--alignment", "two.talp", "--ref", "long.naacl")
+    assert (code, "long.naacl has a sentence pair 4, but two.talp ends with pair 3" in err) == (2, True)
+
+
+def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
+    code, out, err = aligned("--alignment", "two.talp", "--ref", "gold.wa", "--json")
+    assert code == 0
+    assert json.loads(out)["systems"][0]["scores"][0]["value"] > 0
+    assert "note: gold.wa was read as counting words from 0, but no link holds a first word" in err
+    assert "say --ref-base 1" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["two.talp", "--ref", "gold.wa", "--hyp-base", "1"], "two.talp, line 1: link '0-0' holds a word 0"),
+        (["ref.txt", "--ref", "gold.wa"], "ref.txt, line 1: 'a' is not a link; write 3-4 (sure) or 3?4 (possible)"),
+        (["two.talp", "--ref", "gold.wa", "--metrics", "bleu"], "--metrics does not go with --alignment"),
+        (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "--alignment takes one --ref"),
+        (["-", "-", "--ref", "gold.wa"], "only one of the HYPs"),
+        (["two.talp", "--ref", "gold.wa", "--ref-base", "2"], "2 is not in the range"),
+        (["short.talp", "--ref", "gold.wa"], "different line counts: gold.wa has 3 lines, short.talp has 1"),
+        (["nothing.talp", "--ref", "gold.wa"], "nothing.talp: no lines"),
+        (["empty.talp", "--ref", "empty.talp"], "not defined: no link is predicted and no gold link is sure"),
+    ],
+)
+def test_bad_alignments_end_in_exit_code_2(aligned: Run, tmp_path: Path, args: list[str], message: str) -> None:
+    _write(tmp_path / "short.talp", ["0-0"])
+    _write(tmp_path / "nothing.talp", [])
+    _write(tmp_path / "empty.talp", ["", ""])
+    code, out, err = aligned("--alignment", *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_alignment_options_need_alignment(run: Run) -> None:
+    for args in (["--ref-base", "1"], ["--hyp-base", "0"], ["--reverse-hyp"]):
+        code, _, err = run("hyp.txt", "--ref", "ref.txt", *args)
+        assert (code, f"{args[0]} only goes with --alignment" in err) == (2, True)
+
+
+def test_bleu_by_length_as_a_picture(nmtkit: Command, tmp_path: Path) -> None:
+    (tmp_path / "ref").write_text("a b c d e\n" * 3 + "a b c d e f g h i j k l\n")
+    (tmp_path / "good").write_text((tmp_path / "ref").read_text())
+    (tmp_path / "bad").write_text("a b c d e\n" * 4)
+    call = ["score", tmp_path / "good", tmp_path / "bad", "--ref", tmp_path / "ref", "--no-significance"]
+    done = nmtkit(*call, "--by-length", "--plot", tmp_path / "length.svg")
+    assert done.code == 0, done
+    text = (tmp_path / "length.svg").read_text()
+    assert all(word in text for word in (">good<", ">bad<", ">11-20<", "n = 3"))
+    assert "--by-length" in nmtkit(*call, "--plot", tmp_path / "length.svg").err
+    refused = nmtkit(*call, "--by-length", "--plot", tmp_path / "length.gif")
+    assert refused.code == 2
+    assert "not a picture format" in refused.err

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import safetensors.torch
@@ -12,6 +13,8 @@ from torch import Tensor
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.layers.attention import ScoreKind
+from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.search.beam import SearchConfig, search
 
@@ -21,11 +24,33 @@ SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
 RNN = {"embedding_size": 6, "hidden_size": 8, "maxout_size": 6}
 TRANSFORMER = {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
 
+LUONG = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5, "max_positions": 20, "window_size": 1}
+SCORE_BY_WINDOW = [
+    (score, window)
+    for score in get_args(ScoreKind)
+    for window in get_args(WindowKind)
+    if score != "location" or window == "global"
+]
+
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "rnnsearch": ("rnnsearch", {**RNN, "attention_size": 5}),
     "rnnsearch-lstm-2-layers": ("rnnsearch", {**RNN, "cell": "lstm", "layers": 2}),
     "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder", "readout_state": "current"}),
     "rnnsearch-tied-all": ("rnnsearch", {**RNN, "tie": "all", "layers": 2}),
+    "rnnsearch-dot": ("rnnsearch", {**RNN, "score": "dot", "encoder_hidden_size": 4}),
+    "rnnsearch-scaled-dot-one-way-copied": (
+        "rnnsearch",
+        {**RNN, "score": "scaled_dot", "cell": "lstm", "layers": 2, "bidirectional": False, "bridge": "copy"},
+    ),
+    "rnnsearch-general-deep-residual": (
+        "rnnsearch",
+        {**RNN, "score": "general", "encoder_layers": 3, "residual": True, "bridge": "linear"},
+    ),
+    "rnnsearch-location-reversed": (
+        "rnnsearch",
+        {**RNN, "score": "location", "max_positions": 20, "bidirectional": False, "reverse_source": True},
+    ),
+    "rnnsearch-cosine-from-zero": ("rnnsearch", {**RNN, "score": "cosine", "cell": "lstm", "bridge": "zero"}),
     "rnn-encdec": ("rnn_encdec", RNN),
     "rnn-encdec-lstm-3-layers": ("rnn_encdec", {**RNN, "cell": "lstm", "layers": 3}),
     "rnn-encdec-sutskever": (
@@ -33,15 +58,51 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         {**RNN, "cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True},
     ),
     "rnn-encdec-gru-plain-tied": ("rnn_encdec", {**RNN, "feed_context": False, "tie": "all"}),
+    "rnn-encdec-both-ways-residual": (
+        "rnn_encdec",
+        {**RNN, "bidirectional": True, "encoder_layers": 3, "residual": True, "bridge": "linear"},
+    ),
+    "rnn-encdec-both-ways-copied": (
+        "rnn_encdec",
+        {**RNN, "cell": "lstm", "layers": 2, "bidirectional": True, "encoder_hidden_size": 4, "bridge": "copy"},
+    ),
+    "rnn-encdec-mapped-plain": ("rnn_encdec", {**RNN, "cell": "lstm", "feed_context": False, "bridge": "tanh"}),
+    "rnn-encdec-from-zero": ("rnn_encdec", {**RNN, "cell": "lstm", "bridge": "zero"}),
     "transformer": ("transformer", TRANSFORMER),
     "transformer-post-norm": ("transformer", {**TRANSFORMER, "norm": "post", "tie": "none"}),
     "transformer-learned-positions": ("transformer", {**TRANSFORMER, "positions": "learned", "tie": "all"}),
     "transformer-shallow-decoder": ("transformer", {**TRANSFORMER, "decoder_layers": 1, "activation": "gelu"}),
+    # All admitted pairs. Neighbours differ in cell or input feeding, so that every window, and every score that is
+    # listed several times, meets both kinds of either.
+    **{
+        f"luong-{score}-{window}": (
+            "luong",
+            {
+                **LUONG,
+                "score": score,
+                "window": window,
+                "cell": "lstm" if number % 2 else "gru",
+                "input_feeding": number % 4 < 2,
+            },
+        )
+        for number, (score, window) in enumerate(SCORE_BY_WINDOW)
+    },
+    "luong-paper": ("luong", {**LUONG, "layers": 3, "reverse_source": True, "window": "local_p", "window_size": 2}),
+    "luong-reversed-monotonic": ("luong", {**LUONG, "reverse_source": True, "window": "local_m", "cell": "gru"}),
+    "luong-bidirectional": (
+        "luong",
+        {**LUONG, "layers": 2, "bidirectional": True, "bridge": "tanh", "window": "local_p", "input_feeding": False},
+    ),
+    "luong-residual-tied": (
+        "luong",
+        {**LUONG, "layers": 3, "residual": True, "hidden_size": 6, "tie": "all", "bridge": "linear"},
+    ),
 }
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
     "rnn_encdec": {"embedding_size": 64, "hidden_size": 64, "maxout_size": 64},
+    "luong": {"embedding_size": 48, "hidden_size": 48},
     "transformer": {
         "hidden_size": 48,
         "feed_forward_size": 96,
@@ -155,6 +216,8 @@ def test_padding_changes_nothing(model: Seq2Seq) -> None:
     close(one.log_probs[tight.tgt_mask], other.log_probs[loose.tgt_mask])
     if model.has_attention:
         close(one.attention[tight.tgt_mask], other.attention[loose.tgt_mask][:, : tight.src.shape[1]])
+    if model.window_half_width is not None:
+        close(one.centres[tight.tgt_mask], other.centres[loose.tgt_mask])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         alone = model(batch_of([source], [target])).log_probs[0]
         close(one.log_probs[row, : len(target) + 1], alone)
@@ -218,7 +281,13 @@ def test_distributions_sum_to_one(model: Seq2Seq) -> None:
     output = model(batch, need_attention=True)
     close(output.log_probs.logsumexp(-1), torch.zeros_like(output.log_probs[..., 0]))
     if model.has_attention:
-        close(output.attention.sum(-1), torch.ones_like(output.attention[..., 0]))
+        weights = output.attention
+        if output.centres is not None:
+            distances = torch.arange(batch.src.shape[1]) - output.centres[:, :, None]  # (B,T,S)
+            assert bool((weights[distances.abs() > model.window_half_width] == 0).all())
+            if model.config.model_dump()["window"] == "local_p":  # its Gaussian comes after the softmax
+                weights = weights * torch.exp(distances.square() / (2 * (model.window_half_width / 2) ** 2))
+        close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         assert bool((output.attention >= 0).all())
         hidden = ~batch.src_mask[:, None].expand_as(output.attention)
         assert bool((output.attention[hidden] == 0).all())

@@ -1,10 +1,21 @@
 import math
+from typing import get_args
 
 import pytest
 import torch
 
-from nmtkit.errors import RecipeError
-from nmtkit.layers.attention import SCORES, Additive, Attention, General, masked_softmax
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.layers.attention import (
+    SCORES,
+    Additive,
+    Attention,
+    Cosine,
+    General,
+    Location,
+    ScoreKind,
+    build_score,
+    masked_softmax,
+)
 
 QUERIES = [[0.5, -1.0], [0.2, 0.3]]  # (Q,Hq) of one sentence
 VALUES = [[1.0, 0.0, -0.5], [0.3, 0.8, 0.1], [-1.0, 0.4, 2.0]]  # (S,Hm)
@@ -41,7 +52,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
     u = [[0.2, 0.5, -0.1], [-0.3, 0.1, 0.6]]
     b = [0.05, -0.15]
     v = [0.7, -1.1]
-    score = Additive(2, 3, 2).double()
+    score = Additive(2, 3, 2, 0).double()
     with torch.no_grad():
         for parameter, exact in (
             (score.query.weight, w),
@@ -62,7 +73,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
 
 def test_general_is_a_bilinear_form() -> None:
     w = [[0.1, -0.2, 0.3], [0.4, 0.3, -0.6]]
-    score = General(2, 3, 99).double()
+    score = General(2, 3, 99, 0).double()
     with torch.no_grad():
         score.key.weight.copy_(torch.tensor(w, dtype=torch.float64))
     check(Attention(score), [[dot(query, product(w, value)) for value in VALUES] for query in QUERIES], QUERIES)
@@ -71,22 +82,64 @@ def test_general_is_a_bilinear_form() -> None:
 @pytest.mark.parametrize(("name", "scale"), [("dot", 1.0), ("scaled_dot", 1 / math.sqrt(3))])
 def test_dot_scores(name: str, scale: float) -> None:
     queries = [[0.5, -1.0, 0.2], [2.0, 0.1, -0.4]]
-    attention = Attention(SCORES.get(name)(3, 3, 99))
+    attention = Attention(build_score(name, 3, 3, 99, 0))
     check(attention, [[scale * dot(query, value) for value in VALUES] for query in queries], queries)
+
+
+def test_location_reads_the_query_alone() -> None:
+    """Equation 8 of Luong et al. 2015; W has rows for more positions than this source has."""
+    w = [[0.1, -0.2], [0.4, 0.3], [-0.6, 0.2], [5.0, 5.0]]
+    score = Location(2, 3, 99, 4).double()
+    with torch.no_grad():
+        score.positions.weight.copy_(torch.tensor(w, dtype=torch.float64))
+    check(Attention(score), [[dot(row, query) for row in w[:3]] for query in QUERIES], QUERIES)
+
+
+def test_location_refuses_a_source_that_is_too_long() -> None:
+    attention = Attention(build_score("location", 2, 3, 99, 4))
+    attention.project(torch.zeros(1, 4, 3))
+    with pytest.raises(DataError, match=r"5 tokens, its end included, .* only 4 positions: leave out or split"):
+        attention.project(torch.zeros(1, 5, 3))
+
+
+def test_cosine_is_content_addressing() -> None:
+    """Graves et al. 2014, eqs. 5 and 6: beta times the cosine of a key made from the query, whatever the lengths."""
+    w, sharpness, base = [[0.1, -0.2], [0.4, 0.3], [-0.6, 0.2]], [0.3, -0.9], 0.25
+    score = Cosine(2, 3, 99, 0).double()
+    with torch.no_grad():
+        for parameter, exact in ((score.query.weight, w), (score.sharpness.weight, [sharpness]), (score.base, [base])):
+            parameter.copy_(torch.tensor(exact, dtype=torch.float64))
+    energies = []
+    for query in QUERIES:
+        key = product(w, query)
+        beta = math.log(1 + math.exp(dot(sharpness, query) + base))
+        energies.append([beta * dot(key, v) / math.sqrt(dot(key, key)) / math.sqrt(dot(v, v)) for v in VALUES])
+    check(Attention(score), energies, QUERIES)
+
+
+def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
+    """Energies of random vectors have a variance near one; a length of zero is not divided by."""
+    torch.manual_seed(1)
+    score = build_score("cosine", 256, 256, 99, 0)
+    with torch.no_grad():
+        energies = score(torch.randn(8, 20, 256), score.project(torch.randn(8, 50, 256)))
+        assert energies.var().item() == pytest.approx(1.0, abs=0.1)
+        assert bool((score(torch.randn(1, 1, 256), score.project(torch.zeros(1, 1, 256))) == 0).all())
 
 
 @pytest.mark.parametrize("name", ["dot", "scaled_dot"])
 def test_dot_scores_refuse_different_sizes(name: str) -> None:
     with pytest.raises(RecipeError, match=r"size 2 .* size 3: make the sizes equal"):
-        SCORES.get(name)(2, 3, 4)
+        build_score(name, 2, 3, 4, 0)
 
 
 def test_every_score_takes_many_queries_as_it_takes_each_alone() -> None:
     names = SCORES.names()
-    assert len(names) == 4
+    assert len(names) == 6
+    assert set(names) == set(get_args(ScoreKind))
     for name in names:
         torch.manual_seed(1)
-        attention = Attention(SCORES.get(name)(4, 4, 5)).double()
+        attention = Attention(build_score(name, 4, 4, 5, 8)).double()
         queries, values = torch.randn(2, 3, 4).double(), torch.randn(2, 6, 4).double()
         mask = torch.arange(6) < torch.tensor([[6], [2]])
         keys = attention.project(values)
@@ -105,7 +158,7 @@ def test_every_score_takes_many_queries_as_it_takes_each_alone() -> None:
 
 
 def test_a_sentence_without_words_gives_zeros_and_finite_gradients() -> None:
-    attention = Attention(Additive(4, 4, 5)).double()
+    attention = Attention(Additive(4, 4, 5, 0)).double()
     values = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[False, False, False], [True, False, True]])
     context, weights = attention(torch.randn(2, 1, 4).double(), attention.project(values), values, mask)
@@ -130,7 +183,7 @@ def test_sixteen_bit_energies_are_weighed_in_float32() -> None:
 
 def test_autocast_stays_near_float32() -> None:
     torch.manual_seed(1)
-    attention = Attention(Additive(16, 16, 16))
+    attention = Attention(Additive(16, 16, 16, 0))
     queries, values = torch.randn(2, 3, 16), torch.randn(2, 5, 16)
     mask = torch.arange(5) < torch.tensor([[5], [2]])
     exact, exact_weights = attention(queries, attention.project(values), values, mask)
@@ -144,7 +197,7 @@ def test_autocast_stays_near_float32() -> None:
 
 def test_additive_writes_over_nothing_that_is_needed() -> None:
     """Its tanh works in place; the gradients must still be those of the formula."""
-    attention = Attention(Additive(2, 3, 4)).double()
+    attention = Attention(Additive(2, 3, 4, 0)).double()
     queries = torch.randn(2, 2, 2, dtype=torch.float64, requires_grad=True)
     values = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[True, True, True], [True, True, False]])

@@ -5,17 +5,19 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.layers.recurrent import (
-    BidirectionalEncoder,
     Bridge,
+    BridgeKind,
     CellKind,
-    FinalStateEncoder,
     Maxout,
+    RecurrentEncoder,
     StackedCells,
+    check_bridge,
     initialise,
     layers_first,
     recurrent,
     reversal,
     rows_first,
+    run_to_ends,
     take,
 )
 
@@ -74,38 +76,118 @@ def test_reversal_turns_words_and_leaves_padding() -> None:
     assert take(sequence, reversal(mask))[1, :, 0].tolist() == [7.0, 6.0, 5.0, 8.0, 9.0]
 
 
+def plus(one: list[Vector], other: list[Vector]) -> list[Vector]:
+    return [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(one, other, strict=True)]
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
-def test_bidirectional_encoder_by_hand(cell: CellKind) -> None:
+def test_encoder_by_hand(cell: CellKind, bidirectional: bool, residual: bool) -> None:
+    """States, and the state in which each layer ends; the width is larger than the longest sentence."""
     torch.manual_seed(1)
-    encoder = BidirectionalEncoder(cell, 3, 2, layers=2, dropout=0.5).double().eval()
-    inputs, lengths = torch.randn(2, 4, 3).double(), [4, 2]
-    mask = torch.arange(4) < torch.tensor(lengths)[:, None]
-    states, summary = encoder(inputs, mask)
+    encoder = RecurrentEncoder(cell, 3, 2, 3, bidirectional, residual, dropout=0.5).double().eval()
+    inputs, lengths = torch.randn(4, 5, 3).double(), [4, 2, 1, 2]
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    result = encoder(inputs, mask)
+    assert (result.cell is None) == (cell == "gru")
     for row, length in enumerate(lengths):
         words: list[Vector] = inputs[row, :length].tolist()
-        for ahead, back in zip(encoder.forward_layers, encoder.backward_layers, strict=True):
-            rightward, _ = run_by_hand(cell, ahead, words, 2)
-            leftward, _ = run_by_hand(cell, back, words[::-1], 2)
-            words = [right + left for right, left in zip(rightward, leftward[::-1], strict=True)]
-        torch.testing.assert_close(states[row, :length], torch.tensor(words).double(), rtol=0, atol=1e-6)
-        assert states[row, :length].tolist() == [pytest.approx(word, abs=1e-12) for word in words]
-        assert summary[row].tolist() == pytest.approx(words[0][2:], abs=1e-12)
-        assert bool((states[row, length:] == 0).all())
+        for number in range(3):
+            answers, kept = run_by_hand(cell, encoder.forward_layers[number], words, 2)
+            end = answers[-1]
+            if bidirectional:
+                leftward, back_kept = run_by_hand(cell, encoder.backward_layers[number], words[::-1], 2)
+                answers = [right + left for right, left in zip(answers, leftward[::-1], strict=True)]
+                end, kept = end + leftward[-1], kept + back_kept
+            assert result.hidden[row, number].tolist() == pytest.approx(end, abs=1e-12)
+            if result.cell is not None:
+                assert result.cell[row, number].tolist() == pytest.approx(kept, abs=1e-12)
+            words = plus(words, answers) if residual and number > 0 else answers
+        assert result.states[row, :length].tolist() == [pytest.approx(word, abs=1e-12) for word in words]
+        assert bool((result.states[row, length:] == 0).all())
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
-def test_final_state_encoder_stops_at_each_end(cell: CellKind) -> None:
+def test_padding_has_no_gradient_and_changes_none(cell: CellKind, bidirectional: bool) -> None:
     torch.manual_seed(1)
-    encoder = FinalStateEncoder(cell, 3, 2).double()
-    inputs, lengths = torch.randn(3, 4, 3).double(), [2, 4, 1]
-    hidden, kept = encoder(inputs, torch.tensor(lengths))
-    assert hidden.shape == (3, 1, 2)
-    assert (kept is None) == (cell == "gru")
+    encoder = RecurrentEncoder(cell, 3, 2, 2, bidirectional, residual=True).double()
+    inputs, lengths = torch.randn(3, 6, 3).double().requires_grad_(), [5, 1, 3]
+
+    def gradients(batches: list[list[int]], padding: int) -> list[Tensor]:
+        encoder.zero_grad()
+        inputs.grad = None
+        for rows in batches:
+            ends = torch.tensor([lengths[row] for row in rows])
+            mask = torch.arange(int(ends.max()) + padding) < ends[:, None]
+            result = encoder(inputs[rows][:, : mask.shape[1]], mask)
+            total = (result.states**2).sum() + (result.hidden**3).sum()
+            (total if result.cell is None else total + (result.cell**3).sum()).backward()
+        assert inputs.grad is not None
+        return [inputs.grad, *(parameter.grad for parameter in encoder.parameters() if parameter.grad is not None)]
+
+    together, alone = gradients([[0, 1, 2]], padding=1), gradients([[0], [1], [2]], padding=0)
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-12)
     for row, length in enumerate(lengths):
-        states, memory_cell = run_by_hand(cell, encoder.rnn, inputs[row, :length].tolist(), 2)
-        assert hidden[row, 0].tolist() == pytest.approx(states[-1], abs=1e-12)
-        if kept is not None:
-            assert kept[row, 0].tolist() == pytest.approx(memory_cell, abs=1e-12)
+        assert bool((together[0][row, length:] == 0).all())
+        assert bool((together[0][row, :length] != 0).all())
+
+
+def test_dropout_of_the_encoder_spares_the_residual_path() -> None:
+    """With nearly everything dropped, an upper layer knows nothing of its input, but the sum still does."""
+    torch.manual_seed(1)
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    one, other = torch.randn(2, 1, 4, 3).double().unbind(0)
+    for residual in (True, False):
+        encoder = RecurrentEncoder("gru", 3, 2, 2, False, residual, dropout=0.9999).double()
+        assert torch.equal(encoder(one, mask).hidden[:, 1], encoder(other, mask).hidden[:, 1])
+        assert torch.equal(encoder(one, mask).states, encoder(other, mask).states) == (not residual)
+
+
+def test_the_first_layer_reads_all_of_its_input_while_training() -> None:
+    encoder = RecurrentEncoder("gru", 3, 2, 1, dropout=0.9).double()
+    inputs, mask = torch.randn(2, 4, 3).double(), torch.ones(2, 4, dtype=torch.bool)
+    assert torch.equal(encoder(inputs, mask).states, encoder(inputs, mask).states)
+
+
+def test_memory_cells_are_left_out_where_nobody_asks() -> None:
+    torch.manual_seed(1)
+    encoder = RecurrentEncoder("lstm", 3, 2, 2).double()
+    inputs, mask = torch.randn(3, 5, 3).double(), torch.arange(5) < torch.tensor([[2], [5], [3]])
+    asked, spared = encoder(inputs, mask), encoder(inputs, mask, need_cell=False)
+    assert spared.cell is None
+    torch.testing.assert_close(spared.states, asked.states, rtol=0, atol=1e-12)
+    torch.testing.assert_close(spared.hidden, asked.hidden, rtol=0, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("cell", CELLS)
+def test_cuda_encodes_as_the_cpu_does(cell: CellKind) -> None:
+    torch.manual_seed(1)
+    encoder = RecurrentEncoder(cell, 3, 2, 2, True, True).double()
+    inputs, lengths = torch.randn(3, 6, 3).double(), torch.tensor([2, 5, 3])
+    mask = torch.arange(6) < lengths[:, None]
+    here = encoder(inputs, mask)
+    there = encoder.cuda()(inputs.cuda(), mask.cuda(), lengths)
+    for name in ("states", "hidden", "cell"):
+        one, other = getattr(here, name), getattr(there, name)
+        torch.testing.assert_close(other if other is None else other.cpu(), one, rtol=0, atol=1e-10)
+
+
+def test_a_lone_layer_runs_to_each_end() -> None:
+    """The two ways to the end of a GRU and an LSTM, from packed sequences, which torch itself can do."""
+    torch.manual_seed(1)
+    inputs, lengths = torch.randn(5, 7, 3).double(), torch.tensor([3, 7, 1, 3, 6])
+    packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    for cell in CELLS:
+        layer = recurrent(cell, 3, 2).double()
+        hidden, kept = rows_first(layer(packed)[1])
+        states, last, last_kept = run_to_ends(layer, inputs, lengths, need_cell=cell == "lstm")
+        assert states.shape == (5, 7, 2)
+        torch.testing.assert_close(last, hidden[:, 0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(last_kept, None if kept is None else kept[:, 0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -135,19 +217,49 @@ def test_state_layouts_are_inverse(cell: CellKind) -> None:
     torch.testing.assert_close(back, final, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["tanh", "linear"])
 @pytest.mark.parametrize("cell", CELLS)
-def test_bridge_by_hand(cell: CellKind) -> None:
+def test_bridge_maps_the_end_of_the_top_layer_by_hand(cell: CellKind, kind: BridgeKind) -> None:
     torch.manual_seed(1)
-    bridge = Bridge(cell, 3, 2, layers=2).double()
-    inputs = torch.randn(2, 3).double()
-    hidden, kept = bridge(inputs)
-    for row in range(2):
-        expected = [math.tanh(x) for x in affine(bridge.hidden.weight, bridge.hidden.bias, inputs[row].tolist())]
+    bridge = Bridge(kind, cell, 3, 2, layers=2).double()
+    finals = torch.randn(4, 2, 6).double()  # two encoder layers of two directions; the bridge reads the backward half
+    hidden, kept = bridge(finals, None)
+    assert bridge.hidden is not None
+    for row in range(4):
+        expected = affine(bridge.hidden.weight, bridge.hidden.bias, finals[row, 1, 3:].tolist())
+        expected = [math.tanh(x) for x in expected] if kind == "tanh" else expected
         assert hidden[row].flatten().tolist() == pytest.approx(expected, abs=1e-12)
     assert (kept is None) == (cell == "gru")
     if kept is not None:
-        assert kept.shape == (2, 2, 2)
+        assert kept.shape == (4, 2, 2)
         assert not torch.equal(kept, hidden)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_bridge_copies_or_gives_zeros(cell: CellKind) -> None:
+    finals = torch.randn(4, 3, 2)
+    kept = torch.randn(4, 3, 2) if cell == "lstm" else None
+    bridge = Bridge("copy", cell, 2, 2, layers=3)
+    assert bridge(finals, kept) == (finals, kept)
+    assert bridge.reads_cell == (cell == "lstm")
+    bridge = Bridge("zero", cell, 2, 5, layers=1)
+    zeros = torch.zeros(4, 1, 5)
+    hidden, memory_cell = bridge(finals, kept)
+    assert torch.equal(hidden, zeros)
+    assert (memory_cell is None) == (cell == "gru")
+    assert memory_cell is None or torch.equal(memory_cell, zeros)
+    assert not list(bridge.parameters())
+
+
+def test_a_bridge_copies_only_what_fits() -> None:
+    check_bridge("copy", 8, 2, 8, 2)
+    others: list[BridgeKind] = ["tanh", "linear", "zero"]
+    for kind in others:
+        check_bridge(kind, 16, 3, 8, 2)
+    with pytest.raises(ValueError, match="have 16 numbers a layer where the decoder's have 8: read the source in one"):
+        check_bridge("copy", 16, 2, 8, 2)
+    with pytest.raises(ValueError, match="has 3 layers where the decoder has 2: make them equal, or set bridge to"):
+        check_bridge("copy", 8, 3, 8, 2)
 
 
 def test_maxout_by_hand() -> None:

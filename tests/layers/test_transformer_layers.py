@@ -107,12 +107,16 @@ def test_self_attention_is_the_papers_multi_head(precision: str) -> None:
     mask = torch.tensor([[True, True, True, True], [True, True, False, False]])
     found = layer(states, mask[:, None, None, :])
     causal = layer(states, causal=True)
+    looks = layer.weights(states, mask[:, None, None, :])
+    causal_looks = layer.weights(states, causal=True)
     for row in range(2):
         query, keys, values = np.split(np_linear(layer.query_keys_values, states[row].numpy()), 3, axis=-1)
-        context, _ = np_heads(query, keys, values, 2, np.broadcast_to(mask[row].numpy(), (4, 4)))
+        context, weights = np_heads(query, keys, values, 2, np.broadcast_to(mask[row].numpy(), (4, 4)))
         np.testing.assert_allclose(found[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
-        context, _ = np_heads(query, keys, values, 2, np.tri(4, dtype=bool))
+        np.testing.assert_allclose(looks[row].detach().numpy(), weights, atol=1e-12)
+        context, weights = np_heads(query, keys, values, 2, np.tri(4, dtype=bool))
         np.testing.assert_allclose(causal[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
+        np.testing.assert_allclose(causal_looks[row].detach().numpy(), weights, atol=1e-12)
 
 
 def test_cross_attention_is_the_papers_multi_head(precision: str) -> None:
@@ -121,16 +125,19 @@ def test_cross_attention_is_the_papers_multi_head(precision: str) -> None:
     states, memory = random_tensor(2, 4, 6), random_tensor(2, 5, 6, seed=1)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     keys, values = layer.project(memory)
-    found, weights = layer(states, keys, values, mask[:, None, None, :], need_weights=True)
+    found, weights = layer(states, keys, values, mask[:, None, None, :], shown=slice(None))
+    some, second = layer(states, keys, values, mask[:, None, None, :], shown=slice(1, 2))
     plain, none = layer(states, keys, values, mask[:, None, None, :])
     assert none is None
     assert torch.equal(plain, found)
+    assert torch.equal(plain, some)
+    assert torch.equal(second, weights[:, 1:2])
     for row in range(2):
         query = np_linear(layer.query, states[row].numpy())
         packed = np_linear(layer.keys_values, memory[row].numpy())
         context, by_head = np_heads(query, packed[:, :6], packed[:, 6:], 3, np.broadcast_to(mask[row].numpy(), (4, 5)))
         np.testing.assert_allclose(found[row].detach().numpy(), np_linear(layer.out, context), atol=1e-10)
-        np.testing.assert_allclose(weights[row].detach().numpy(), by_head.mean(0), atol=1e-12)
+        np.testing.assert_allclose(weights[row].detach().numpy(), by_head, atol=1e-12)
 
 
 def test_feed_forward_is_equation_2() -> None:

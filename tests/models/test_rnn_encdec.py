@@ -32,10 +32,10 @@ def test_cho_feeds_the_summary_to_every_step_and_to_the_readout() -> None:
     memory = model.encode(batch)
     state = model.start(memory)
     assert model.summary is not None
-    assert model.bridge is not None
+    assert model.bridge.hidden is not None
     assert model.readout is not None
 
-    _, last = model.encoder.rnn(model.src_embedding(batch.src))
+    _, last = model.encoder.forward_layers[0](model.src_embedding(batch.src))
     summary = torch.tanh(model.summary(last[0]))
     hidden = torch.tanh(model.bridge.hidden(summary))
     torch.testing.assert_close(state.hidden[:, 0], hidden)
@@ -55,12 +55,41 @@ def test_sutskever_hands_over_the_last_state_of_the_reversed_source() -> None:
     batch = batch_of([4, 5, 6, EOS], [6, EOS])
     state = model.start(model.encode(batch))
     for row, words in enumerate(([EOS, 6, 5, 4], [EOS, 6])):
-        _, (hidden, cell) = model.encoder.rnn(model.src_embedding(torch.tensor([words])))
-        torch.testing.assert_close(state.hidden[row], hidden[:, 0])
+        states = model.src_embedding(torch.tensor([words]))
         assert state.cell is not None
-        torch.testing.assert_close(state.cell[row], cell[:, 0])
+        for number, layer in enumerate(model.encoder.forward_layers):
+            states, (hidden, cell) = layer(states)
+            torch.testing.assert_close(state.hidden[row, number], hidden[0, 0])
+            torch.testing.assert_close(state.cell[row, number], cell[0, 0])
     assert model.readout is None
-    assert model.bridge is None
+    assert model.config.model_dump()["bridge"] is None
+    assert not list(model.bridge.parameters())
+
+
+@torch.no_grad()
+def test_an_encoder_of_both_directions_is_summed_up_in_one_vector() -> None:
+    """And a copied first state is the encoder's own, while the summary is still fed."""
+    model = small(bidirectional=True, encoder_hidden_size=2, bridge="copy")
+    batch = batch_of([4, 5, EOS])
+    memory = model.encode(batch)
+    words = model.src_embedding(batch.src)
+    ahead, _ = model.encoder.forward_layers[0](words)
+    back, _ = model.encoder.backward_layers[0](words.flip(1))
+    final = torch.cat([ahead[:, -1], back[:, -1]], -1)
+    assert model.summary is not None
+    torch.testing.assert_close(memory.summary, torch.tanh(model.summary(final)))
+    torch.testing.assert_close(memory.hidden, final[:, None])
+
+
+@torch.no_grad()
+def test_a_first_state_of_zero_leaves_the_source_to_the_fed_summary() -> None:
+    model = small(bridge="zero", layers=2, encoder_layers=1)
+    memory = model.encode(batch_of([4, 5, EOS]))
+    assert torch.equal(memory.hidden, torch.zeros(1, 2, 4, dtype=torch.float64))
+    one, _, _ = model.step(torch.tensor([BOS]), model.start(memory), memory)
+    memory = model.encode(batch_of([5, 4, EOS]))
+    other, _, _ = model.step(torch.tensor([BOS]), model.start(memory), memory)
+    assert not torch.allclose(one, other)
 
 
 def test_it_has_no_attention() -> None:
@@ -81,6 +110,21 @@ def test_it_has_no_attention() -> None:
 def test_tied_sizes_must_agree(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         parse(RnnEncDecConfig, {"tie": "decoder", **settings}, "recipe.yaml")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"residual": True}, "residual: an encoder of one layer has none to connect; set layers or encoder_layers"),
+        ({"feed_context": False, "bridge": "zero"}, "bridge: zero hides the source from the decoder; set feed_context"),
+        ({"feed_context": False, "bidirectional": True}, "they have 512 numbers a layer where the decoder's have 256"),
+        ({"feed_context": False, "encoder_layers": 3}, "it has 3 layers where the decoder has 1: make them equal"),
+        ({"bidirectional": True, "reverse_source": True}, "reverse_source: a bidirectional encoder reads the source"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(RnnEncDecConfig, settings, "recipe.yaml")
 
 
 def test_tying_all_needs_one_vocabulary() -> None:

@@ -3,7 +3,8 @@ import torch
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.errors import RecipeError
+from nmtkit.errors import DataError, RecipeError
+from nmtkit.layers.attention import SCORES
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.settings import parse
@@ -57,6 +58,105 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
         torch.testing.assert_close(log_probs[0], expected)
         torch.testing.assert_close(state.hidden[0, 0], after)
         before = after
+
+
+FITTING: dict[str, dict[str, object]] = {
+    "additive": {},
+    "cosine": {},
+    "dot": {"encoder_hidden_size": 2},
+    "general": {"encoder_hidden_size": 7},
+    "location": {"max_positions": 4},
+    "scaled_dot": {"bidirectional": False},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("score", FITTING)
+def test_every_score_weighs_the_encoders_states(score: str) -> None:
+    assert set(FITTING) == set(SCORES.names())
+    model = small(score=score, **FITTING[score])
+    memory = model.encode(one_sentence())
+    state = model.start(memory)
+    _, readout, _ = model.step(torch.tensor([BOS]), state, memory, need_attention=True)
+    energies = model.attention.score(state.hidden, model.attention.score.project(memory.values))
+    assert readout.attention is not None
+    torch.testing.assert_close(readout.attention, energies[0].softmax(-1))
+    context = readout.features[0, -memory.values.shape[2] :]
+    torch.testing.assert_close(context, readout.attention[0] @ memory.values[0])
+
+
+def test_a_location_score_knows_only_so_many_positions() -> None:
+    with pytest.raises(DataError, match="a source has 4 tokens"):
+        small(score="location", max_positions=3).encode(one_sentence())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reverse", [False, True])
+def test_states_stand_in_the_order_of_the_words_whichever_way_they_are_read(reverse: bool) -> None:
+    """A state knows the words that were read before it; so it is seen which way that was."""
+    model = small(bidirectional=False, reverse_source=reverse)
+    src = torch.tensor([[4, 5, 6, EOS, 0], [6, EOS, 0, 0, 0]])
+    batch = Batch(src, src != 0, torch.tensor([4, 2]), src)
+    values = model.encode(batch).values
+    for column in range(4):
+        other = src.clone()
+        other[0, column] = 2
+        changed = model.encode(Batch(other, batch.src_mask, batch.src_lengths, other)).values != values
+        told = range(column + 1) if reverse else range(column, 4)
+        assert changed.any(-1).nonzero().tolist() == [[0, place] for place in told]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_bridge_reads_the_direction_that_ends_at_the_first_word(bidirectional: bool) -> None:
+    """With both directions that is the backward one, as in the paper; with one it is the only one there is."""
+    model = small(bidirectional=bidirectional, encoder_layers=2, residual=True, bridge="linear", layers=3)
+    words = model.src_embedding(one_sentence().src)
+    for number, ahead in enumerate(model.encoder.forward_layers):
+        answer, _ = ahead(words)
+        final = answer[:, -1]
+        if bidirectional:
+            back, _ = model.encoder.backward_layers[number](words.flip(1))
+            final = back[:, -1]
+            answer = torch.cat([answer, back.flip(1)], -1)
+        words = words + answer if number else answer
+    memory = model.encode(one_sentence())
+    torch.testing.assert_close(memory.values, words)
+    assert model.bridge.hidden is not None
+    torch.testing.assert_close(model.start(memory).hidden, model.bridge.hidden(final).view(1, 3, 4))
+
+
+@torch.no_grad()
+def test_a_copied_state_is_the_encoders() -> None:
+    model = small(cell="lstm", bidirectional=False, layers=2, bridge="copy")
+    state = model.start(model.encode(one_sentence()))
+    words = model.src_embedding(one_sentence().src)
+    for number, layer in enumerate(model.encoder.forward_layers):
+        words, (hidden, cell) = layer(words)
+        torch.testing.assert_close(state.hidden[:, number], hidden[0])
+        assert state.cell is not None
+        torch.testing.assert_close(state.cell[:, number], cell[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"score": "dot"}, "256 numbers with encoder states of 512: set encoder_hidden_size to 128, or set score to"),
+        ({"score": "dot", "hidden_size": 5}, "5 numbers with encoder states of 10: set score to general, additive or"),
+        (
+            {"score": "scaled_dot", "bidirectional": False, "encoder_hidden_size": 8},
+            "with encoder states of 8: set encoder_hidden_size to 256, or set score to",
+        ),
+        ({"bridge": "copy"}, "they have 512 numbers a layer where the decoder's have 256"),
+        ({"bridge": "copy", "bidirectional": False, "encoder_layers": 2}, "it has 2 layers where the decoder has 1"),
+        ({"residual": True}, "residual: an encoder of one layer has none to connect"),
+        ({"reverse_source": True}, "reverse_source: a bidirectional encoder reads the source both ways"),
+        ({"score": "dots"}, "did you mean 'dot'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(RnnSearchConfig, settings, "recipe.yaml")
 
 
 def test_attention_is_stacked_only_where_asked_for() -> None:

@@ -4,22 +4,25 @@ import pytest
 import torch
 
 from nmtkit.data.batch import collate
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
 from nmtkit.settings import parse
-from nmtkit.training.losses import add_gradients, likelihood
+from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients, alignment_loss, likelihood
 
 SMALL = {
     "rnnsearch": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "maxout_size": 6, "tie": "decoder"},
+    "luong": {"embedding_size": 5, "hidden_size": 5, "window": "local_p", "window_size": 1, "tie": "decoder"},
     "rnn_encdec": {"embedding_size": 6, "hidden_size": 5, "maxout_size": 4},
     "transformer": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "tie": "all"},
 }
+LINKS = [[0, 0, 2, 1, 1, 1], [], [0, 3, 0, 0]]  # 4 target tokens have links
+LINKED = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]], alignment=LINKS)
 BATCH = collate([[5, 6, 7], [8, 9], [4]], [[7, 6], [5], [9, 9, 8, 4]])  # 10 target tokens, EOS counted
 
 
-def build(name: str) -> Seq2Seq:
+def build(name: str, settings: dict[str, object] | None = None) -> Seq2Seq:
     torch.manual_seed(3)
     kind = MODELS.get(name)
-    config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name]}, "test")
+    config = parse(kind.Config, {"kind": name, "dropout": 0.0, **SMALL[name], **(settings or {})}, "test")
     return kind(config, VocabularySizes(10, 10, shared=True)).double()
 
 
@@ -40,6 +43,58 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     assert sums[1].item() == pytest.approx(loss.nll.item(), rel=1e-12)
     expected, found = gradients(whole), gradients(parted)
     assert expected.keys() == found.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("transformer", {}), ("transformer", {"alignment_heads": 2}), ("rnnsearch", {}), ("luong", {})],
+)
+def test_a_guide_adds_exactly_the_gradient_of_the_alignment(
+    name: str, settings: dict[str, object], loss: str, rows: int
+) -> None:
+    guided = GuidedAlignment.model_validate({"loss": loss, "weight": 0.3})
+    whole = build(name, settings)
+    output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
+    text = likelihood(Output(output.log_probs), LINKED, 10, 0.1)
+    alignment = alignment_loss(output.attention, LINKED.alignment, guided.loss)
+    torch.autograd.backward(text.total / 10 + 0.3 * alignment / 4)
+
+    parted, size = build(name, settings), rows * 4 * 10
+    sums = add_gradients(parted, LINKED, 1 / 10, 0.1, torch.device("cpu"), size, Guide(guided, 0.3 / 4))
+    assert sums.tolist() == pytest.approx([text.total.item(), text.nll.item(), alignment.item()], rel=1e-12)
+    expected, found = gradients(whole), gradients(parted)
+    assert expected.keys() == found.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_the_models_own_alignment_is_a_constant_target() -> None:
+    whole = build("transformer", {"alignment_heads": 2})
+    memory = whole.encode(LINKED)
+    readout, heads = whole.unroll_with_heads(LINKED, memory)
+    assert readout.attention is not None
+    assert heads.shape == (3, 2, 5, 4)
+    assert torch.equal(readout.attention, heads[:, 1])
+    links = torch.zeros(3, 5, 4, dtype=torch.bool)
+    lengths = [2, 1, 4]  # target words, EOS not counted
+    for row, length in enumerate(lengths):
+        for position in range(length):
+            links[row, position, int(heads[row, :, position].sum(0).argmax())] = True
+    assert LINKED.tgt_mask is not None
+    log_probs = whole.predict(readout.at(LINKED.tgt_mask), memory)
+    alignment = alignment_loss(readout.attention, links)
+    text = likelihood(Output(log_probs), LINKED, 10, 0.1)
+    torch.autograd.backward(text.total / 10 + 0.3 * alignment / 7)
+
+    own = build("transformer", {"alignment_heads": 2})
+    guided = GuidedAlignment(source="model", weight=0.3)
+    sums = add_gradients(own, BATCH, 1 / 10, 0.1, torch.device("cpu"), 40, Guide(guided, 0.3 / 7))
+    assert sums[2].item() == pytest.approx(alignment.item(), rel=1e-12)
+    expected, found = gradients(whole), gradients(own)
     for key, gradient in expected.items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-9, atol=1e-12)
 

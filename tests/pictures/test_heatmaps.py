@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from nmtkit.errors import NmtkitError
-from nmtkit.heatmap import AttentionPicture, PictureWarning, check_path, merge_subwords, save
+from nmtkit.pictures import AttentionPicture, PictureWarning, Window, check_path, save
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
@@ -28,61 +28,6 @@ def size_of(path: Path) -> tuple[int, int]:
     with Image.open(path) as image:
         image.load()  # decodes every pixel, so a damaged file fails here
         return image.size
-
-
-# Merging, by hand: two target pieces over the four source pieces.
-SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]
-WEIGHTS = np.array([[0.5, 0.25, 0.125, 0.125], [0.0, 0.5, 0.25, 0.25]])
-
-
-def test_source_pieces_of_a_word_are_added():
-    src_words, tgt_words, merged = merge_subwords(SRC_PIECES, ["▁chat", "</s>"], WEIGHTS)
-    assert src_words == ["unseen", "cat", "</s>"]
-    assert tgt_words == ["chat", "</s>"]
-    assert merged.tolist() == [[0.75, 0.125, 0.125], [0.5, 0.25, 0.25]]
-
-
-def test_target_pieces_of_a_word_are_averaged():
-    src_words, tgt_words, merged = merge_subwords(["▁a", "▁b", "▁c", "</s>"], ["▁ch", "at"], WEIGHTS)
-    assert src_words == ["a", "b", "c", "</s>"]
-    assert tgt_words == ["chat"]
-    assert merged.tolist() == [[0.25, 0.375, 0.1875, 0.1875]]
-
-
-def test_both_sides_merge_at_once():
-    _, _, merged = merge_subwords(SRC_PIECES, ["▁ch", "at"], WEIGHTS)
-    assert merged.tolist() == [[0.625, 0.1875, 0.1875]]
-
-
-def test_merged_rows_still_sum_to_one():
-    tgt_pieces = ["▁ein", "e", "▁Katze", "n", "klappe", ".", "</s>"]
-    weights = np.random.default_rng(1).dirichlet(np.ones(4), size=len(tgt_pieces))
-    _, words, merged = merge_subwords(SRC_PIECES, tgt_pieces, weights)
-    assert words == ["eine", "Katzenklappe.", "</s>"]
-    assert merged.shape == (3, 3)
-    np.testing.assert_allclose(merged.sum(axis=1), 1.0, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "words"),
-    [
-        ([], []),
-        (["no", "▁start"], ["no", "start"]),  # the first piece starts a word even without the sign
-        (["▁a", "</s>", "b"], ["a", "</s>", "b"]),
-        (["▁", "cat", "s"], ["cats"]),  # the sign as a piece of its own
-        (["▁", "</s>"], ["▁", "</s>"]),
-        (["▁我", "喜欢", "猫", "。", "</s>"], ["我", "喜欢", "猫。", "</s>"]),  # no spaces: pieces stay words
-        (["▁", "猫", "は", "NLP", "です"], ["猫", "は", "NLP", "です"]),
-        (["▁na", "ï", "ve"], ["naïve"]),
-        (["▁Кош", "ка"], ["Кошка"]),
-        (["▁고양", "이"], ["고양이"]),  # Korean has spaces
-    ],
-)
-def test_word_borders(pieces, words):
-    src_words, tgt_words, merged = merge_subwords(pieces, ["▁x"], np.ones((1, len(pieces))))
-    assert src_words == words
-    assert tgt_words == ["x"]
-    assert merged.shape == (1, len(words))
 
 
 def test_weights_must_fit_the_words():
@@ -131,10 +76,70 @@ def test_several_pictures_share_a_sheet(tmp_path):
     assert many[1] > 2 * one[1]  # the sheet goes on below
 
 
+def test_a_grid_lines_up_and_has_cells_of_one_size(tmp_path):
+    """Nine equal pictures make three full rows; in a grid a small one is drawn like a large one."""
+    save(picture(20, 20), tmp_path / "one.png")
+    save([picture(20, 20)] * 9, tmp_path / "nine.png", grid=True)
+    one, nine = size_of(tmp_path / "one.png"), size_of(tmp_path / "nine.png")
+    assert nine[0] == pytest.approx(3 * one[0], abs=2)  # each of the three has its gaps on both sides, as the one has
+    assert nine[1] == pytest.approx(3 * one[1], abs=2)
+    save([picture(20, 20), picture(4, 4)], tmp_path / "two.svg", grid=True)
+    save([picture(20, 20), picture(4, 4)], tmp_path / "shelf.svg")
+    assert cell_sizes(tmp_path / "two.svg") == {21.6}  # 0.3 inches
+    assert cell_sizes(tmp_path / "shelf.svg") == {21.6, 30.24}
+
+
+def test_a_grid_is_one_page_of_pdf(tmp_path):
+    save([picture(5, 5), picture(3, 4), picture(30, 20)], tmp_path / "a.pdf", grid=True)
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / "a.pdf").read_bytes())) == 1
+
+
+def test_windows_grey_out_what_cannot_be_seen(tmp_path):
+    """Window 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
+    words, weights = list("abcd"), np.array([[0.0, 0.5, 0.5, 0.0]])
+    local = AttentionPicture(words, ["x"], weights, windows=[Window(1.5, 1.0)])
+    assert [local.outside(0, column) for column in range(4)] == [True, False, False, True]
+    save(AttentionPicture(words, ["x"], weights), tmp_path / "global.png")
+    save(local, tmp_path / "local.png")
+    with Image.open(tmp_path / "global.png") as before, Image.open(tmp_path / "local.png") as after:
+        changed = np.argwhere((np.asarray(before) != np.asarray(after)).any(axis=-1))
+        grey = np.argwhere((np.asarray(after)[..., :3] == [0xE5, 0xE7, 0xEB]).all(axis=-1))
+    cell = 0.42 * 150
+    left, right = changed[:, 1].min(), changed[:, 1].max()
+    assert right - left == pytest.approx(4 * cell, abs=3)
+    columns = np.unique(grey[:, 1]) - left
+    assert columns[columns < 2 * cell].max() == pytest.approx(cell, abs=3)
+    assert columns[columns > 2 * cell].min() == pytest.approx(3 * cell, abs=3)
+
+
+def test_a_word_with_weight_is_never_out_of_sight():
+    """After merging a window may end before the middle of a word of which it saw a piece."""
+    local = AttentionPicture(["a", "b"], ["x"], np.array([[0.75, 0.25]]), windows=[Window(0.0, 0.75)])
+    assert not local.outside(0, 1)
+
+
+def test_windows_need_one_a_row():
+    with pytest.raises(AssertionError, match="2 windows for 1 rows"):
+        AttentionPicture(["a"], ["b"], np.ones((1, 1)), windows=[Window(0, 1)] * 2)
+
+
 def test_the_sheet_too_large_for_png_is_refused(tmp_path):
     with pytest.raises(NmtkitError, match=r"cannot be read as PNG; draw fewer sentences, or write \.pdf"):
         save([picture(50, 50)] * 200, tmp_path / "a.png")
     assert not (tmp_path / "a.png").exists()
+
+
+def cell_sizes(path: Path) -> set[float]:
+    """The widths of the squares of heat-maps: what stands between the first two corners of their outlines."""
+    sizes = set()
+    for group in ET.parse(path).iter("{http://www.w3.org/2000/svg}g"):
+        if not group.get("id", "").startswith("QuadMesh"):
+            continue
+        for shape in group.iter("{http://www.w3.org/2000/svg}path"):
+            numbers = [float(number) for number in re.findall(r"-?[\d.]+", shape.get("d", ""))]
+            if len(numbers) >= 4 and numbers[1] == numbers[3]:
+                sizes.add(round(abs(numbers[2] - numbers[0]), 2))
+    return sizes
 
 
 def svg_texts(path: Path) -> list[str]:
@@ -198,9 +203,9 @@ def test_the_settings_of_matplotlib_stay_as_they_were(tmp_path):
 PROBE = """
 import sys
 import numpy as np
-import nmtkit.heatmap
+import nmtkit.pictures
 print("early", *[name for name in sys.modules if name.startswith("matplotlib")])
-nmtkit.heatmap.save(nmtkit.heatmap.AttentionPicture(["a"], ["b"], np.ones((1, 1))), sys.argv[1])
+nmtkit.pictures.save(nmtkit.pictures.AttentionPicture(["a"], ["b"], np.ones((1, 1))), sys.argv[1])
 print(*sys.modules, sep="\\n")
 """
 
@@ -285,6 +290,21 @@ def test_html_shows_every_sentence(tmp_path):
     assert "first  (score -1.50)" in parsed.texts
     assert "known alignment" in text
     assert sum(attributes.get("tabindex") == "0" for _, attributes in parsed.tags) == 3 + 2 + 2 + 1
+
+
+def test_html_marks_windows(tmp_path):
+    """Row x: window 0.25 to 2.75 around 1.5; row y: all of the sentence, centre in the first column."""
+    windows = [Window(1.5, 1.25), Window(0.0, 9.0)]
+    weights = np.array([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    text, parsed = page(tmp_path, AttentionPicture(list("abcd"), ["x", "y"], weights, windows=windows))
+    cells = [attributes for tag, attributes in parsed.tags if tag == "td"][1:]
+    assert cells[0] == cells[3] == {"class": "outside"}
+    assert cells[1] == {"style": "--w:0.500"}
+    assert cells[2] == {"class": "centre", "style": "--w:0.500;--centre:0.000"}
+    assert cells[4] == {"class": "strong centre", "style": "--w:1.000;--centre:0.500"}
+    assert cells[5:] == [{}, {}, {}]
+    assert "centre of the window" in text
+    assert "centre of the window" not in page(tmp_path, picture(2, 2))[0]
 
 
 def test_html_lines_run_in_the_direction_of_their_script(tmp_path):

@@ -1,0 +1,355 @@
+"""Word alignments: the formats they are written in, how they are read off attention, how two directions are combined.
+
+Everything here is pure and knows no model. Positions are counted from 0 in memory; what a file counts from is stated
+by whoever reads it.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import chain
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.errors import DataError
+
+Link = tuple[int, int]
+"""Source position and target position, both counted from 0."""
+Links = frozenset[Link]
+"""The alignment of one sentence pair."""
+
+Form = Literal["pharaoh", "naacl"]
+USUAL_BASE: dict[Form, int] = {"pharaoh": 0, "naacl": 1}
+"""What the words of a format are usually counted from."""
+
+_LINK = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
+_NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A hand-made alignment of one sentence pair."""
+
+    sure: Links
+    """Links that must be there."""
+    possible: Links
+    """Links that may be there; all sure links are among them."""
+
+
+@dataclass(frozen=True)
+class AlignmentFile:
+    """What a file of alignments holds."""
+
+    pairs: list[Alignment]
+    """One a sentence pair, counted from 0. A naacl file ends with the last pair that has a link."""
+    form: Form
+    """The format it was read as."""
+    base: int
+    """What its words were counted from, 0 or 1."""
+
+    @property
+    def never_first(self) -> bool:
+        """Whether it counts from 0 and yet no link holds a first word: most likely it counts from 1."""
+        links = [link for pair in self.pairs for link in pair.possible]
+        return self.base == 0 and bool(links) and all(source > 0 and target > 0 for source, target in links)
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+
+def parse(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
+    """Reads alignments of either format; the first line that is not empty tells which, for no line is of both.
+
+    pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
+    and target word j, `i?j` or `ipj` a possible one. An empty line is a pair without links. TALP files are the same.
+
+    naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
+    TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is left out.
+    Pairs are counted from 1, in any order; pairs without links have no line.
+
+    Args:
+        lines: the lines.
+        place: name of their file, for messages.
+        base: 0 or 1: what the file counts words from; None stands for `USUAL_BASE` of its format.
+
+    Raises:
+        DataError: a line is not of the format, or holds a word 0 where words are counted from 1; names file and line.
+    """
+    numbered = enumerate(lines, start=1)
+    before: list[tuple[int, str]] = []
+    form: Form = "pharaoh"
+    for number, line in numbered:
+        before.append((number, line))
+        if line.strip():
+            form = "naacl" if _NAACL_LINE.fullmatch(line.strip()) else "pharaoh"
+            break
+    base = USUAL_BASE[form] if base is None else base
+    read = _parse_naacl if form == "naacl" else _parse_pharaoh
+    return AlignmentFile(read(chain(before, numbered), place, base), form, base)
+
+
+def _parse_pharaoh(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
+    return [parse_pharaoh_line(line, f"{place}, line {number}", base) for number, line in lines]
+
+
+def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
+    """Reads one line of a Pharaoh file; see `parse`.
+
+    Args:
+        line: the line.
+        place: its file and number, for messages.
+        base: 0 or 1: what it counts words from.
+
+    Raises:
+        DataError: the line is not of the format, or holds a word 0 where words are counted from 1.
+    """
+    sure, possible = set(), set()
+    for token in line.split():
+        match = _LINK.fullmatch(token)
+        if match is None:
+            raise DataError(f"{place}: {token!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
+        link = _counted(match[1], match[3], base, f"{place}: link {token!r}")
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return Alignment(frozenset(sure), frozenset(possible))
+
+
+def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
+    sure: dict[int, set[Link]] = {}
+    possible: dict[int, set[Link]] = {}
+    for number, line in lines:
+        if not line.strip():
+            continue
+        match = _NAACL_LINE.fullmatch(line.strip())
+        if match is None:
+            raise DataError(
+                f"{place}, line {number}: {line.strip()!r} is not a link; write PAIR SOURCE TARGET and S or P, "
+                "such as 12 3 4 S"
+            )
+        pair = int(match[1])
+        if pair == 0:
+            raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
+        link = _counted(match[2], match[3], base, f"{place}, line {number}: {line.strip()!r}")
+        possible.setdefault(pair, set()).add(link)
+        if match[4] != "P":
+            sure.setdefault(pair, set()).add(link)
+    return [
+        Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ())))
+        for pair in range(1, max(possible, default=0) + 1)
+    ]
+
+
+def _counted(source: str, target: str, base: int, what: str) -> Link:
+    link = (int(source) - base, int(target) - base)
+    if min(link) < 0:
+        raise DataError(
+            f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
+            "(score: --hyp-base 0 or --ref-base 0); if its 0 stands for no word, take the link out"
+        )
+    return link
+
+
+def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
+    """One line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
+    certain = set(sure)
+    links = sorted(certain | set(possible))
+    return " ".join(f"{i + base}{'-' if (i, j) in certain else 'p'}{j + base}" for i, j in links)
+
+
+def reversed_links(links: Iterable[Link]) -> Links:
+    """The links of the other direction: source and target change places."""
+    return frozenset((target, source) for source, target in links)
+
+
+# ------------------------------------------------------------------------------------------------- from attention
+
+
+@dataclass(frozen=True)
+class SoftAlignment:
+    """How much each target word looks at each source word."""
+
+    src_words: list[str]
+    """S words."""
+    tgt_words: list[str]
+    """T words."""
+    weights: NDArray[np.float64]
+    """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
+
+    def links(self, threshold: float | None = None) -> Links:
+        """Each target word with the source word that it looks at most, or as `threshold` says; see `links_of`."""
+        return links_of(self.weights, threshold)
+
+    def links_of_columns(self) -> Links:
+        """Each source word with the target word that looks at it most: the same attention, read the other way."""
+        return reversed_links(links_of(self.weights.T))
+
+
+def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
+    """The links that attention stands for.
+
+    Args:
+        weights: `(T,S)`, a row for each target word. The column of EOS is left out by whoever calls: EOS is no word,
+            and a target word is linked even if most of its attention went there.
+        threshold: None links every target word to the one source word that it looks at most, the first of equals, as
+            Luong et al. 2015 do in section 5.4 to measure the alignments of attention. A number links it to every
+            source word that has at least that weight: to none, one or several.
+
+    Returns:
+        The links. A row without any weight has none.
+    """
+    if threshold is not None:
+        found = np.argwhere((weights >= threshold) & (weights > 0))
+        return frozenset((int(source), int(target)) for target, source in found)
+    if weights.size == 0:
+        return frozenset()
+    best = weights.argmax(axis=1)
+    return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
+
+
+def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> NDArray[np.float64]:
+    """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
+
+    A piece that a word boundary cuts belongs to both words, by characters. Where the tokenizer changed the length of
+    the text (NFKC may), boundaries are moved in proportion. A piece without characters (a mark of a word's
+    beginning) belongs to the word that begins after it, or to the last word.
+
+    Args:
+        piece_lengths: characters of each of P pieces, in order.
+        word_lengths: characters of each of W words, in order; none is 0.
+
+    Returns:
+        `(W,P)`; a column sums to one.
+    """
+    total = sum(piece_lengths)
+    scale = total / sum(word_lengths)
+    word_ends = np.cumsum(word_lengths) * scale
+    word_starts = np.concatenate([[0.0], word_ends[:-1]])
+    piece_ends = np.cumsum(piece_lengths).astype(np.float64)
+    piece_starts = piece_ends - piece_lengths
+    overlap = np.minimum(piece_ends, word_ends[:, None]) - np.maximum(piece_starts, word_starts[:, None])  # (W,P)
+    found: NDArray[np.float64] = overlap.clip(min=0.0) / np.maximum(piece_lengths, 1)
+    for piece, length in enumerate(piece_lengths):
+        if length == 0:
+            word = int(np.searchsorted(word_ends, piece_starts[piece], side="right"))
+            found[min(word, len(word_lengths) - 1), piece] = 1.0
+    return found
+
+
+def merge(
+    weights: NDArray[Any], src_shares: NDArray[np.float64], tgt_shares: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Attention between pieces as attention between words.
+
+    Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
+    are averaged. A piece of two words counts for each with its share.
+
+    Args:
+        weights: `(T',S')` between pieces.
+        src_shares: `(S,S')`, see `shares`.
+        tgt_shares: `(T,T')`.
+
+    Returns:
+        `(T,S)`; the row of a word that has no pieces is zero.
+    """
+    pieces = tgt_shares.sum(axis=1, keepdims=True)
+    rows = np.divide(tgt_shares, pieces, out=np.zeros_like(tgt_shares), where=pieces > 0)
+    merged: NDArray[np.float64] = rows @ weights.astype(np.float64) @ src_shares.T
+    return merged
+
+
+# ------------------------------------------------------------------------------------------------- two directions
+
+Symmetrization = Literal[
+    "intersection",
+    "union",
+    "grow-diag",
+    "grow-diag-final",
+    "grow-diag-final-and",
+    "grow-diag-strict",
+    "grow-diag-final-strict",
+]
+SYMMETRIZATIONS: tuple[Symmetrization, ...] = get_args(Symmetrization)
+
+# Steps of (source, target). The order is part of the definition: which links are added depends on which come first.
+_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
+    """Combines the alignments of two directions into one.
+
+    Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
+    System Description for the 2005 IWSLT Speech Translation Evaluation":
+
+    * intersection: the links of both; union: the links of either.
+    * grow-diag begins with the intersection. Again and again, until nothing changes, it goes through its links, source
+      word by source word, and adds those of their eight neighbours that are in the union and whose source *or* target
+      word has no link yet.
+    * grow-diag-final then adds other links, first of the forward, then of the backward direction, whose source *or*
+      target word still has none; grow-diag-final-and adds those whose source *and* target word have none.
+    * grow-diag-strict and grow-diag-final-strict: the same two, where every link that is added must join a source *and*
+      a target word that have none. So the published alignment-scripts of Zenkel et al. 2019 do it under the names
+      grow-diagonal and grow-diagonal-final.
+
+    Args:
+        forward: links of the first direction.
+        backward: links of the other, already as (source, target) of the first.
+        method: which.
+    """
+    if method == "intersection":
+        return forward & backward
+    if method == "union":
+        return forward | backward
+    strict = method.endswith("-strict")
+    grown = _Growing(forward & backward)
+    grown.grow(forward | backward, both=strict)
+    if method.startswith("grow-diag-final"):
+        for direction in (forward, backward):
+            grown.finish(direction, both=strict or method.endswith("-and"))
+    return frozenset(grown.links)
+
+
+class _Growing:
+    """A set of links to which others are added, and which words have one."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = set(links)
+        self._sources = {source for source, _ in links}
+        self._targets = {target for _, target in links}
+
+    def grow(self, union: Links, both: bool) -> None:
+        """Adds neighbours until nothing changes.
+
+        A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind it in the next.
+        """
+        changed = True
+        while changed:
+            changed = False
+            ahead = sorted(self.links)  # a sorted list is a heap
+            while ahead:
+                source, target = heappop(ahead)
+                for source_step, target_step in _NEIGHBOURS:
+                    link = (source + source_step, target + target_step)
+                    if link in union and self._add(link, both):
+                        changed = True
+                        if link > (source, target):
+                            heappush(ahead, link)
+
+    def finish(self, direction: Links, both: bool) -> None:
+        """Adds links wherever they are."""
+        for link in sorted(direction):
+            self._add(link, both)
+
+    def _add(self, link: Link, both: bool) -> bool:
+        """Adds a link if one of its words has none so far, or, with `both`, if neither has one."""
+        source, target = link
+        free = (source not in self._sources, target not in self._targets)
+        if not (all(free) if both else any(free)):
+            return False
+        self.links.add(link)
+        self._sources.add(source)
+        self._targets.add(target)
+        return True

@@ -1,0 +1,101 @@
+"""`nmtkit compare`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from nmtkit import console, pictures, recipe
+from nmtkit.cli import options
+from nmtkit.cli.reporting import draw_lengths, show_lengths
+from nmtkit.cli.train import carry_out
+from nmtkit.comparison import Measured, measure
+from nmtkit.errors import RecipeError
+from nmtkit.folder import RUNS, RunFolder
+from nmtkit.run import Run, choose_device
+
+EDGES = (10, 20, 30, 40)
+
+
+@click.command()
+@click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
+@options.overrides
+@click.option("--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Where the runs are.")
+@click.option("--longer-than", type=click.IntRange(0), default=30, show_default=True, help="Words of a long source.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="BLEU against length.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+@options.device
+@options.threads
+def command(
+    names: tuple[str, ...],
+    overrides: tuple[str, ...],
+    runs: Path,
+    longer_than: int,
+    plot: Path | None,
+    as_json: bool,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train several recipes and compare them: BLEU, alignments, speed, size.
+
+    A recipe that was trained before is not trained again, and one that was stopped goes on, so the command can be
+    stopped and repeated. Then every run translates its test set, one after the other: BLEU of all and of the long
+    sentences, alignment error rate where the test set has gold alignments, target tokens a second in training and in
+    beam search, parameters; and BLEU by length of the source.
+
+    \b
+    Examples:
+      nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png
+      nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
+    """
+    if plot is not None:
+        pictures.check_path(plot)
+    loaded = [recipe.load(name, overrides) for name in names]
+    if len({one.name for one in loaded}) < len(loaded):
+        raise RecipeError("two of the recipes have one name, so they would share a run: give each a `name` of its own")
+    for one in loaded:
+        folder = RunFolder(runs / one.name)
+        if not folder.result.exists():
+            place = choose_device(device, one, threads)
+            carry_out(one, str(folder.path), resume=folder.begun(), overwrite=False, place=place)
+    found = []
+    for one in loaded:
+        run = Run.open(str(runs / one.name))
+        console.say(f"measuring {one.name}", stderr=True)
+        found.append(measure(run, choose_device(device, one, threads), longer_than, EDGES))
+    if as_json:
+        console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
+    else:
+        _show(found, longer_than)
+    if plot is not None:
+        draw_lengths([one.name for one in found], [one.by_length for one in found], plot)
+
+
+def _show(found: list[Measured], longer_than: int) -> None:
+    head = [
+        "recipe",
+        "BLEU",
+        f"BLEU > {longer_than} words",
+        "AER",
+        "train tok/s",
+        "beam tok/s",
+        "parameters",
+        "minutes",
+    ]
+    rows = [
+        [
+            one.name,
+            f"{one.bleu.value:.2f}",
+            "-" if one.long_bleu is None else f"{one.long_bleu.value:.2f}",
+            "-" if one.aer is None else f"{one.aer.value:.1f}",
+            f"{one.training_speed:,.0f}",
+            f"{one.search_speed:,.0f}",
+            f"{one.parameters:,}",
+            f"{one.training_minutes:.1f}",
+        ]
+        for one in found
+    ]
+    console.table("comparison on the test set", head, rows)
+    console.say("")
+    show_lengths([one.name for one in found], [one.by_length for one in found])

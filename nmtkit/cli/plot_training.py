@@ -1,0 +1,125 @@
+"""`nmtkit plot-training`."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit import console, folder, pictures
+from nmtkit.cli.reporting import save_picture
+from nmtkit.errors import DataError
+from nmtkit.pictures.curves import Points, Training, save_training
+
+# Kind of event and its key in metrics.jsonl -> field of `Training`.
+CURVES = {
+    ("step", "nll"): "loss",
+    ("step", "ppl"): "perplexity",
+    ("step", "lr"): "lr",
+    ("evaluated", "valid_loss"): "valid_loss",
+    ("evaluated", "valid_perplexity"): "valid_perplexity",
+    ("evaluated", "valid_bleu"): "valid_bleu",
+}
+
+
+@click.command("plot-training")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="FILE.png, .svg, .pdf or .html; without it a table is printed.",
+)
+def command(runs: tuple[str, ...], output: Path | None) -> None:
+    """Draw how trainings went: loss, perplexity, BLEU and learning rate over the updates.
+
+    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure, each
+    with a colour of its own and named after its folder.
+
+    \b
+    Examples:
+      nmtkit plot-training runs/demo
+      nmtkit plot-training runs/demo -o training.png
+      nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+    """
+    if output is not None:
+        pictures.check_path(output)
+    trainings = [_read(name, folder.find(run)[0].metrics) for name, run in zip(_names(runs), runs, strict=True)]
+    if output is None:
+        _print(trainings)
+        return
+    save_picture(output, lambda: save_training(trainings, output))
+
+
+def _names(runs: tuple[str, ...]) -> list[str]:
+    """The folders' own names, with as many of the folders above as tell them apart."""
+    paths = [Path(run).absolute().parts[1:] for run in runs]
+    depth = 1
+    while depth < max(map(len, paths)) and len({path[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    return ["/".join(path[-depth:]) for path in paths]
+
+
+def _read(name: str, path: Path) -> Training:
+    """Reads what a run logged.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError as fault:
+        raise DataError(f"{path}: there is no such file; name the folder of a run that has begun to train") from fault
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"{path}: cannot read it: {fault}") from fault
+    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    last = len(lines) - 1
+    for number, line in enumerate(lines):
+        if not line or (number == last):
+            continue  # a line without its end is being written just now
+        for field, point in _points(line, f"{path}, line {number + 1}"):
+            curves[field].append(point)
+    return Training(name, **curves)
+
+
+def _points(line: str, place: str) -> list[tuple[str, tuple[int, float]]]:
+    try:
+        record = json.loads(line)
+        update, event = record["update"], record["event"]
+        found = [(field, (int(update), record.get(key))) for (kind, key), field in CURVES.items() if kind == event]
+        # What was not finite was logged as null; a curve has a gap there.
+        return [(field, (update, math.nan if value is None else float(value))) for field, (update, value) in found]
+    except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise DataError(
+            f"{place}: not what training logs (an object with `update` and `event`); the file is damaged: "
+            "delete the line, or take the file from a copy of the run"
+        ) from fault
+
+
+def _print(trainings: list[Training]) -> None:
+    def last(points: Points) -> Any:
+        return f"{points[-1][1]:.3f}" if points else "-"
+
+    def best(points: Points, higher: bool, form: str) -> Any:
+        known = [point for point in points if not math.isnan(point[1])]
+        if not known:
+            return "-"
+        update, value = (max if higher else min)(known, key=lambda point: point[1])
+        return f"{value:{form}} at {update:,}"
+
+    rows = [
+        (
+            training.name,
+            f"{max([0, *(points[-1][0] for points in (training.loss, training.valid_loss) if points)]):,}",
+            last(training.loss),
+            best(training.valid_loss, False, ".3f"),
+            best(training.valid_perplexity, False, ".2f"),
+            best(training.valid_bleu, True, ".2f"),
+        )
+        for training in trainings
+    ]
+    columns = ["run", "updates", "loss", "best valid. loss", "best perplexity", "best BLEU"]
+    console.table("", columns, rows)

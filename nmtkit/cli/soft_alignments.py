@@ -1,0 +1,87 @@
+"""Files of soft alignments, written pair by pair."""
+
+import io
+import json
+import os
+import zipfile
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.alignment import SoftAlignment
+
+
+def check_path(path: Path) -> None:
+    """Refuses a file name that does not say the format.
+
+    Raises:
+        click.BadParameter: it ends neither in .json nor in .npz.
+    """
+    if path.suffix not in (".json", ".npz"):
+        raise click.BadParameter(f"{str(path)!r} must end in .json or .npz", param_hint="--soft")
+
+
+class SoftWriter:
+    """Writes weights between words as JSON or as numpy arrays; memory does not grow with their number.
+
+    The file appears under its name when all is written: one that is there is whole.
+
+    Args:
+        path: ends in .json or .npz.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._unfinished = path.with_name(path.name + ".unfinished")
+        self._count = 0
+        self._text: TextIO | None = None
+        self._archive: zipfile.ZipFile | None = None
+
+    def __enter__(self) -> "SoftWriter":
+        if self._path.suffix == ".json":
+            self._text = self._unfinished.open("w", encoding="utf-8")
+            self._text.write("[")
+        else:
+            self._archive = zipfile.ZipFile(self._unfinished, "w", zipfile.ZIP_DEFLATED)
+        return self
+
+    def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+        """Writes the next pair, and what the other direction's model says of it."""
+        self._count += 1
+        if self._text is not None:
+            record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
+            if reverse is not None:
+                record["reverse_weights"] = _rounded(reverse)
+            self._text.write(",\n" if self._count > 1 else "\n")
+            self._text.write(json.dumps(record, ensure_ascii=False))
+        if self._archive is not None:
+            self._add_array(str(self._count), alignment.weights)
+            if reverse is not None:
+                self._add_array(f"{self._count}.reverse", reverse.weights)
+
+    def _add_array(self, name: str, weights: NDArray[np.float64]) -> None:
+        assert self._archive is not None
+        packed = io.BytesIO()
+        np.save(packed, weights.astype(np.float32))
+        self._archive.writestr(f"{name}.npy", packed.getvalue())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._text is not None:
+            self._text.write("\n]\n")
+            self._text.close()
+        if self._archive is not None:
+            self._archive.close()
+        if kind is None:
+            os.replace(self._unfinished, self._path)
+        else:
+            self._unfinished.unlink()
+
+
+def _rounded(alignment: SoftAlignment) -> list[list[float]]:
+    return [[round(weight, 6) for weight in row] for row in alignment.weights.tolist()]

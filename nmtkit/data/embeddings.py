@@ -1,0 +1,187 @@
+"""Word vectors that were learned elsewhere, read from the text files of word2vec, GloVe and fastText.
+
+Such a file has one word a line, and after it its numbers, all set apart by single spaces; word2vec and fastText put a
+first line "COUNT SIZE" before that. It may be gzip-compressed. It is read once, from beginning to end, and only the
+vectors of words that the vocabulary has stay in memory.
+"""
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.data.corpus import read_lines
+from nmtkit.data.tokenizer import MARK
+from nmtkit.data.vocabulary import Vocabulary
+from nmtkit.errors import DataError
+from nmtkit.settings import Settings, model_validator
+
+Side = Literal["src", "tgt"]
+
+
+class EmbeddingsConfig(Settings):
+    """Word vectors that were learned elsewhere, for any model to begin with.
+
+    Where `model.tie` makes one matrix of several, the vectors are in all of them: the target's in the output layer too,
+    and with `all` those of either side on both. Two files then fill one matrix; where both know a token, the target's
+    vector counts.
+    """
+
+    src: str | None = None
+    """A word2vec or GloVe text file, plain or .gz, for the source's tokens."""
+    tgt: str | None = None
+    """The same for the target's."""
+    freeze: bool = False
+    """Never train a matrix that has vectors from a file; that goes for its other rows as well, and for all that share
+    it."""
+    rescale: bool = True
+    """Multiply all vectors of a file by one number, which makes them as long on average as the random ones among which
+    they stand; so they suit every model, and a Transformer, which multiplies embeddings by sqrt(hidden_size), too."""
+
+    @model_validator(mode="after")
+    def _names_a_file(self) -> "EmbeddingsConfig":
+        if not self.src and not self.tgt:
+            raise ValueError("name a file of word vectors as src, as tgt, or one for each")
+        return self
+
+    def files(self) -> dict[Side, str]:
+        """The files by side, source first."""
+        sides: dict[Side, str | None] = {"src": self.src, "tgt": self.tgt}
+        return {side: path for side, path in sides.items() if path}
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """The vectors that a file has for a vocabulary."""
+
+    ids: npt.NDArray[np.int64]
+    """The tokens that have one, `(M,)`, ascending."""
+    vectors: npt.NDArray[np.float32]
+    """Their vectors `(M,E)`."""
+    in_file: int
+    """How many vectors the file has."""
+
+
+def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: str) -> WordVectors:
+    """Reads the vectors of a vocabulary's tokens.
+
+    In a vocabulary "▁" begins a word; in most files nothing does. A vector of the file is given to one token:
+
+    - In a file of whole words the vector of "house" is that of the token "▁house". A token "house" gets it only where
+      the vocabulary has no "▁house": such a token is the end of another word, or a mark that stands right behind one.
+    - In a file of pieces, which has more of the vocabulary's tokens with the "▁" than without it, a token gets the
+      vector of the same piece. Where the file does not have it, it gets that of the piece with, or without, the "▁",
+      unless this is another token of the vocabulary.
+
+    Case is as it is. If a word stands in the file several times, the first counts.
+
+    Args:
+        path: the file.
+        vocabulary: the tokens.
+        size: E, how many numbers a vector must have.
+        setting: the key of the recipe that says so, for the message.
+
+    Raises:
+        DataError: the file cannot be read, its vectors have another size, a line in it is broken, it ends before the
+            count in its first line, or none of its vectors is for a token of the vocabulary.
+    """
+    wanted = {form for token in vocabulary.tokens for form in (token, _twin(token)) if form}
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    count = 0
+    for place, line in _entries(path, size, setting):
+        count += 1
+        if line.count(" ") < size:
+            raise DataError(
+                f"{place}: broken: expected a word and {size} numbers, set apart by single spaces, and found "
+                f"{line.count(' ') + 1} parts; mend the file or fetch it again"
+            )
+        if line[: line.index(" ")] in wanted:
+            word, *numbers = line.rsplit(" ", size)  # a few of GloVe's words have spaces in them
+            if word in wanted and word not in found:
+                found[word] = _parsed(numbers, place)
+    forms = _forms(vocabulary, found)
+    if not forms:
+        raise DataError(
+            f"{path}: none of its {count:,} vectors is for one of the {len(vocabulary):,} tokens of the vocabulary: "
+            "take a file of the same language and the same case as the text (see tokenizer.lowercase); of subwords "
+            "only those that are whole words have vectors in a file of words, so tokenizer.vocab_size may be too small"
+        )
+    vectors = np.stack([found[form] for form in forms.values()])
+    if not vectors.any():
+        raise DataError(f"{path}: all its vectors for the vocabulary are zero; take another file")
+    return WordVectors(np.array(list(forms), dtype=np.int64), vectors, count)
+
+
+def check_size(path: str | Path, size: int, setting: str) -> None:
+    """Looks at the first line of a file whether its vectors have the size that `read_vectors` will want.
+
+    Raises:
+        DataError: they have another, or the file cannot be read or is empty.
+    """
+    next(_entries(path, size, setting), None)
+
+
+def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, str]]:
+    """The lines that hold a word, each after its place."""
+    promised: int | None = None
+    number = 0
+    for number, text in enumerate(read_lines(path), start=1):
+        line = text.rstrip(" ")
+        if number == 1:
+            parts = line.split(" ")
+            if len(parts) == 2 and all(part.isdecimal() for part in parts):
+                promised = int(parts[0])
+            _refuse_other_size(path, len(parts) - 1 if promised is None else int(parts[1]), size, setting)
+        if number > 1 or promised is None:
+            yield f"{path}, line {number}", line
+    if number == 0:
+        raise DataError(f"{path}: the file is empty; fetch it again")
+    if promised is not None and number - 1 != promised:
+        raise DataError(
+            f"{path}, line 1: says that {promised:,} vectors follow, and {number - 1:,} do; fetch the file again"
+        )
+
+
+def _refuse_other_size(path: str | Path, found: int, size: int, setting: str) -> None:
+    if found < 1:
+        raise DataError(f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe")
+    if found != size:
+        raise DataError(
+            f"{path}, line 1: its vectors have {found} numbers, and the model's embeddings {size}: "
+            f"set {setting} to {found}, or take vectors of {size} numbers"
+        )
+
+
+def _parsed(numbers: list[str], place: str) -> npt.NDArray[np.float32]:
+    try:
+        vector = np.array(numbers, dtype=np.float32)
+    except ValueError as fault:
+        raise DataError(f"{place}: broken: {fault}; mend the file or fetch it again") from fault
+    if not np.isfinite(vector).all():
+        raise DataError(f"{place}: broken: a number is not finite; mend the file or fetch it again")
+    return vector
+
+
+def _twin(token: str) -> str:
+    """The token without the mark that begins a word, or with it if it has none."""
+    return token[len(MARK) :] if token.startswith(MARK) else MARK + token
+
+
+def _forms(vocabulary: Vocabulary, found: Container[str]) -> dict[int, str]:
+    """As what the file has each token, by the rule of `read_vectors`; by id, without those that it does not have."""
+    begins = [token for token in vocabulary.tokens if token.startswith(MARK) and token != MARK]
+    of_pieces = sum(token in found for token in begins) > sum(_twin(token) in found for token in begins)
+
+    def form(token: str) -> str | None:
+        twin = _twin(token)
+        if of_pieces:
+            return token if token in found else twin if twin in found and twin not in vocabulary else None
+        if token.startswith(MARK):
+            return twin if twin in found else None
+        return token if token in found and twin not in vocabulary else None
+
+    forms = {number: form(token) for number, token in enumerate(vocabulary.tokens)}
+    return {number: text for number, text in forms.items() if text is not None}

@@ -1,0 +1,303 @@
+"""Luong et al. 2015: update, then look; global and local attention, input feeding.
+
+A stacked recurrent encoder gives one state per source word; its last state, layer by layer, is the decoder's first. For
+each target word the decoder first updates its state h_t, then looks at the source with it:
+
+    c_t = attention(h_t, h)           section 3.1, global; section 3.2, local
+    h~_t = tanh(W_c [c_t; h_t])       eq. 5, the attentional state
+    p(y_t) = softmax(W_s h~_t)        eq. 6 (with a bias, which the paper leaves out)
+
+With input feeding (section 3.3) h~_t is part of the decoder's next input, so that it knows where it has looked.
+Without, no step depends on where an earlier one looked: training runs the decoder as one call over the whole target,
+and all its states look at once.
+
+With `reverse_source` the encoder reads from the last word to the first (section 4.1), and its states are then put back
+into the source's own order. So weights, positions and windows mean the same either way: `local_m` starts at the first
+word of the source, as in the authors' own program.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.attention import Attention, ScoreKind, build_score
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import (
+    Bridge,
+    BridgeKind,
+    CellKind,
+    Initialisation,
+    RecurrentEncoder,
+    check_bridge,
+    initialise,
+    layers_first,
+    recurrent,
+    reversal,
+    rows_first,
+    take,
+)
+from nmtkit.layers.windows import WindowKind, build_window
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    Readout,
+    Seq2Seq,
+    Tie,
+    VocabularySizes,
+    log_probabilities,
+    refuse_tie_of_two_vocabularies,
+)
+from nmtkit.settings import Field, model_validator
+
+
+class LuongConfig(ModelConfig):
+    """The defaults suit small corpora; the paper has 4 layers of 1000 and reads the source backwards."""
+
+    kind: Literal["luong"] = "luong"
+    """Which model."""
+    embedding_size: int = Field(default=256, ge=1)
+    """Numbers per word, on either side."""
+    hidden_size: int = Field(default=256, ge=1)
+    """Units of every layer of the decoder, and of each direction of the encoder."""
+    encoder_hidden_size: int | None = Field(default=None, ge=1)
+    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
+    layers: int = Field(default=1, ge=1)
+    """Recurrent layers of the encoder and of the decoder."""
+    cell: CellKind = "lstm"
+    """The recurrent cell."""
+    bidirectional: bool = False
+    """Whether the encoder reads the source in both directions; the paper's reads it in one."""
+    residual: bool = False
+    """Whether the encoder's layers from the second on add what they read to what they give."""
+    reverse_source: bool = False
+    """Whether a one-directional encoder reads from the last word to the first."""
+    bridge: BridgeKind = "copy"
+    """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear), or not (zero)."""
+    score: ScoreKind = "general"
+    """How well a decoder state matches an encoder state; `additive` is the paper's concat."""
+    attention_size: int = Field(default=256, ge=1)
+    """Units in which an additive score compares; the other scores have none."""
+    max_positions: int = Field(default=1024, ge=1)
+    """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
+    window: WindowKind = "global"
+    """Where a word may look: everywhere; about its own position (local_m); or about a predicted one (local_p)."""
+    window_size: int = Field(default=10, ge=1)
+    """D: how many source tokens a local window reaches to either side of its centre."""
+    input_feeding: bool = True
+    """Whether the decoder reads its last attentional state with the next word; without, training is faster."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability, on embeddings, encoder states, between layers and on attentional states."""
+    tie: Tie = "none"
+    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
+    initialisation: Initialisation = "xavier"
+    """How weights start: xavier (output words larger), or the paper's uniform numbers between -0.1 and 0.1."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "LuongConfig":
+        if self.residual and self.layers == 1:
+            raise ValueError("residual: an encoder of one layer has none to connect; set layers to 2 or more")
+        if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
+            raise ValueError(
+                f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
+                f"{self.memory_size}: make them equal with encoder_hidden_size, which counts one direction, or set "
+                "score to general, additive or cosine"
+            )
+        if self.score == "location" and self.window != "global":
+            raise ValueError(
+                f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
+                "with both nothing reads the source to choose; set window to global, or score to another"
+            )
+        if self.reverse_source and self.bidirectional:
+            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
+        check_bridge(self.bridge, self.memory_size, self.layers, self.hidden_size, self.layers)
+        if self.tie != "none" and self.hidden_size != self.embedding_size:
+            raise ValueError(
+                f"tie: {self.tie} uses the target embedding as output layer: hidden_size {self.hidden_size} must equal "
+                f"embedding_size {self.embedding_size}"
+            )
+        return self
+
+    @property
+    def encoder_size(self) -> int:
+        """Units of each direction of the encoder."""
+        return self.encoder_hidden_size or self.hidden_size
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers in a state of the encoder: M."""
+        return self.encoder_size * (2 if self.bidirectional else 1)
+
+
+@dataclass(frozen=True)
+class LuongMemory(Memory):
+    """The source as the decoder sees it."""
+
+    values: Tensor
+    """Encoder states `(B,S,M)`, in the order of the source."""
+    keys: Tensor
+    """The values, projected for the attention, `(B,S,*)`."""
+    lengths: Tensor
+    """How many tokens of each source are real, `(B,)`."""
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+
+
+@dataclass(frozen=True)
+class LuongState(DecoderState):
+    """The decoder between two words."""
+
+    hidden: Tensor
+    """`(N,L,H)`."""
+    cell: Tensor | None
+    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
+    fed: Tensor | None
+    """The last attentional state `(N,H)`, zero at first; None without input feeding."""
+    position: Tensor
+    """t: how many words have been read, BOS counted, `(N,)`; the next one written is word t."""
+
+
+@MODELS.register("luong")
+class Luong(Seq2Seq):
+    """Stacked encoder, update then look, local windows; see the head of this file.
+
+    Args:
+        config: see `LuongConfig`.
+        sizes: of the vocabularies.
+
+    Raises:
+        RecipeError: `tie: all` without a shared vocabulary.
+    """
+
+    Config = LuongConfig
+
+    def __init__(self, config: LuongConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
+        self.reverse_source = config.reverse_source
+        self.input_feeding = config.input_feeding
+        self.window_half_width = None if config.window == "global" else config.window_size
+        self.dropout = Dropout(config.dropout)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
+        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
+        self.encoder = RecurrentEncoder(
+            config.cell,
+            embedding,
+            config.encoder_size,
+            config.layers,
+            config.bidirectional,
+            config.residual,
+            config.dropout,
+        )
+        self.bridge = Bridge(config.bridge, config.cell, memory, hidden, config.layers)
+        fed = hidden if config.input_feeding else 0
+        self.decoder = recurrent(config.cell, embedding + fed, hidden, config.layers, config.dropout)
+        self.attention = Attention(
+            build_score(config.score, hidden, memory, config.attention_size, config.max_positions),
+            build_window(config.window, hidden, config.window_size),
+        )
+        self.attentional = nn.Linear(memory + hidden, hidden, bias=False)
+        self.output = nn.Linear(hidden, sizes.tgt)
+        initialise(self, config.initialisation)
+        if config.tie != "none":
+            self.output.weight = self.tgt_embedding.weight
+        if config.initialisation == "paper":
+            for parameter in self.parameters():
+                nn.init.uniform_(parameter, -0.1, 0.1)
+        else:
+            # The numbers of an attentional state start small and never exceed one: it takes longer output rows than
+            # Glorot's to tell words apart. With rows of length 1 a loss of 5 nats took half as many updates again.
+            nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden))
+
+    def encode(self, batch: Batch) -> LuongMemory:
+        """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
+        order = reversal(batch.src_mask) if self.reverse_source else None
+        src = batch.src if order is None else batch.src.gather(1, order)
+        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
+        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
+        states = encoded.states if order is None else take(encoded.states, order)
+        values = self.dropout(states)  # (B,S,M)
+        hidden, cell = self.bridge(encoded.hidden, encoded.cell)
+        return LuongMemory(
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            values=values,
+            keys=self.attention.project(values),
+            lengths=batch.src_mask.sum(1),
+            hidden=hidden,
+            cell=cell,
+        )
+
+    def start(self, memory: Memory) -> LuongState:
+        """The encoder's last state; nothing has been looked at yet."""
+        assert isinstance(memory, LuongMemory)
+        fed = torch.zeros_like(memory.hidden[:, -1]) if self.input_feeding else None
+        return LuongState(memory.hidden, memory.cell, fed, torch.zeros_like(memory.lengths))
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, LuongState]:
+        """Updates, then looks."""
+        assert isinstance(state, LuongState)
+        embedded = self.dropout(self.tgt_embedding(tokens.unsqueeze(1)))  # (N,1,E)
+        features, weights, centres, state = self._update_then_look(embedded, state, memory)
+        centre = None if centres is None else centres.squeeze(1)
+        return Readout(features.squeeze(1), weights.squeeze(1), centres=centre), state
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
+        assert batch.tgt_in is not None
+        embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
+        state = self.start(memory)
+        features, looks, centres = [], [], []
+        for words in embedded.split(1 if self.input_feeding else embedded.shape[1], 1):
+            part, weights, places, state = self._update_then_look(words, state, memory)
+            features.append(part)
+            looks.append(weights)
+            centres += [] if places is None else [places]
+        if not need_attention:
+            return Readout(torch.cat(features, 1))
+        return Readout(torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """Log-probabilities `(...,V)` of attentional states: eq. 6."""
+        return log_probabilities(self.output(readout.features))
+
+    def _update_then_look(
+        self, embedded: Tensor, state: LuongState, memory: Memory
+    ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
+        """Reads words `(N,T,E)`; with input feeding T is 1.
+
+        Returns:
+            Attentional states `(N,T,H)`, weights `(N,T,S)`, centres `(N,T)` or None, and the state after the last word.
+        """
+        assert isinstance(memory, LuongMemory)
+        rows, steps, _ = embedded.shape
+        inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
+        states, final = self.decoder(inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
+        sentences = memory.mask.shape[0]
+        queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T
+        positions = state.position.unsqueeze(1) + torch.arange(steps, device=embedded.device)  # (N,T)
+        centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
+        contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
+        attentional = torch.tanh(self.attentional(torch.cat([contexts, queries], -1)))  # (B,Q,H)
+        attentional = self.dropout(attentional).view(rows, steps, -1)  # (N,T,H)
+        return (
+            attentional,
+            weights.view(rows, steps, -1),
+            None if centres is None else centres.view(rows, steps),
+            LuongState(
+                *rows_first(final),
+                fed=None if state.fed is None else attentional[:, -1],
+                position=state.position + steps,
+            ),
+        )

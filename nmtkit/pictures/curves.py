@@ -1,0 +1,185 @@
+"""Curves: how trainings went, and how systems fare on sentences of each length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import drawing
+from nmtkit.pictures.files import check_path, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = "os^Dv<>p"
+MOST_MARKS = 40
+Points = Sequence[tuple[int, float]]
+"""(update, value) pairs, by rising update."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one run logged; a list is empty where it logged none.
+
+    Attributes:
+        name: What to call the run.
+        loss: Training loss in nats a token, without label smoothing.
+        perplexity: Of the training batches.
+        lr: Learning rate.
+        valid_loss: Nats a token on the validation set.
+        valid_perplexity: On the validation set.
+        valid_bleu: 0 to 100, on the validation set.
+    """
+
+    name: str
+    loss: Points = ()
+    perplexity: Points = ()
+    lr: Points = ()
+    valid_loss: Points = ()
+    valid_perplexity: Points = ()
+    valid_bleu: Points = ()
+
+
+def save_training(runs: Sequence[Training], path: str | Path) -> None:
+    """Writes one figure of several runs: loss, perplexity, BLEU and learning rate over the updates.
+
+    A run has a colour; thin lines are training batches, thick ones the validation set.
+
+    Raises:
+        NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
+
+    Warns:
+        PictureWarning: No installed font can show some of the letters of a name.
+    """
+    suffix = check_path(path)
+    if not any(points for run in runs for points in (run.loss, run.valid_loss)):
+        raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
+    names = [printable(run.name) for run in runs]
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    with drawing.settings("".join(names), suffix):
+        colours = [drawing.SERIES[i % len(drawing.SERIES)] for i in range(len(runs))]
+        entries = [Line2D([], [], color=colour, linewidth=2.2) for colour in colours]
+        entries += [
+            Line2D([], [], color=drawing.FAINT, linewidth=1.0, alpha=0.7),
+            Line2D([], [], color=drawing.FAINT, linewidth=2.2, marker="o", markersize=4),
+        ]
+        labels = [*names, "training batches", "validation set"]
+        lines = -(-len(labels) // 4)
+        height = 7.0 + 0.28 * lines
+        figure = Figure(figsize=(11, height), facecolor="white")
+        below = 1 - (0.35 + 0.28 * lines) / height
+        grid = figure.add_gridspec(
+            2, 2, left=0.07, right=0.985, bottom=0.075, top=below - 0.02, wspace=0.17, hspace=0.32
+        )
+        figure.legend(
+            entries,
+            labels,
+            loc="lower left",
+            bbox_to_anchor=(0.06, below + 0.025),
+            ncols=4,
+            frameon=False,
+            fontsize=10,
+            borderaxespad=0,
+        )
+        panels: list[tuple[str, list[tuple[Points, Points]]]] = [
+            ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
+            ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
+            ("BLEU", [((), run.valid_bleu) for run in runs]),
+            ("learning rate", [(run.lr, ()) for run in runs]),
+        ]
+        first: Axes | None = None
+        for number, (title, series) in enumerate(panels):
+            axes = figure.add_subplot(grid[divmod(number, 2)], sharex=first)
+            first = axes
+            drawing.plain_axes(axes)
+            axes.set_title(title, fontsize=11, color=drawing.INK, loc="left")
+            for colour, (train, valid) in zip(colours, series, strict=True):
+                _curve(axes, train, colour, linewidth=1.0, alpha=0.7, marks=len(train) == 1)
+                # Few points are marked, so that each can be seen; many would run into one another.
+                _curve(axes, valid, colour, linewidth=2.2, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+            axes.xaxis.set_major_formatter(FuncFormatter(_number))
+            if title == "perplexity":
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                axes.yaxis.set_major_formatter(FuncFormatter(_number))
+                axes.yaxis.set_minor_formatter(NullFormatter())
+            elif title != "loss (nats a token)":
+                axes.set_ylim(bottom=0)
+            if not any(points for pair in series for points in pair):
+                axes.text(0.5, 0.5, "nothing logged", transform=axes.transAxes, ha="center", color=drawing.FAINT)
+        for axes in figure.axes[2:]:
+            axes.set_xlabel("updates", fontsize=10, color=drawing.FAINT)
+        drawing.save_figure(figure, path, f"Training of {', '.join(names)}")
+
+
+def _curve(axes: Axes, points: Points, colour: str, linewidth: float, alpha: float, marks: bool) -> None:
+    if points:
+        updates, values = zip(*points, strict=True)
+        marker = "o" if marks else ""
+        axes.plot(updates, values, color=colour, linewidth=linewidth, alpha=alpha, marker=marker, markersize=4)
+
+
+def _number(value: float, _: int) -> str:
+    return f"{value:,.10g}"
+
+
+def save_by_length(
+    ranges: Sequence[str],
+    systems: Sequence[tuple[str, Sequence[float | None]]],
+    path: str | Path,
+    counts: Sequence[int] = (),
+    metric: str = "BLEU",
+) -> None:
+    """Writes the score of systems on sentences of each length, the figure of Bahdanau et al. 2015 (figure 2).
+
+    Args:
+        ranges: A label for each range of lengths, such as "1-10".
+        systems: (name, score in each range); None where a range has no sentence leaves a gap.
+        path: The file; its suffix chooses the format.
+        counts: How many sentences each range has, written below its label.
+        metric: What the scores are.
+
+    Raises:
+        NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
+
+    Warns:
+        PictureWarning: No installed font can show some of the letters of a name.
+    """
+    suffix = check_path(path)
+    assert all(len(scores) == len(ranges) for _, scores in systems), "a score for each range"
+    assert not counts or len(counts) == len(ranges), "a count for each range"
+    if not any(score is not None for _, scores in systems for score in scores):
+        raise NmtkitError(f"{path}: no range of lengths has a score, so there is nothing to draw")
+    names = [printable(name) for name, _ in systems]
+    from matplotlib.figure import Figure
+
+    with drawing.settings("".join(names), suffix):
+        height = 4.6 + 0.24 * len(systems)
+        figure = Figure(figsize=(max(7.0, 1.1 * len(ranges) + 1.2), height), facecolor="white")
+        axes = figure.add_axes((0.1, 0.85 / height, 0.87, 3.4 / height))
+        drawing.plain_axes(axes)
+        axes.grid(False, axis="x")
+        for number, (name, (_, scores)) in enumerate(zip(names, systems, strict=True)):
+            axes.plot(
+                range(len(ranges)),
+                [float("nan") if score is None else score for score in scores],
+                color=drawing.SERIES[number % len(drawing.SERIES)],
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=6,
+                linewidth=2.0,
+                label=name,
+            )
+        labels = [f"{label}\nn = {count:,}" for label, count in zip(ranges, counts, strict=True)] if counts else ranges
+        axes.set_xticks(range(len(ranges)), labels)
+        axes.set_xlim(-0.3, len(ranges) - 0.7)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("words in the source sentence", fontsize=10, color=drawing.FAINT)
+        axes.set_ylabel(metric, fontsize=10, color=drawing.FAINT)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1.02), frameon=False, fontsize=10, borderaxespad=0)
+        drawing.save_figure(figure, path, f"{metric} by length of the source")

@@ -1,0 +1,124 @@
+"""How spread out attention is: the entropy of its weights, head by head and layer by layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import drawing, fonts
+from nmtkit.pictures.attention import AttentionPicture, LayeredPicture
+from nmtkit.pictures.files import check_path, printable
+
+CELL = 0.55
+LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
+NARROWEST = 2.1
+
+
+@dataclass(frozen=True, eq=False)
+class Entropies:
+    """The entropies of one kind of attention.
+
+    Attributes:
+        name: Which attention.
+        values: Nats, (L, A): the mean over all rows of all sentences.
+        uniform: Nats: what attention that looks everywhere alike would have, the most there can be.
+    """
+
+    name: str
+    values: NDArray[np.float64]
+    uniform: float
+
+
+def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
+    """Entropy in nats of the distributions along the last axis; a weight of zero counts nothing.
+
+    Zero means that all weight lies on one word; the logarithm of the number of words, that all are looked at alike.
+    """
+    weights = weights.astype(np.float64)
+    logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+    found: NDArray[np.float64] = np.abs((weights * logs).sum(-1))  # no term is above zero, but a zero has a sign
+    return found
+
+
+def of_words(pictures: Sequence[AttentionPicture]) -> list[Entropies]:
+    """The entropy of a model with one attention: one value."""
+    values = np.concatenate([entropy(picture.weights) for picture in pictures])
+    uniform = np.concatenate([np.full(len(p.tgt_words), np.log(len(p.src_words))) for p in pictures])
+    return [Entropies("attention over words", np.array([[values.mean()]]), float(uniform.mean()))]
+
+
+def of_heads(pictures: Sequence[LayeredPicture]) -> list[Entropies]:
+    """The entropies of the three kinds of attention of a Transformer."""
+    found = []
+    for name, kind in (
+        ("encoder self-attention", "encoder"),
+        ("decoder self-attention", "decoder"),
+        ("cross-attention", "cross"),
+    ):
+        values = np.concatenate([entropy(getattr(picture, kind)) for picture in pictures], axis=-1)  # (L, A, rows)
+        words = [
+            np.arange(1, len(picture.tgt_tokens) + 1)  # the decoder sees what it has written
+            if kind == "decoder"
+            else np.full(getattr(picture, kind).shape[2], len(picture.src_tokens))
+            for picture in pictures
+        ]
+        found.append(Entropies(name, values.mean(-1), float(np.log(np.concatenate(words)).mean())))
+    return found
+
+
+def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> None:
+    """Writes a table of colours for each kind of attention: a row for each layer, a column for each head.
+
+    Raises:
+        NmtkitError: The format is unknown, a value is not a number, or the file cannot be written.
+
+    Warns:
+        PictureWarning: No installed font can show some of the letters of the title.
+    """
+    suffix = check_path(path)
+    if not all(np.isfinite(part.values).all() for part in parts):
+        raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
+    title = printable(title)
+    from matplotlib.figure import Figure
+
+    with drawing.settings(title, suffix) as families:
+        ((title_width, _),) = fonts.measure([title], families, 12.0)
+        widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
+        tallest = max(part.values.shape[0] for part in parts) * CELL
+        width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
+        height = TOP + tallest + BOTTOM
+        figure = Figure(figsize=(width, height), facecolor="white")
+        figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12, color=drawing.INK, va="top")
+        top = max([*(float(part.values.max()) for part in parts), *(part.uniform for part in parts)]) or 1.0
+        x = LEFT
+        for part, wide in zip(parts, widths, strict=True):
+            layers, heads = part.values.shape
+            axes = figure.add_axes(
+                (x / width, 1 - (TOP + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
+            )
+            mesh = axes.pcolormesh(part.values, cmap=drawing.colour_map(), vmin=0.0, vmax=top, edgecolors="white")
+            axes.set_ylim(layers, 0)
+            for layer, head in np.ndindex(layers, heads):
+                value = part.values[layer, head]
+                ink = "white" if value > 0.6 * top else drawing.INK
+                axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9, color=ink, ha="center", va="center")
+            named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
+            axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
+            axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
+            axes.tick_params(labelsize=9, length=0, colors=drawing.FAINT)
+            axes.set_frame_on(False)
+            if named:
+                axes.set_xlabel("head", fontsize=9, color=drawing.FAINT)
+            if named and part is parts[0]:
+                axes.set_ylabel("layer", fontsize=9, color=drawing.FAINT)
+            heading = f"{part.name}\nuniform: {part.uniform:.2f}"
+            axes.set_title(heading, fontsize=10, color=drawing.INK, loc="left", pad=6, linespacing=1.3)
+            x += wide + BETWEEN
+        tall = max(tallest, 0.8)
+        place = ((x - BETWEEN + 0.2) / width, 1 - (TOP + tall) / height, 0.12 / width, tall / height)
+        drawing.colour_bar(figure, mesh, place, "entropy (nats)")
+        drawing.save_figure(figure, path, title)

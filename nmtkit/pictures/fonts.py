@@ -1,0 +1,111 @@
+"""Which installed fonts can show a text, and how large the text becomes."""
+
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+from nmtkit.pictures.files import PictureWarning
+
+FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
+# Scripts whose letters join, change places or run from right to left.
+SHAPED_SCRIPTS = (
+    *("ARABIC", "HEBREW", "SYRIAC", "THAANA", "NKO", "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL"),
+    *("TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "TIBETAN", "KHMER", "MYANMAR"),
+)
+
+
+def choose(text: str) -> tuple[list[str], set[str]]:
+    """The first font family and as few others as give every letter a glyph; and the letters that none can show."""
+    families = [FIRST_FONT]
+    missing = {c for c in text if not c.isspace() and unicodedata.category(c) != "Cf"}
+    for name, path in _installed_fonts(text):
+        if not missing:
+            break
+        found = {c for c in missing if ord(c) in _glyphs(path)}
+        missing -= found
+        if found and name not in families:
+            families.append(name)
+    return families, missing
+
+
+def warn(text: str, missing: set[str]) -> None:
+    """Warns of letters without a glyph, and of scripts that the installed matplotlib cannot set.
+
+    Warns:
+        PictureWarning: Some of the letters cannot be shown as they should.
+    """
+    from matplotlib import __version_info__
+
+    if missing:
+        letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
+        warnings.warn(
+            f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
+            "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use "
+            "the viewer's fonts",
+            PictureWarning,
+            stacklevel=5,
+        )
+    if __version_info__ < (3, 11) and any(unicodedata.name(c, "").startswith(SHAPED_SCRIPTS) for c in text):
+        warnings.warn(
+            "matplotlib before 3.11 sets scripts such as Arabic letter by letter from left to right; "
+            "install matplotlib>=3.11, or write .html or .svg",
+            PictureWarning,
+            stacklevel=5,
+        )
+
+
+def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:
+    """Name and file of each upright font of normal weight: best guesses first, newly installed ones last."""
+    from matplotlib import font_manager
+
+    # Han letters look different in the East Asian languages; other letters of the text tell which one it is.
+    names = {unicodedata.name(c, "").split(" ")[0] for c in text}
+    language = "JP" if names & {"HIRAGANA", "KATAKANA"} else "KR" if "HANGUL" in names else "SC"
+
+    def rank(entry: Any) -> tuple[bool, bool, bool, str]:
+        return entry.name != FIRST_FONT, "Sans" not in entry.name, not entry.name.endswith(language), entry.name
+
+    def usable(entry: Any) -> bool:
+        return entry.style == "normal" and entry.weight in (400, "normal", "regular", "book") and entry.name[0] != "."
+
+    known = {entry.fname for entry in font_manager.fontManager.ttflist}
+    for entry in sorted(filter(usable, font_manager.fontManager.ttflist), key=rank):
+        if "Last Resort" not in entry.name:  # its glyphs are boxes
+            yield entry.name, entry.fname
+    # Matplotlib remembers the fonts it found at its first start: look again before giving up.
+    for path in sorted(set(font_manager.findSystemFonts()) - known):
+        before = len(font_manager.fontManager.ttflist)
+        try:
+            font_manager.fontManager.addfont(path)
+        except (OSError, RuntimeError):
+            continue  # not a font that matplotlib can read
+        for entry in filter(usable, font_manager.fontManager.ttflist[before:]):
+            yield entry.name, entry.fname
+
+
+@cache
+def _glyphs(path: str) -> frozenset[int]:
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):
+        return frozenset()
+
+
+def measure(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> list[tuple[float, float]]:
+    """Width and height of each label in inches."""
+    return [_size(label, tuple(fonts), font_size) for label in labels]
+
+
+@lru_cache(maxsize=10_000)  # words come back, and measuring one takes half a millisecond
+def _size(label: str, fonts: tuple[str, ...], font_size: float) -> tuple[float, float]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(dpi=72)
+    FigureCanvasAgg(figure)  # a figure measures text with its canvas
+    extent = figure.text(0, 0, label, fontfamily=fonts, fontsize=font_size).get_window_extent()
+    return extent.width / 72, extent.height / 72

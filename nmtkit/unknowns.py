@@ -1,0 +1,167 @@
+"""Unknown words of translations, replaced by the source word that the attention points to.
+
+As Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", do it: where the model
+writes the unknown word, take the source word of the largest attention weight, its translation by a dictionary if it has
+one, else the word itself. Which word that is, `UnknownReplacer` says more exactly.
+"""
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
+from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.errors import DataError
+
+CLOSE = 0.25
+"""An unknown source word is preferred to the most attended word if it has at least this share of its weight."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """One unknown word of a translation, and what was written in its place."""
+
+    token: int
+    """Which of the translation's tokens, from 0."""
+    source_token: int
+    """Which of the source's tokens was pointed to, from 0."""
+    source_word: str
+    """What stands there in the source."""
+    written: str
+    """The dictionary's translation of it, or the word itself."""
+
+
+class UnknownReplacer:
+    """Writes source words in place of unknown words.
+
+    Which source word: attention often spreads to the full stop, to the end of the sentence and to neighbours, so
+
+    1. the end of the sentence never counts, and punctuation that the vocabulary knows counts only if there is nothing
+       else;
+    2. among the others the most attended word is taken,
+    3. but an unknown source word is preferred, the most attended of them, if it has at least `CLOSE` of that weight:
+       what the model had no word for is mostly what it could not read either.
+
+    The pieces of a word count together. A word is copied whole, without the punctuation around it; but if it has
+    unknown pieces, the most attended of them alone is copied where it is as close to the most attended of all: the
+    other pieces are no reason for the model to write the unknown word.
+
+    Args:
+        tokenizers: of both sides.
+        dictionary: translations of source words, spelled as in the text.
+    """
+
+    def __init__(self, tokenizers: TokenizerPair, dictionary: Mapping[str, str] | None = None) -> None:
+        self._tokenizers = tokenizers
+        # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
+        self._dictionary = {_spelling(tokenizers.src, word): found for word, found in (dictionary or {}).items()}
+
+    def replace(self, line: str, tokens: Sequence[str], attention: NDArray[Any]) -> tuple[str, list[Replacement]]:
+        """The text of a translation, its unknown words replaced.
+
+        Args:
+            line: the source.
+            tokens: T pieces of the translation.
+            attention: at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at.
+
+        Returns:
+            The text, and what was replaced, in order.
+        """
+        tgt = self._tokenizers.tgt
+        # A word tokenizer marks it as the beginning of a word.
+        unknown = {SPECIALS[UNK], MARK + SPECIALS[UNK]}
+        places = [number for number, token in enumerate(tokens) if token in unknown]
+        source = _Source(self._tokenizers.src, line) if places else None
+        if source is None or not source.tokens:
+            return tgt.join(tokens), []
+        written = list(tokens)
+        replaced = []
+        for place in places:
+            token, word = source.pointed_to(attention[place, : len(source.tokens)])
+            found = self._dictionary.get(word, word)
+            written[place] = tokens[place].replace(SPECIALS[UNK], found)
+            replaced.append(Replacement(place, token, word, found))
+        return tgt.join(written), replaced
+
+
+class _Source:
+    """A source line: its tokens by their own spelling, and the words that they make up."""
+
+    def __init__(self, tokenizer: Tokenizer, line: str) -> None:
+        self.tokens = tokenizer.tokens(line)
+        self._unknown = np.array([number == UNK for number in tokenizer.encode(line)], dtype=bool)
+        # A word tokenizer's tokens are words each; a subword's word begins at its mark.
+        starts = [
+            number
+            for number, token in enumerate(self.tokens)
+            if number == 0 or tokenizer.config.kind == "word" or token.startswith(MARK)
+        ]
+        self._words = [range(start, end) for start, end in pairwise([*starts, len(self.tokens)])]
+
+    def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str]:
+        """The token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""
+        scores = {number: float(weights[word].sum()) for number, word in enumerate(self._words)}
+        unknown = {number for number, word in enumerate(self._words) if self._unknown[word].any()}
+        allowed = [number for number in scores if number in unknown or _has_letters(self._spelled(number))]
+        best = max(allowed or scores, key=lambda number: scores[number])
+        rare = max(unknown, key=lambda number: scores[number], default=best)
+        if scores[rare] >= CLOSE * scores[best]:
+            best = rare
+        attended = self._most(self._words[best], weights)
+        if best in unknown:
+            piece = self._most((token for token in self._words[best] if self._unknown[token]), weights)
+            if weights[piece] >= CLOSE * weights[attended]:
+                return piece, self.tokens[piece].replace(MARK, "")
+        return attended, _bare(self._spelled(best))
+
+    @staticmethod
+    def _most(tokens: Iterable[int], weights: NDArray[Any]) -> int:
+        return max(tokens, key=lambda token: float(weights[token]))
+
+    def _spelled(self, word: int) -> str:
+        return "".join(self.tokens[token] for token in self._words[word]).replace(MARK, "")
+
+
+def _spelling(tokenizer: Tokenizer, word: str) -> str:
+    return tokenizer.join(tokenizer.tokens(word))
+
+
+def _has_letters(word: str) -> bool:
+    return any(character.isalnum() for character in word)
+
+
+def _bare(word: str) -> str:
+    """The word without punctuation before and behind it; a word of nothing else stays as it is."""
+    inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
+    return word[inner[0] : inner[-1] + 1] if inner else word
+
+
+def parse_dictionary(lines: Iterable[str], place: str) -> dict[str, str]:
+    """Reads translations of words: "SOURCE TAB TARGET" on each line; empty lines are left out.
+
+    Args:
+        lines: the lines.
+        place: name of their file, for messages.
+
+    Raises:
+        DataError: a line has not two sides, or a word has two translations; names file and line.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        sides = [side.strip() for side in line.split("\t")]
+        if len(sides) != 2 or not all(sides):
+            raise DataError(f"{place}, line {number}: {line!r} is not SOURCE TAB TARGET with a word on both sides")
+        source, target = sides
+        if found.setdefault(source, target) != target:
+            raise DataError(
+                f"{place}, line {number}: {source!r} has the translation {found[source]!r} already; "
+                "keep one line for each source word"
+            )
+    return found

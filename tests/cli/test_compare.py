@@ -1,0 +1,59 @@
+"""`nmtkit compare`: several recipes trained and measured alike."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+
+@pytest.fixture
+def recipes(corpus: Path, tmp_path: Path) -> list[Path]:
+    """Two small recipes on one corpus whose test set has gold alignments."""
+    lines = (corpus / "test.src").read_text().splitlines()
+    gold = [" ".join(f"{i}-{len(line.split()) - 1 - i}" for i in range(len(line.split()))) for line in lines]
+    (tmp_path / "gold").write_text("".join(line + "\n" for line in gold))
+    base = f"""\
+extends: {corpus}/tiny.yaml
+data: {{test: {{alignment: {tmp_path}/gold}}}}
+training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
+"""
+    (tmp_path / "attends.yaml").write_text(base)
+    (tmp_path / "blind.yaml").write_text(
+        base + "model: {kind: rnn_encdec, embedding_size: 8, hidden_size: 8, maxout_size: 8}\n"
+    )
+    return [tmp_path / "attends.yaml", tmp_path / "blind.yaml"]
+
+
+def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+    where = ["--runs", tmp_path / "runs", "--longer-than", "5", "--plot", tmp_path / "length.svg"]
+    done = nmtkit("compare", *recipes, *where, cwd=tmp_path)
+    assert done.code == 0, done
+    head, *rows = (line for line in done.out.splitlines() if line.startswith(("recipe", "attends", "blind")))
+    assert "BLEU > 5 words" in head
+    assert len(rows) == 2
+    assert "BLEU by length" in done.out
+    assert ">0-10<" in (tmp_path / "length.svg").read_text()
+    assert "measuring blind" in done.err
+
+    logs = {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in ("attends", "blind")}
+    again = nmtkit("compare", *recipes, "--runs", tmp_path / "runs", "--json", "--longer-than", "99", cwd=tmp_path)
+    assert again.code == 0, again
+    assert "training" not in again.err, "what is trained is not trained again"
+    attends, blind = json.loads(again.out)
+    assert {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in logs} == logs
+    assert (attends["kind"], blind["kind"]) == ("rnnsearch", "rnn_encdec")
+    assert 0 <= attends["aer"]["value"] <= 100
+    assert blind["aer"] is None
+    assert attends["long_bleu"] is None
+    assert attends["n_long"] == 0
+    assert attends["search_speed"] > 0
+    assert attends["training_speed"] > 0
+    assert attends["parameters"] > blind["parameters"]
+    assert sum(part["count"] for part in attends["by_length"]) == 40
+
+
+def test_one_name_for_two_recipes(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path)
+    assert done.code == 2, done
+    assert "one name" in done.err

@@ -1,0 +1,106 @@
+"""`nmtkit plot-training`: a figure or a table of one or several runs."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from conftest import Command
+
+from nmtkit.cli import cli
+from nmtkit.errors import DataError
+
+
+def plot(*words: object) -> Result:
+    """The command within this process: loading torch anew for each call would take most of the time."""
+    return CliRunner().invoke(cli, ["plot-training", *map(str, words)])
+
+
+def test_a_table_without_a_file(trained: Path, nmtkit: Command) -> None:
+    done = nmtkit("plot-training", trained)
+    assert done.code == 0, done
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    best = max((record for record in records if record["event"] == "evaluated"), key=lambda one: one["valid_bleu"])
+    last = [record for record in records if record["event"] == "step"][-1]
+    row = done.out.splitlines()[-1]
+    assert row.split()[:3] == ["tiny", "60", f"{last['nll']:.3f}"]
+    assert f"{best['valid_bleu']:.2f} at {best['update']}" in row
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
+def test_a_figure(trained: Path, tmp_path: Path, suffix: str) -> None:
+    done = plot(trained, "-o", tmp_path / f"a.{suffix}")
+    assert done.exit_code == 0, done.output
+    assert f"wrote {tmp_path / f'a.{suffix}'}" in done.output
+    head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
+    assert (tmp_path / f"a.{suffix}").read_bytes().startswith(head)
+
+
+def test_runs_of_one_name_are_told_apart(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one/run", "two/run"):
+        shutil.copytree(trained, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints", "data"))
+    done = plot("one/run", tmp_path / "two" / "run", trained, "-o", "a.svg")
+    assert done.exit_code == 0, done.output
+    texts = {"".join(node.itertext()) for node in ET.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}text")}
+    assert {"one/run", "two/run", f"{trained.parent.name}/tiny"} <= texts
+
+
+def logged(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text(text)
+    return folder
+
+
+GOOD = '{"update": 10, "event": "step", "nll": 2.5, "ppl": 12.2, "lr": 0.1}\n'
+
+
+def test_a_training_that_is_still_writing(tmp_path: Path) -> None:
+    run = logged(tmp_path / "run", GOOD + '{"update": 20, "event": "st')
+    done = plot(run)
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].split()[:3] == ["run", "10", "2.500"]
+
+
+def test_what_was_not_finite_is_left_out(tmp_path: Path) -> None:
+    lost = '{"update": 20, "event": "evaluated", "valid_loss": null, "valid_perplexity": null, "valid_bleu": 0.0}\n'
+    done = plot(logged(tmp_path / "run", GOOD + lost))
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1].split() == ["run", "20", "2.500", "-", "-", "0.00", "at", "20"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "nonsense\n" + GOOD, "metrics.jsonl, line 2: not what training logs"),
+        (GOOD + "[1]\n", "line 2"),
+        ('{"update": "x", "event": "step"}\n', "line 1"),
+        ('{"event": "step"}\n', "line 1"),
+        ('{"update": 1, "event": "step", "nll": "high"}\n', "line 1"),
+    ],
+)
+def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
+    done = plot(logged(tmp_path / "run", text))
+    assert isinstance(done.exception, DataError)
+    assert message in str(done.exception)
+
+
+def test_mistakes_end_in_one_message(nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("plot-training", tmp_path / "nothing")
+    assert done.code == 2
+    assert "there is no such file; name the folder of a run that has begun to train" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_other_mistakes(tmp_path: Path) -> None:
+    empty = logged(tmp_path / "empty", "")
+    assert "logged nothing yet" in str(plot(empty, "-o", tmp_path / "a.png").exception)
+    assert "'.gif' is not a picture format" in str(plot(empty, "-o", tmp_path / "a.gif").exception)
+    (tmp_path / "binary").mkdir()
+    (tmp_path / "binary" / "metrics.jsonl").write_bytes(b"\xff\xfe\n")
+    done = plot(tmp_path / "binary")
+    assert isinstance(done.exception, DataError)
+    assert "cannot read it" in str(done.exception)
+    assert plot().exit_code == 2  # no run is named

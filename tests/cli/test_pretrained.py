@@ -1,0 +1,197 @@
+"""Word vectors that were learned elsewhere: in every model, and through a training that begins with them."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from nmtkit import recipe
+from nmtkit.errors import DataError
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.run import Run, dry_run
+from nmtkit.training.loop import Stopped
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+SIZE = 12
+MODEL = {
+    "rnnsearch": {"embedding_size": SIZE, "hidden_size": 8, "maxout_size": SIZE},
+    "rnn_encdec": {"embedding_size": SIZE, "hidden_size": 8, "maxout_size": SIZE},
+    "luong": {"embedding_size": SIZE, "hidden_size": SIZE},
+    "transformer": {"hidden_size": SIZE, "heads": 2, "feed_forward_size": 16},
+}
+
+
+def model_of(kind: str, tie: str) -> Seq2Seq:
+    torch.manual_seed(3)
+    cls = MODELS.get(kind)
+    return cls(cls.Config.model_validate({"kind": kind, **MODEL[kind], "tie": tie}), VocabularySizes(50, 50, True))
+
+
+@pytest.mark.parametrize("kind", MODEL)
+def test_every_model_begins_with_given_vectors(kind: str) -> None:
+    assert set(MODEL) == set(MODELS.names())
+    ids, vectors = torch.tensor([5, 9, 40]), 30 * torch.randn(3, SIZE)
+    before, model = model_of(kind, "none"), model_of(kind, "none")
+    length = before.tgt_embedding.weight.detach().square().mean().sqrt()
+    factor = model.begin_embedding("tgt", ids, vectors, rescale=True)
+    assert factor == pytest.approx(float(length / vectors.square().mean().sqrt()))
+    torch.testing.assert_close(model.tgt_embedding.weight[ids], vectors * factor)
+    assert model.tgt_embedding.weight[ids].square().mean().sqrt().item() == pytest.approx(length.item())
+    kept = torch.ones(50, dtype=torch.bool).index_fill(0, ids, False)
+    assert torch.equal(model.tgt_embedding.weight[kept], before.tgt_embedding.weight[kept])
+    other = dict(before.named_parameters())
+    same = [name for name, parameter in model.named_parameters() if torch.equal(parameter, other[name])]
+    assert len(same) == len(other) - 1
+
+    assert model.begin_embedding("src", ids, vectors, rescale=False) == 1.0
+    assert torch.equal(model.src_embedding.weight[ids], vectors)
+    assert model.src_embedding.weight.requires_grad
+
+
+@pytest.mark.parametrize("kind", MODEL)
+def test_a_tied_matrix_has_the_vectors_wherever_it_is(kind: str) -> None:
+    ids, vectors = torch.tensor([5]), torch.randn(1, SIZE)
+    model = model_of(kind, "all")
+    model.begin_embedding("src", ids, vectors, rescale=False)
+    for weight in (model.embedding("tgt").weight, model.get_submodule("output").weight):
+        assert isinstance(weight, torch.Tensor)
+        assert torch.equal(weight[5], vectors[0])
+
+
+# -------------------------------------------------------------------------------------------------------- the training
+
+
+@pytest.fixture(scope="module")
+def words(corpus: Path) -> list[str]:
+    """The twenty source words of the made-up language."""
+    return sorted(set((corpus / "train.src").read_text(encoding="utf-8").split()))
+
+
+def vectors_of(words: Sequence[str]) -> str:
+    draw = random.Random(5)
+    return "".join(word + "".join(f" {draw.gauss(0, 3):.3f}" for _ in range(SIZE)) + "\n" for word in words)
+
+
+def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> recipe.Recipe:
+    model = [f"model.{key}={value}" for key, value in {**MODEL[kind], "tie": tie}.items()]
+    shorter = ["training.max_updates=3", "evaluation.max_sentences=2"]
+    return recipe.load(corpus / "tiny.yaml", [f"model.kind={kind}", *model, *shorter, *more])
+
+
+def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
+    """What was said of the vectors, and the last weights."""
+    said: list[str] = []
+    work = Run.begin(settings, str(folder), resume, False, lambda text: None, lambda report: None)
+    events = list(work.train(torch.device("cpu"), said.append, resume))
+    assert isinstance(events[-1], Stopped)
+    saved = safetensors.torch.load_file(folder / "checkpoints" / "last.safetensors")
+    return said, {name.removeprefix("weights/"): saved[name] for name in saved if name.startswith("weights/")}
+
+
+def rows_of(run: Path, words: Sequence[str]) -> list[int]:
+    tokens = (run / "vocabulary" / "joint.vocab").read_text(encoding="utf-8").splitlines()
+    return [tokens.index("▁" + word) for word in words]
+
+
+@pytest.mark.parametrize("kind", MODEL)
+def test_frozen_vectors_stay_while_all_else_is_trained(
+    corpus: Path, words: list[str], tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "vectors.txt"
+    path.write_text(vectors_of([*words[:15], "other", "words"]), encoding="utf-8")
+    given = torch.tensor([[float(number) for number in line.split()[1:]] for line in path.read_text().splitlines()])
+    fixed = f"pretrained_embeddings.src={path}", "pretrained_embeddings.rescale=false"
+    settings = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true")
+    said, frozen = trained_by(settings, tmp_path / "frozen")
+    assert len(said) == 1
+    assert (
+        f"{path}: 17 vectors; 15 of the 44 tokens (34.1%) begin with one in src_embedding.weight, times 1;" in said[0]
+    )
+    assert said[0].endswith("the others begin at random; none of them will be trained")
+    rows = rows_of(tmp_path / "frozen", words[:15])
+    assert torch.equal(frozen["src_embedding.weight"][rows], given[:15])
+
+    _, free = trained_by(settings_of(corpus, kind, "none", *fixed), tmp_path / "free")
+    moved = (free["src_embedding.weight"][rows] - given[:15]).abs()
+    assert 0 < moved.max() < 0.1  # three updates went from there
+
+    # And --resume goes on without the file.
+    path.unlink()
+    longer = settings_of(corpus, kind, "none", *fixed, "pretrained_embeddings.freeze=true", "training.max_updates=5")
+    said, later = trained_by(longer, tmp_path / "frozen", resume=True)
+    assert said == []
+    assert torch.equal(later["src_embedding.weight"], frozen["src_embedding.weight"])
+    unmoved = [name for name in later if torch.equal(later[name], frozen[name])]
+    assert "src_embedding.weight" in unmoved
+    assert "tgt_embedding.weight" not in unmoved
+
+
+def test_two_files_fill_one_matrix(corpus: Path, words: list[str], tmp_path: Path) -> None:
+    """With everything tied: each side's words, the target's vector where both files know a word, and the output."""
+    capitals = [word.upper() for word in words]
+    for name, known in (("src", words[:10]), ("tgt", [*capitals[:5], words[9]])):
+        (tmp_path / name).write_text(vectors_of(known), encoding="utf-8")
+    said, weights = trained_by(
+        settings_of(
+            corpus,
+            "transformer",
+            "all",
+            f"pretrained_embeddings.src={tmp_path / 'src'}",
+            f"pretrained_embeddings.tgt={tmp_path / 'tgt'}",
+            "pretrained_embeddings.freeze=true",
+        ),
+        tmp_path / "run",
+    )
+    assert [" ".join(text.split()[1:]) for text in said] == [
+        f"{count} vectors; {count} of the 44 tokens ({share}) begin with one in tgt_embedding.weight and "
+        f"src_embedding.weight and output.weight, times {text.split('times ')[1]}"
+        for text, count, share in zip(said, (10, 6), ("22.7%", "13.6%"), strict=True)
+    ]
+    (embedding,) = (tensor for tensor in weights.values() if tensor.shape == (44, SIZE))
+    lines = (tmp_path / "tgt").read_text(encoding="utf-8").splitlines()
+    given = torch.tensor([[float(number) for number in line.split()[1:]] for line in lines])
+    rows = rows_of(tmp_path / "run", [*capitals[:5], words[9]])
+    torch.testing.assert_close(torch.cosine_similarity(embedding[rows], given), torch.ones(6))
+    torch.testing.assert_close(embedding[rows] / given, (embedding[rows] / given).mean().expand(6, SIZE))
+
+
+@pytest.fixture
+def mine(corpus: Path, words: list[str], tmp_path: Path) -> Path:
+    """A recipe with a file of three vectors beside it."""
+    (tmp_path / "words.vec").write_text(f"3 {SIZE}\n" + vectors_of(words[:3]), encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        f"extends: {corpus / 'tiny.yaml'}\npretrained_embeddings: {{src: words.vec}}\n"
+        f"model: {{embedding_size: {SIZE}, hidden_size: 8, maxout_size: 8}}\n"
+        "data: {test: null}\nevaluation: {max_sentences: 1}\ntraining: {max_updates: 1}\n"
+    )
+    return path
+
+
+def test_the_command_says_what_it_found(mine: Path, nmtkit: Callable[..., Any]) -> None:
+    """From another folder: the file is meant from the recipe's own."""
+    done = nmtkit("train", mine, "--run", mine.parent / "run")
+    assert done.code == 0, done
+    said = f"{mine.parent / 'words.vec'}: 3 vectors; 3 of the 44 tokens (6.8%) begin with one in src_embedding.weight"
+    assert said in done.err
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_begun(mine: Path) -> None:
+    message = rf"line 1: its vectors have {SIZE} numbers, and the model's embeddings 20: set model\.KEY to {SIZE}"
+    for kind, key in (("rnnsearch", "embedding_size"), ("transformer", "hidden_size")):
+        settings = recipe.load(mine, [f"model.kind={kind}", f"model.{key}=20"])
+        assert ("pretrained_embeddings.src", str(mine.parent / "words.vec")) in dry_run(settings)
+        with pytest.raises(DataError, match=message.replace("KEY", key)):
+            trained_by(settings, mine.parent / "run")
+    (mine.parent / "words.vec").unlink()
+    settings = recipe.load(mine)
+    assert any(what.endswith("words.vec (not here)") for _, what in dry_run(settings))
+    with pytest.raises(DataError, match=r"words\.vec: cannot read it: No such file"):
+        trained_by(settings, mine.parent / "run")
+    assert not (mine.parent / "run").exists()

@@ -1,0 +1,330 @@
+"""Alignments of training pairs: from Pharaoh files over the store into batches."""
+
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nmtkit import recipe
+from nmtkit.data.batch import BatchConfig, BatchStream, collate
+from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example, Files, read_pairs
+from nmtkit.data.store import Store, write_store
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.words import cut, token_links, token_spans
+from nmtkit.errors import DataError, RecipeError
+
+TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
+
+
+def write(folder: Path, texts: Mapping[str, str]) -> Files:
+    """The files, and the settings that name them."""
+    for name, text in texts.items():
+        (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    kinds = {"en": "src", "de": "tgt", "align": "alignment", "en-words": "src_words", "de-words": "tgt_words"}
+    named = {kinds[name.split(".")[1]]: str(folder / name) for name in texts}
+    return Files.model_validate(named)
+
+
+def learned(kind: str = "bpe", **settings: object) -> TokenizerPair:
+    lines = ["the dog sees Anna the dogs see Otto's dog", "den Hund sieht er Anna Hunde sehen Ottos Hund l'homme."]
+    config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, **settings})
+    return learn(config, [Example(line, line, 1) for line in lines])
+
+
+def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, **settings: object) -> Store:
+    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings})
+    write_store(folder, "train", examples, tokenizers, Checker(config, DataReport()))
+    return Store.open(folder, "train")
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_links_come_with_their_pairs(tmp_path: Path, suffix: str) -> None:
+    files = write(tmp_path, {name + suffix: text for name, text in TEXTS.items()})
+    pairs = list(read_pairs(files))
+    assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1), (2, 2)}), frozenset({(0, 0)}), frozenset()]
+    assert [(pair.src, pair.line) for pair in pairs] == [("the dog sees", 1), ("Anna", 2), ("", 3)]
+    assert files.paths()[-1].endswith(".align" + suffix)
+    assert not any(name.endswith(".align" + suffix) for name in files.texts())
+
+
+def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Path) -> None:
+    for name, text in {
+        "a.en": "x y\n",
+        "a.de": "u v\n",
+        "a.al": "0-0 1?1\n",
+        "b.en": "z\n",
+        "b.de": "w\n",
+        "b.al": "0p0",
+    }.items():
+        (tmp_path / name).write_text(text)
+    names = {kind: [str(tmp_path / f"{part}.{end}") for part in "ab"] for kind, end in (("src", "en"), ("tgt", "de"))}
+    files = Files.model_validate({**names, "alignment": [str(tmp_path / "a.al"), str(tmp_path / "b.al")]})
+    pairs = list(read_pairs(files))
+    assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1)}), frozenset({(0, 0)})]
+    assert [pair.line for pair in pairs] == [1, 2]
+
+
+def test_without_an_alignment_there_are_no_links(tmp_path: Path) -> None:
+    pairs = list(read_pairs(write(tmp_path, {name: TEXTS[name] for name in ("a.en", "a.de")})))
+    assert [pair.links for pair in pairs] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"a.align": "0-0\n0-0\n"}, r"a\.en has 3 lines, but .*a\.align has 2: line n of one must belong to"),
+        ({"a.align": "0-0\n0-0\n\n\n\n"}, r"a\.en has 3 lines, but .*a\.align has 5"),
+        (
+            {"a.align": "0-0\n0-0 1-0\n\n"},
+            r"a\.align, line 2: a link names source word 1, but there are 1, counted from",
+        ),
+        ({"a.align": "0-0\n0-1\n\n"}, r"a\.align, line 2: a link names target word 1, but there are 1.*tgt_words"),
+        ({"a.align": "0-0 1-4\n\n\n"}, r"a\.align, line 1: a link names target word 4, but there are 4"),
+        ({"a.align": "0-0\n0_0\n\n"}, r"a\.align, line 2: '0_0' is not a link; write 3-4"),
+        ({"a.align": "0-0 1-\n\n\n"}, r"a\.align, line 1: '1-' is not a link"),
+        ({"a.align": "0-0 -1-1\n\n\n"}, r"a\.align, line 1: '-1-1' is not a link"),
+        ({"a.align": "0-0\n\n0-0\n"}, r"a\.align, line 3: a link names source word 0, but there are 0"),
+        ({"a.de": "den Hund sieht er\nAnna\n"}, r"a\.en has 3 lines, but .*a\.de has 2: .* the translation of"),
+        ({"a.en-words": "the dog sees\nAnna\n"}, r"a\.en has 3 lines, but .*a\.en-words has 2"),
+    ],
+)
+def test_a_faulty_alignment_is_one_clear_error(tmp_path: Path, change: dict[str, str], fault: str) -> None:
+    with pytest.raises(DataError, match=fault) as caught:
+        list(read_pairs(write(tmp_path, {**TEXTS, **change})))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    files = write(tmp_path, TEXTS)
+    (tmp_path / "a.align").write_bytes(gzip.compress(b"\n" * 999)[:-9])
+    with pytest.raises(DataError, match=r"a\.align: broken gzip"):
+        list(read_pairs(files))
+    (tmp_path / "a.align").unlink()
+    with pytest.raises(DataError, match=r"a\.align: cannot read it"):
+        list(read_pairs(files))
+
+
+def test_links_in_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"src": "a b", "tgt": "c d", "al": "0-1 1-0"}\n{"src": "a", "tgt": "b", "al": ""}\n')
+    files = Files.model_validate({"jsonl": str(path), "alignment_field": "al"})
+    assert [pair.links for pair in read_pairs(files)] == [frozenset({(0, 1), (1, 0)}), frozenset()]
+    assert [pair.links for pair in read_pairs(Files.model_validate({"jsonl": str(path)}))] == [None, None]
+    for line, fault in (
+        ('{"src": "a", "tgt": "b"}', r"line 1: field 'al' \(alignment_field\) is not a string of links"),
+        ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al' .* is not a string of links"),
+        ('{"src": "a", "tgt": "b", "al": "0-1"}', r"line 1, field 'al': a link names target word 1, but there are 1"),
+    ):
+        path.write_text(line + "\n")
+        with pytest.raises(DataError, match=fault):
+            list(read_pairs(files))
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"jsonl": "a", "alignment": "b"}, "a jsonl file has alignment_field"),
+        ({"src": "a", "tgt": "b", "alignment_field": "c"}, "alignment_field is the key of a jsonl file"),
+        ({"src": "a", "tgt": "b", "alignment": ["c", "d"]}, "src names 1 files and alignment 2"),
+        ({"src": "a", "tgt": "b", "src_words": "c"}, "name the alignment as well"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        Files.model_validate(settings)
+
+
+def test_only_training_is_guided() -> None:
+    pair = {"src": "a", "tgt": "b"}
+    with pytest.raises(ValueError, match="valid: alignments guide the training"):
+        DataConfig.model_validate({"train": pair, "valid": {**pair, "alignment": "c"}})
+
+
+# From words to tokens.
+
+
+def test_a_link_between_words_joins_all_their_tokens() -> None:
+    src = [(0, 2), (2, 3)]  # words of 2 and 1 tokens
+    tgt = [(0, 1), (1, 4)]  # of 1 and 3
+    assert token_links([(0, 1)], src, tgt) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert token_links([(1, 0), (0, 0)], src, tgt) == [(0, 0), (1, 0), (2, 0)]
+    assert token_links([], src, tgt) == []
+
+
+def test_a_token_of_two_words_has_the_links_of_both_once() -> None:
+    assert token_links([(0, 0), (1, 1)], [(0, 2), (1, 2)], [(0, 1), (0, 1)]) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char", "word"])
+def test_spans_are_where_shares_are(kind: str) -> None:
+    tokenizers = learned(kind)
+    lines = ["Otto's dog sees l'homme .", "the  dogs", "", "Otto's \u2103 l'homme"]
+    given = ["Otto 's dog sees l' homme .", None, None, "Otto ' s \u2103 l' homme"]
+    spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
+    for line, other, found in zip(lines, given, spans, strict=True):
+        (whole,) = cut(tokenizers.src, [line], None if other is None else [other])
+        belongs = np.zeros(whole.shares.shape, dtype=bool)
+        for word, (first, end) in enumerate(found):
+            belongs[word, first:end] = True
+        assert np.array_equal(belongs, whole.shares > 0)
+
+
+def links_of(store: Store, number: int) -> list[list[int]]:
+    return store.ids("alignment", number).reshape(-1, 2).tolist()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_the_store_holds_links_between_tokens(tmp_path: Path, kind: str) -> None:
+    """Each link joins tokens of the two words, told apart by the marks at the words' beginnings."""
+    tokenizers = learned(kind, vocab_size=32 if kind == "unigram" else 60)
+    src, tgt = "the dogs see Otto", "den Hund  sieht\tOtto"
+    links = frozenset({(0, 0), (1, 1), (3, 3), (3, 2)})
+    store = stored(tmp_path, [Example(src, tgt, 1, links), Example("the", "er", 2, frozenset())], tokenizers)
+
+    def words(text: str) -> list[int]:
+        starts = [piece.startswith("▁") for piece in tokenizers.src.tokens(text)]
+        return (np.cumsum(starts) - 1).tolist()
+
+    of_src, of_tgt = words(src), words(tgt)
+    expected = {(s, t) for s, i in enumerate(of_src) for t, j in enumerate(of_tgt) if (i, j) in links}
+    assert {(s, t) for s, t in links_of(store, 0)} == expected
+    assert len(links_of(store, 0)) == len(expected)
+    assert links_of(store, 1) == []
+    store.check()
+
+
+def test_words_can_be_given(tmp_path: Path) -> None:
+    tokenizers = learned("char", joint=False)
+    pair = Example("Otto's.", "l'homme .", 7, frozenset({(1, 0), (2, 2)}), "Otto 's .", "l' homme .")
+    store = stored(tmp_path, [pair], tokenizers)
+    src, tgt = tokenizers.src.tokens(pair.src), tokenizers.tgt.tokens(pair.tgt or "")
+    assert (src, tgt) == (["▁", "O", "t", "t", "o", "'", "s", "."], ["▁", "l", "'", "h", "o", "m", "m", "e", "▁", "."])
+    found = {(s, t) for s, t in links_of(store, 0)}
+    assert found == {(s, t) for s in (5, 6) for t in (0, 1, 2)} | {(7, 8), (7, 9)}
+    wrong = Example("Otto's.", "l'homme .", 7, frozenset(), "Otto s .", None)
+    with pytest.raises(DataError, match="src_words, line 7"):
+        stored(tmp_path, [wrong], tokenizers)
+
+
+def test_links_of_tokens_that_are_cut_off_are_left_out(tmp_path: Path) -> None:
+    tokenizers = learned("word")
+    pair = Example("the dog sees Anna", "den Hund sieht er", 1, frozenset({(0, 0), (1, 3), (3, 1), (2, 1)}))
+    store = stored(tmp_path, [pair], tokenizers, max_length=3, max_tgt_length=2, over_long="truncate")
+    assert links_of(store, 0) == [[0, 0], [2, 1]]
+
+
+def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
+    tokenizers = learned("word")
+    pairs = [
+        Example("the dog", "", 1, frozenset()),
+        Example("the dog sees Anna", "den Hund", 2, frozenset({(1, 1)})),
+        Example("dog", "Hund", 3, frozenset({(0, 0)})),
+    ]
+    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, "max_length": 3})
+    report = DataReport()
+    write_store(tmp_path, "train", pairs, tokenizers, Checker(config, report))
+    store = Store.open(tmp_path, "train")
+    assert len(store) == 1
+    assert links_of(store, 0) == [[0, 0]]
+    assert report.splits["train"].links == 1
+    assert ("train", "alignment links between tokens: 1.0 a pair", "1", "", "") in report.rows()
+
+
+# Batches.
+
+
+def test_a_batch_has_a_table_of_links() -> None:
+    batch = collate([[5, 6, 7], [8]], [[9], [10, 11]], alignment=[[0, 0, 2, 0], []])
+    assert batch.alignment is not None
+    assert batch.alignment.shape == (2, 3, 4)
+    assert batch.alignment.nonzero().tolist() == [[0, 0, 0], [0, 0, 2]]
+    assert batch.tgt_out is not None
+    assert batch.tgt_out[0, 0] == 9  # row t belongs to the token that is predicted there
+    assert batch.select(torch.tensor([1, 0, 0])).alignment.nonzero()[:, 0].tolist() == [1, 1, 2, 2]
+    assert collate([[5]], [[6]]).alignment is None
+
+
+def test_the_stream_gives_each_pair_its_own_links(tmp_path: Path) -> None:
+    tokenizers = learned("word")
+    draw = np.random.default_rng(3)
+    words = ["the", "dog", "sees", "Anna", "dogs", "see"]
+    examples = []
+    for line in range(1, 60):
+        src, tgt = (draw.choice(words, draw.integers(1, 6)).tolist() for _ in range(2))
+        # Link what is alike: then the ids of a batch say which links it must have.
+        links = frozenset((i, j) for i, one in enumerate(src) for j, other in enumerate(tgt) if one == other)
+        examples.append(Example(" ".join(src), " ".join(tgt), line, links))
+    stream = BatchStream(stored(tmp_path, examples, tokenizers), BatchConfig(batch_tokens=40), seed=1)
+    seen = 0
+    while stream.epoch == 0:
+        batch = next(stream)
+        assert batch.tgt_out is not None
+        assert batch.tgt_mask is not None
+        alike = batch.tgt_out[:, :, None] == batch.src[:, None, :]
+        words_only = (batch.tgt_out > 3)[:, :, None]  # EOS and padding are no words
+        assert torch.equal(batch.alignment, alike & words_only)
+        seen += batch.size
+    assert seen == 59
+
+
+def test_sampling_and_alignments_are_refused_together(tmp_path: Path) -> None:
+    tokenizers = learned(sampling=0.1)
+    example = Example("the dog", "den Hund", 1, frozenset({(0, 0)}))
+    config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}})
+    write_store(tmp_path, "train", [example], tokenizers, Checker(config, DataReport()), keep_text=True)
+    with pytest.raises(DataError, match=r"tokenizer\.sampling: not with data\.train\.alignment"):
+        BatchStream(Store.open(tmp_path, "train"), BatchConfig(), 1, tokenizers)
+
+
+# Recipes.
+
+TEXT = """\
+data:
+  train: {src: a.src, tgt: a.tgt}
+  valid: {src: b.src, tgt: b.tgt}
+model: {kind: transformer}
+training: {max_updates: 10}
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (["training.guided_alignment.weight=0.1"], "its source is file, so `data.train.alignment` must name"),
+        (["training.guided_alignment.source=model"], "`model.alignment_heads` a head number"),
+        (["training.guided_alignment.source=model", "model.kind=rnnsearch"], "the model must be a transformer"),
+        (["data.train.alignment=x", "model.kind=rnn_encdec", "training.guided_alignment.weight=1"], "has no attention"),
+        (["data.train.alignment=x", "tokenizer.sampling=0.1"], "set `tokenizer.sampling` to 0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_the_reason(
+    tmp_path: Path, overrides: list[str], fault: str
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(TEXT)
+    with pytest.raises(RecipeError, match=fault):
+        recipe.load(path, overrides)
+
+
+def test_recipes_that_guide(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(TEXT)
+    assert recipe.load(path).training.guided_alignment is None
+    own = recipe.load(path, ["training.guided_alignment.source=model", "model.alignment_heads=2"])
+    assert own.training.guided_alignment is not None
+    given = recipe.load(path, ["data.train.alignment=a.align", "training.guided_alignment={}"])
+    assert given.training.guided_alignment is not None
+    assert given.training.guided_alignment.weight == 0.05
+    assert recipe.load(path, ["data.train.alignment=a.align"]).data.train.has_links
+    (tmp_path / "a.align").write_text("")
+    path.write_text(TEXT.replace("tgt: a.tgt}", "tgt: a.tgt, alignment: a.align}"))
+    assert recipe.load(path).data.train.alignment == [str(tmp_path / "a.align")]
+    again = tmp_path / "again.yaml"
+    again.write_text(own.to_yaml())
+    assert recipe.load(again).training == own.training

@@ -1,0 +1,104 @@
+"""Words and their tokens: white-space words, words given by hand, words without tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nmtkit.data.corpus import Example
+from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
+from nmtkit.data.words import WordCut, cut
+from nmtkit.errors import DataError
+
+KINDS = ["bpe", "unigram", "char", "word"]
+SENTENCE = "Otto  opens the\twindow, and Süßmann sees the bridge."
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Tokenizer]:
+    nouns, verbs = ["house", "dog", "river", "window", "bridge", "l'homme", "n'a"], ["sees", "opens", "likes"]
+    texts = [f"Otto {verb} the {noun}, and Süßmann {verb} it." for verb in verbs for noun in nouns]
+    pairs = [Example(text, text, number) for number, text in enumerate(texts, start=1)]
+    found = {}
+    for kind in KINDS:
+        size = 36 if kind == "unigram" else 60  # so few words give unigram no more
+        config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size})
+        found[kind] = learn(config, pairs).src
+    return found
+
+
+def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordCut:
+    (found,) = cut(tokenizer, [line], None if words is None else [words])
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_are_what_white_space_separates(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers[kind]
+    found = of_one(tokenizer, SENTENCE)
+    assert found.words == SENTENCE.split()
+    assert found.ids == tokenizer.encode(SENTENCE)
+    assert found.shares.shape == (9, len(found.ids))
+    pieces = tokenizer.tokens(SENTENCE)
+    for word, row in zip(found.words, found.shares, strict=True):
+        own = [piece for piece, share in zip(pieces, row, strict=True) if share]
+        assert "".join(own).replace("▁", "") == word  # glued punctuation belongs to its word
+    assert found.shares.sum(axis=0).tolist() == [1.0] * len(found.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_words_given_by_hand(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers[kind]
+    found = of_one(tokenizer, "Otto n'a l'homme.", "Otto n' a l' homme .")
+    assert found.words == ["Otto", "n'", "a", "l'", "homme", "."]
+    assert found.ids == tokenizer.encode("Otto n'a l'homme.")  # the model reads the text as it is
+    characters = [len(piece.replace("▁", "")) for piece in tokenizer.tokens("Otto n'a l'homme.")]
+    assert found.shares.sum(axis=0) == pytest.approx(np.ones(len(characters)))
+    # Each word has as many characters as it has letters.
+    assert found.shares @ characters == pytest.approx(np.array([4, 2, 1, 2, 5, 1]))
+
+
+def test_a_token_of_two_words_belongs_to_both(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = tokenizers["word"]
+    assert tokenizer.tokens("window,") == ["▁window", ","]
+    assert of_one(tokenizer, "window,", "win dow,").shares.tolist() == [[0.5, 0.0], [0.5, 1.0]]
+
+
+def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
+    """In raw text the tokenizers' own mark of a word's beginning counts as white space."""
+    for kind in KINDS:
+        found = of_one(tokenizers[kind], "Otto ▁ Otto")
+        assert found.words == ["Otto", "▁", "Otto"]
+        if kind == "word":
+            assert found.shares.tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert of_one(tokenizers["bpe"], " \t ").words == []
+    assert of_one(tokenizers["bpe"], "").shares.shape == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(alphabet="Oto n'aſüß, .½\u00a0\u3000\u0301", max_size=30))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
+    found = of_one(tokenizers[kind], text)
+    assert found.words == text.split()
+    assert found.shares.shape == (len(found.words), len(found.ids))
+    apart = " ".join("".join(word) for word in text.split())
+    given_apart = of_one(tokenizers[kind], text, " ".join(" ".join(word) for word in text.split()))
+    assert given_apart.words == [character for character in apart if character != " "]
+    assert given_apart.ids == found.ids
+    assert given_apart.shares.sum(axis=0) == pytest.approx(np.ones(len(found.ids)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("Otto n' b.", r"^line 7: the file of words has 'b\.' where the text has 'a\.'; .* nothing else changed"),
+        ("Otto n'", r"^line 7: the file of words has no more words where the text has 'a\.'"),
+        ("Otto n' a. Otto", r"^line 7: the file of words goes on with 'Otto' where the text ends"),
+        ("Otto n'a.x", r"^line 7: the file of words has \"n'a\.x\" where the text has \"n'a\.\""),
+        ("Otton' a.", r"^line 7: the file of words has \"Otton'\" where the text has 'Otto'"),
+    ],
+)
+def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: dict[str, Tokenizer]) -> None:
+    with pytest.raises(DataError, match=message):
+        cut(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], "line", first=6)

@@ -1,0 +1,198 @@
+"""Local windows, Luong et al. 2015, section 3.2, against numbers worked out one by one from eqs. 7, 9 and 10."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.layers.attention import Attention, ScoreKind, build_score
+from nmtkit.layers.windows import LocalM, LocalP, Window, WindowKind, build_window
+
+LENGTHS = torch.tensor([7, 3, 1])
+SOURCE = 9  # columns, of which two are padding even in the longest row
+
+
+def by_hand(energies: list[float], length: int, centre: float, half_width: int, gaussian: bool) -> list[float]:
+    """Weights of one query: softmax over the real positions inside the window, then the Gaussian."""
+    inside = [s for s in range(length) if abs(s - centre) <= half_width]
+    highest = max(energies[s] for s in inside)
+    total = sum(math.exp(energies[s] - highest) for s in inside)
+    weights = [0.0] * len(energies)
+    for s in inside:
+        weights[s] = math.exp(energies[s] - highest) / total
+        if gaussian:
+            weights[s] *= math.exp(-((s - centre) ** 2) / (2 * (half_width / 2) ** 2))
+    return weights
+
+
+def attention_of(score: ScoreKind, window: WindowKind, half_width: int, seed: int = 1) -> Attention:
+    torch.manual_seed(seed)
+    built = build_score(score, 4, 4, 5, SOURCE)
+    return Attention(built, build_window(window, 4, half_width)).double()
+
+
+def random_inputs(queries: int, columns: int = SOURCE) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(2)
+    mask = torch.arange(columns) < LENGTHS[:, None]
+    return torch.randn(3, queries, 4).double(), torch.randn(3, columns, 4).double(), mask
+
+
+def test_a_monotonic_centre_is_the_position_until_the_source_ends() -> None:
+    positions = torch.arange(9).expand(3, -1)
+    centres = LocalM(2)(torch.zeros(3, 9, 4), positions, LENGTHS)
+    assert centres.tolist() == [
+        [0, 1, 2, 3, 4, 5, 6, 6, 6],
+        [0, 1, 2, 2, 2, 2, 2, 2, 2],
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+    ]
+    assert centres.dtype == torch.float32
+
+
+def test_a_predicted_centre_is_equation_9() -> None:
+    w, v, query = [[0.3, -0.7], [1.1, 0.2]], [1.5, -0.8], [0.4, -0.9]
+    window = LocalP(2, 2).double()
+    with torch.no_grad():
+        window.hidden.weight.copy_(torch.tensor(w, dtype=torch.float64))
+        window.centre.copy_(torch.tensor(v, dtype=torch.float64))
+    queries = torch.tensor([[query], [query]], dtype=torch.float64)
+    centres = window(queries, torch.zeros(2, 1, dtype=torch.long), torch.tensor([7, 3]))
+    hidden = [math.tanh(sum(a * b for a, b in zip(row, query, strict=True))) for row in w]
+    share = 1 / (1 + math.exp(-sum(a * b for a, b in zip(v, hidden, strict=True))))
+    assert centres[:, 0].tolist() == pytest.approx([7 * share, 3 * share], abs=1e-12)
+
+
+@pytest.mark.parametrize("half_width", [1, 2, 4])
+@pytest.mark.parametrize("window", ["local_m", "local_p"])
+@pytest.mark.parametrize("score", ["dot", "scaled_dot", "general", "additive", "cosine"])
+def test_weights_are_equations_7_and_10(score: ScoreKind, window: WindowKind, half_width: int) -> None:
+    """At the first word, in the middle, past the end; in a sentence shorter than the window; of a single token."""
+    attention = attention_of(score, window, half_width)
+    queries, values, mask = random_inputs(5)
+    keys = attention.project(values)
+    positions = torch.tensor([0, 1, 3, 6, 8]).expand(3, -1)
+    centres = attention.centres(queries, positions, LENGTHS)
+    assert centres is not None
+    contexts, weights = attention(queries, keys, values, mask, centres)
+    energies = attention.score(queries, keys)
+    for row, length in enumerate(LENGTHS.tolist()):
+        for query in range(5):
+            found = weights[row, query].tolist()
+            centre = centres[row, query].item()
+            expected = by_hand(energies[row, query].tolist(), length, centre, half_width, window == "local_p")
+            assert found == pytest.approx(expected, abs=1e-12)
+            assert max(found[length:]) == 0.0
+            summed = torch.tensor(expected, dtype=torch.float64) @ values[row]
+            torch.testing.assert_close(contexts[row, query], summed, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("centre", [-3.0, 0.0, 0.49, 2.0, 5.5, 6.0, 7.0])
+def test_the_window_at_the_ends_of_a_sentence(centre: float) -> None:
+    """Both ends of the window belong to it; before the first and after the last token there is nothing."""
+    attention = attention_of("dot", "local_p", 2)
+    queries, values, mask = random_inputs(1)
+    centres = torch.full((3, 1), centre, dtype=torch.float64)
+    _, weights = attention(queries, values, values, mask, centres)
+    looked = {s for s in range(SOURCE) if weights[0, 0, s] > 0}
+    assert looked == {s for s in range(7) if centre - 2 <= s <= centre + 2}
+
+
+def test_a_global_attention_has_no_window() -> None:
+    attention = attention_of("dot", "global", 2)
+    assert attention.window is None
+    assert attention.centres(torch.zeros(3, 1, 4), torch.zeros(3, 1, dtype=torch.long), LENGTHS) is None
+
+
+@pytest.mark.parametrize("queries", [1, 4, 20])
+@pytest.mark.parametrize("score", ["general", "additive"])
+def test_picking_a_window_out_changes_nothing(score: ScoreKind, queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, contexts and gradients, in a source long enough for both ways, whichever would be taken."""
+    columns, lengths = 23, torch.tensor([20, 2, 11])
+    mask = torch.arange(columns) < lengths[:, None]
+    attention = attention_of(score, "local_p", 2)
+    torch.manual_seed(3)
+    leaves = [
+        torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        for shape in ((3, queries, 4), (3, columns, 4), (3, queries))
+    ]
+    found = []
+    for picks in ((False, False), (True, False), (True, True)):
+        monkeypatch.setattr(attention, "_picks", lambda queries, length, picks=picks: picks)
+        looker, values, places = leaves
+        centres = torch.sigmoid(places) * lengths[:, None]
+        contexts, weights = attention(looker, attention.project(values), values, mask, centres)
+        gradients = torch.autograd.grad(contexts.square().sum() + weights.square().sum(), leaves)
+        found.append((contexts, weights, *gradients))
+    assert found[0][1].count_nonzero() > 3 * queries
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
+
+
+def test_which_way_is_taken() -> None:
+    """A window of 21: additive energies are picked from a source of 42 on, products from 84 on if queries are few."""
+    products, sums = attention_of("dot", "local_p", 10), attention_of("additive", "local_p", 10)
+    assert [products._picks(1, length) for length in (41, 42, 83, 84)] == [(False, False)] * 3 + [(True, True)]
+    assert products._picks(16, 200) == (True, True)
+    assert products._picks(17, 200) == (False, False)
+    assert [sums._picks(17, length) for length in (41, 42, 200)] == [(False, False), (True, False), (True, False)]
+    assert sums._picks(5, 84) == (True, True)
+
+
+def test_the_centre_learns_by_the_gaussian_alone() -> None:
+    """d w(s) / d p = w(s) (s - p) / sigma^2, worked out from eq. 10; a monotonic centre learns nothing."""
+    attention = attention_of("general", "local_p", 3)
+    queries, values, mask = random_inputs(1)
+    centres = torch.tensor([[2.3], [1.1], [0.4]], dtype=torch.float64, requires_grad=True)
+    _, weights = attention(queries, attention.project(values), values, mask, centres)
+    for s in range(7):
+        (slope,) = torch.autograd.grad(weights[0, 0, s], centres, retain_graph=True)
+        assert slope[0].item() == pytest.approx(weights[0, 0, s].item() * (s - 2.3) / 1.5**2, abs=1e-12)
+    monotonic = attention_of("general", "local_m", 3)
+    _, weights = monotonic(queries, monotonic.project(values), values, mask, centres)
+    assert weights.requires_grad
+    (slope,) = torch.autograd.grad(weights.square().sum(), centres, allow_unused=True)
+    assert slope is None
+
+
+@pytest.mark.parametrize("score", ["general", "additive"])
+def test_gradients_are_those_of_the_formula(score: ScoreKind) -> None:
+    attention = attention_of(score, "local_p", 2)
+    queries, values, mask = random_inputs(2, columns=7)
+    positions = torch.zeros(3, 2, dtype=torch.long)
+
+    def contexts(queries: Tensor, values: Tensor) -> Tensor:
+        centres = attention.centres(queries, positions, LENGTHS)
+        found: Tensor = attention(queries, attention.project(values), values, mask, centres)[0]
+        return found
+
+    assert torch.autograd.gradcheck(contexts, (queries.requires_grad_(), values.requires_grad_()))
+
+
+@pytest.mark.parametrize("window", ["local_m", "local_p"])
+def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: WindowKind) -> None:
+    attention = attention_of("additive", window, 2)
+    queries, values, _ = random_inputs(2)
+    queries.requires_grad_()
+    lengths = torch.tensor([0, 4, 9])
+    mask = torch.arange(SOURCE) < lengths[:, None]
+    centres = attention.centres(queries, torch.tensor([[0, 5]] * 3), lengths)
+    contexts, weights = attention(queries, attention.project(values), values, mask, centres)
+    assert bool((weights[0] == 0).all())
+    contexts.square().sum().backward()
+    assert queries.grad is not None
+    assert bool(queries.grad.isfinite().all())
+    assert bool((queries.grad[0] == 0).all())
+
+
+def test_autocast_keeps_the_centre_exact() -> None:
+    """Between 128 and 256 bfloat16 has only whole numbers: too few for a centre in a source of 200 words."""
+    torch.manual_seed(1)
+    window: Window = LocalP(10, 64)
+    queries, lengths = torch.randn(1, 50, 64), torch.tensor([200])
+    positions = torch.zeros(1, 50, dtype=torch.long)
+    exact = window(queries, positions, lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = window(queries, positions, lengths)
+    assert near.dtype == torch.float32
+    torch.testing.assert_close(near, exact, rtol=0, atol=0.3)

@@ -1,0 +1,109 @@
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import PictureWarning
+from nmtkit.pictures.curves import Training, save_by_length, save_training
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(path: Path) -> list[str]:
+    return ["".join(node.itertext()) for node in ET.parse(path).iter(f"{SVG}text")]
+
+
+def lines(path: Path, colour: str) -> list[list[tuple[float, float]]]:
+    """The corners of every curve of one colour with more than one corner; what is higher up has a larger y."""
+    tree = ET.parse(path)
+    legend = {id(node) for group in tree.iter(f"{SVG}g") if group.get("id") == "legend_1" for node in group.iter()}
+    found = []
+    for node in tree.iter(f"{SVG}path"):
+        if (
+            id(node) not in legend
+            and f"stroke: {colour}" in node.get("style", "")
+            and "fill: none" in node.get("style", "")
+        ):
+            corners = node.get("d", "").replace("M", "L").split("L")[1:]
+            points = [tuple(map(float, corner.split())) for corner in corners]
+            if len(points) > 1:
+                found.append([(x, -y) for x, y in points])
+    return found
+
+
+ONE = Training(
+    "first",
+    loss=[(10, 5.0), (20, 3.0), (30, 2.0)],
+    perplexity=[(10, 148.4), (20, 20.1), (30, 7.4)],
+    lr=[(10, 0.001), (20, 0.002), (30, 0.001)],
+    valid_loss=[(15, 4.0), (30, 3.0)],
+    valid_perplexity=[(15, 54.6), (30, 20.1)],
+    valid_bleu=[(15, 10.0), (30, 20.0)],
+)
+
+
+def test_training_has_a_panel_for_each_kind_and_a_colour_for_each_run(tmp_path: Path):
+    save_training([ONE, Training("second $x_1$", loss=[(10, 6.0), (40, 1.0)])], tmp_path / "a.svg")
+    found = texts(tmp_path / "a.svg")
+    assert {"loss (nats a token)", "perplexity", "BLEU", "learning rate", "updates", "first"} <= set(found)
+    assert "second $x_1$" in found
+    first = lines(tmp_path / "a.svg", "#1f5fbf")
+    assert [len(points) for points in first] == [3, 2, 3, 2, 2, 3]  # both losses, both perplexities, BLEU, rate
+    assert len(lines(tmp_path / "a.svg", "#d1580b")) == 1
+
+
+def test_curves_go_where_the_numbers_say(tmp_path: Path):
+    save_training([Training("a", loss=[(0, 5.0), (10, 3.0), (30, 1.0)])], tmp_path / "a.svg")
+    (points,) = [points for points in lines(tmp_path / "a.svg", "#1f5fbf") if len(points) == 3]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert (x1 - x0) * 2 == pytest.approx(x2 - x1, rel=1e-3)
+    assert y0 - y1 == pytest.approx(y1 - y2, rel=1e-3)
+    assert y0 > y1
+    assert texts(tmp_path / "a.svg").count("nothing logged") == 3
+
+
+def test_a_gap_is_left_where_the_loss_was_not_finite(tmp_path: Path):
+    save_training([Training("a", loss=[(0, 5.0), (10, 4.0), (20, math.nan), (30, 2.0), (40, 1.0)])], tmp_path / "a.svg")
+    content = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "nan" not in content.lower()
+    assert max(len(points) for points in lines(tmp_path / "a.svg", "#1f5fbf")) == 4
+
+
+def test_nothing_logged_is_told(tmp_path: Path):
+    with pytest.raises(NmtkitError, match="logged nothing yet"):
+        save_training([Training("a")], tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "html"])
+def test_formats(tmp_path: Path, suffix: str):
+    save_training([ONE], tmp_path / f"a.{suffix}")
+    save_by_length(["1-10", "11+"], [("system", [30.0, 20.0])], tmp_path / f"b.{suffix}")
+    head = {"png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!"}[suffix]
+    assert (tmp_path / f"a.{suffix}").read_bytes().startswith(head)
+    assert (tmp_path / f"b.{suffix}").read_bytes().startswith(head)
+
+
+def test_names_without_a_glyph_are_told(tmp_path: Path):
+    with pytest.warns(PictureWarning, match="no installed font"):
+        save_by_length(["1-10"], [(f"a{chr(0x0378)}", [30.0])], tmp_path / "a.png")
+
+
+def test_by_length(tmp_path: Path):
+    systems = [("with attention", [30.0, 29.0, 28.0]), ("without", [30.0, 10.0, None])]
+    save_by_length(["1-10", "11-20", "21+"], systems, tmp_path / "a.svg", counts=[1000, 20, 3])
+    found = texts(tmp_path / "a.svg")
+    assert {"with attention", "without", "BLEU", "1-10", "11-20", "21+", "n = 1,000", "n = 3"} <= set(found)
+    (whole,) = [points for points in lines(tmp_path / "a.svg", "#1f5fbf") if len(points) == 3]
+    (y0, y1, y2) = (y for _, y in whole)
+    assert y0 - y1 == pytest.approx(y1 - y2, rel=1e-3)
+    (broken,) = lines(tmp_path / "a.svg", "#d1580b")
+    assert len(broken) == 2  # the last range has no score
+    assert (broken[0][1] - broken[1][1]) / (y0 - y1) == pytest.approx(20.0, rel=1e-3)
+
+
+def test_by_length_without_any_score(tmp_path: Path):
+    with pytest.raises(NmtkitError, match="no range of lengths has a score"):
+        save_by_length(["1-10"], [("a", [None])], tmp_path / "a.png")

@@ -1,0 +1,92 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import AttentionPicture, LayeredPicture
+from nmtkit.pictures.entropy import Entropies, entropy, of_heads, of_words, save_entropies
+
+
+def test_entropy_by_hand():
+    weights = np.array([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0], [0.5, 0.25, 0.25, 0.0]])
+    expected = [0.0, math.log(4), math.log(2), 1.5 * math.log(2)]
+    np.testing.assert_allclose(entropy(weights), expected, rtol=0, atol=1e-15)
+    assert not np.signbit(entropy(weights)).any()
+
+
+def test_a_model_with_one_attention_has_one_value():
+    """Rows of ln 2, 0 and ln 3: their mean; looking everywhere alike they would have ln 2, ln 2 and ln 3."""
+    two = AttentionPicture(["a", "b"], ["x", "y"], np.array([[0.5, 0.5], [1.0, 0.0]]))
+    three = AttentionPicture(["a", "b", "c"], ["x"], np.full((1, 3), 1 / 3))
+    (found,) = of_words([two, three])
+    assert found.values.shape == (1, 1)
+    assert found.values[0, 0] == pytest.approx((math.log(2) + math.log(3)) / 3)
+    assert found.uniform == pytest.approx((2 * math.log(2) + math.log(3)) / 3)
+
+
+def spread(layers: int, heads: int, rows: int, columns: int) -> np.ndarray:
+    """Head a looks at its first a + 1 columns alike, as far as there are so many."""
+    weights = np.zeros((layers, heads, rows, columns))
+    for head in range(heads):
+        weights[:, head, :, : head + 1] = 1.0
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def layered(rows: int, columns: int) -> LayeredPicture:
+    causal = np.tril(np.ones((rows, rows)))
+    causal /= causal.sum(-1, keepdims=True)
+    return LayeredPicture(
+        [f"s{i}" for i in range(columns)],
+        [f"t{i}" for i in range(rows)],
+        encoder=spread(3, 2, columns, columns),
+        decoder=np.broadcast_to(causal, (2, 4, rows, rows)),
+        cross=spread(2, 4, rows, columns),
+    )
+
+
+def test_each_head_has_its_entropy():
+    encoder, decoder, cross = of_heads([layered(3, 4), layered(2, 5)])
+    np.testing.assert_allclose(encoder.values, [[0.0, math.log(2)]] * 3, atol=1e-12)
+    np.testing.assert_allclose(cross.values, [[0.0, math.log(2), math.log(3), math.log(4)]] * 2, atol=1e-12)
+    # The decoder of the examples looks at all it may see alike, which is the most there can be: rows of 1, 2, 3; 1, 2.
+    most = (0 + math.log(2) + math.log(3) + 0 + math.log(2)) / 5
+    np.testing.assert_allclose(decoder.values, np.full((2, 4), most), atol=1e-12)
+    assert decoder.uniform == pytest.approx(most)
+    assert encoder.uniform == pytest.approx((4 * math.log(4) + 5 * math.log(5)) / 9)
+    assert cross.uniform == pytest.approx((3 * math.log(4) + 2 * math.log(5)) / 5)
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
+def test_pictures_of_entropies(tmp_path: Path, suffix: str):
+    place = tmp_path / f"a.{suffix}"
+    save_entropies(of_heads([layered(3, 4)]), place, "transformer <entropy>")
+    head = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "html": b"<!"}[suffix]
+    assert place.read_bytes().startswith(head)
+    if suffix == "svg":
+        text = place.read_text(encoding="utf-8")
+        assert all(word in text for word in ("encoder self-attention", "0.69", "1.10", "transformer &lt;entropy&gt;"))
+    if suffix == "html":
+        text = place.read_text(encoding="utf-8")
+        assert "transformer &lt;entropy&gt;" in text
+        assert "http" not in text.partition("base64,")[0].replace("http-equiv", "")
+
+
+def test_the_title_fits(tmp_path: Path):
+    """The sheet of a single value grows with its title."""
+    value = [Entropies("attention", np.array([[0.5]]), 1.0)]
+    sizes = []
+    for title in ("short", "long " * 20):
+        save_entropies(value, tmp_path / "a.png", title)
+        with Image.open(tmp_path / "a.png") as image:
+            sizes.append(image.size)
+            pixels = np.asarray(image.convert("L"))
+        assert (pixels[:, -30:] > 250).all()  # nothing is cut at the right edge
+    assert sizes[1][0] > 1.5 * sizes[0][0]
+
+
+def test_a_broken_model_is_told(tmp_path: Path):
+    with pytest.raises(NmtkitError, match="not finite"):
+        save_entropies([Entropies("attention", np.array([[np.nan]]), 1.0)], tmp_path / "a.png", "")

@@ -1,0 +1,127 @@
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from explorer_example import SRC, TGT, layered
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import LayeredPicture
+from nmtkit.pictures.explorer import DIGITS, pack, save_layered
+
+
+class Page(HTMLParser):
+    """Reads a page into its tags and the text of its scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1][0] == "script" and data.strip():
+            self.scripts.append(data)
+
+
+def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
+    values = [64 * DIGITS.index(text[i]) + DIGITS.index(text[i + 1]) for i in range(0, len(text), 2)]
+    return np.array(values).reshape(shape) / 1000
+
+
+def test_what_the_pages_are_made_of_is_installed():
+    """An installed package has only the files that `pyproject.toml` names."""
+    root = Path(__file__).resolve().parents[2]
+    parts = sorted(path.suffix for path in (root / "nmtkit" / "pictures").iterdir() if path.suffix in (".css", ".js"))
+    assert parts == [".css"] * 3 + [".js"] * 2
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
+    assert {"*.css", "*.js"} <= set(json.loads(named))
+
+
+def test_two_signs_a_weight():
+    assert (
+        pack(np.array([0.0, 0.001, 0.064, 0.5, 1.0])) == "AAABBAH0Po"
+    )  # 0, 1, 64 = 1*64, 500 = 7*64+52, 1000 = 15*64+40
+    assert pack(np.array([0.0004, 0.0006, 1.0000001])) == "AAABPo"
+    weights = np.random.default_rng(0).random((2, 3, 4, 5))
+    np.testing.assert_allclose(unpack(pack(weights), weights.shape), weights, atol=0.0005)
+
+
+def test_the_page_holds_all_words_and_weights(tmp_path: Path):
+    given = layered()
+    save_layered(given, tmp_path / "a.html")
+    page = Page(tmp_path / "a.html")
+    (found,) = json.loads(page.scripts[0])
+    assert found["heading"] == "made up  (score -1.25)"
+    assert (found["src"], found["tgt"]) == (SRC, TGT)
+    assert found["inputs"] == ["<s>", *TGT[:-1]]
+    assert found["layers"] == {"encoder": 3, "decoder": 2, "cross": 2}
+    assert found["heads"] == {"encoder": 2, "decoder": 4, "cross": 4}
+    for kind in ("encoder", "decoder", "cross"):
+        weights = getattr(given, kind)
+        np.testing.assert_allclose(unpack(found[kind], weights.shape), weights, atol=0.0005)
+
+
+def test_the_page_stands_alone(tmp_path: Path):
+    save_layered([layered(), layered()], tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(|fetch\(|import\(", text)
+    for _, attributes in Page(tmp_path / "a.html").tags:
+        assert "src" not in attributes
+        assert (attributes.get("href") or "data:,") == "data:,"
+    assert "default-src 'none'" in text
+    assert "rounded to 0.001" in text
+
+
+def test_no_word_can_end_the_script(tmp_path: Path):
+    evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028"]
+    save_layered(layered(evil, evil, title=evil[0]), tmp_path / "a.html")
+    page = Page(tmp_path / "a.html")
+    assert sum(tag == "script" for tag, _ in page.tags) == 2
+    (found,) = json.loads(page.scripts[0])
+    assert found["src"] == evil
+    assert found["heading"].startswith(evil[0])
+
+
+def test_the_same_picture_gives_the_same_file(tmp_path: Path):
+    save_layered(layered(), tmp_path / "a.html")
+    save_layered(layered(), tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def broken(value: float) -> LayeredPicture:
+    given = layered()
+    given.cross[1, 2, 3, 4] = value
+    return given
+
+
+@pytest.mark.parametrize(
+    ("name", "pictures", "message"),
+    [
+        ("a.png", layered(), r"let the name end in \.html"),
+        ("a", layered(), "no suffix"),
+        ("a.html", [], "no sentences"),
+        ("a.html", [layered(), layered(SRC, [])], "sentence 2 has no words"),
+        ("a.html", broken(np.nan), "not between 0 and 1"),
+        ("a.html", broken(1.1), "not between 0 and 1"),
+        ("a.html", broken(-0.1), "not between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_shown(tmp_path: Path, name: str, pictures, message: str):
+    with pytest.raises(NmtkitError, match=message):
+        save_layered(pictures, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_weights_must_fit_the_words():
+    given = layered()
+    with pytest.raises(AssertionError, match="decoder weights"):
+        LayeredPicture(SRC, TGT, given.encoder, given.cross, given.cross)
+    with pytest.raises(AssertionError, match="not \\(layers, heads, rows, columns\\)"):
+        LayeredPicture(SRC, TGT, given.encoder[0], given.decoder, given.cross)
