@@ -139,18 +139,28 @@ class Run:
             CheckpointError: there is no run.
         """
         run = cls.open(path)
+        run.require_same(recipe)
+        folders.write_text(run.folder.recipe, recipe.to_yaml())
+        return cls(run.folder, recipe)
+
+    def require_same(self, recipe: Recipe) -> None:
+        """Makes sure that the run was begun with this recipe; names and the limits of training may differ.
+
+        Raises:
+            RecipeError: it was begun with another one; names what differs.
+        """
         limits = {"max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"}
-        before = run.recipe.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
-        now = recipe.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
+        before, now = (
+            one.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
+            for one in (self.recipe, recipe)
+        )
         faults = list(_differences(before, now))
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
-                f"{path}: begun with another recipe, so it cannot be resumed with this one "
-                f"(give the same --set, or resume with {run.folder.recipe}):{listed}"
+                f"{self.folder.path}: begun with another recipe, so one cannot go on with this one "
+                f"(give the same --set, take {self.folder.recipe} itself, or train anew with --overwrite):{listed}"
             )
-        folders.write_text(run.folder.recipe, recipe.to_yaml())
-        return cls(run.folder, recipe)
 
     @classmethod
     def open(cls, path: str) -> "Run":

@@ -62,6 +62,7 @@ def command(
     found = []
     for one in loaded:
         run = Run.open(str(runs / one.name))
+        run.require_same(one)
         console.say(f"measuring {one.name}", stderr=True)
         found.append(measure(run, choose_device(device, one, threads), longer_than, EDGES))
     if as_json:

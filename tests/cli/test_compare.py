@@ -52,6 +52,10 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
     assert attends["parameters"] > blind["parameters"]
     assert sum(part["count"] for part in attends["by_length"]) == 40
 
+    other = nmtkit("compare", *recipes, "--runs", tmp_path / "runs", "--set", "search.beam_size=2", cwd=tmp_path)
+    assert other.code == 2, other
+    assert "search.beam_size" in other.err
+
 
 def test_one_name_for_two_recipes(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
     done = nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path)
