@@ -88,7 +88,8 @@ class Checkpoints:
             metadata = file.metadata() or {}
             if _FACTS not in metadata:
                 raise CheckpointError(f"{self.last}: holds weights but no training state; it cannot be resumed from")
-            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata[_FACTS])  # noqa: SIM118
+            names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
+            return {name: file.get_tensor(name) for name in names}, json.loads(metadata[_FACTS])
 
     def kept(self) -> list[Kept]:
         """The kept weights files, oldest first.

@@ -69,8 +69,8 @@ def step_unless(bad: Tensor, optimizer: Optimizer) -> None:
         optimizer: with the gradients in place.
     """
     if optimizer.param_groups[0].get("fused"):
-        # The attribute by which torch's own gradient scaler calls off a fused step.
-        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+        # The attribute by which torch's own gradient scaler calls off a fused step; torch's types do not know it.
+        optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # see above
         optimizer.step()
     elif not bool(bad):
         optimizer.step()

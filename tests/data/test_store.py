@@ -1,6 +1,6 @@
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -106,13 +106,13 @@ def test_a_fault_while_writing_leaves_the_old_store(tokenizers: TokenizerPair, t
     write_store(tmp_path, "train", [Example("Otto", "Anna", 1)], tokenizers, checker(), fingerprint="old")
     names = sorted(os.listdir(tmp_path))
 
-    def broken() -> object:
+    def broken() -> Iterator[Example]:
         for number in range(5000):
             yield Example("dog", "dog", number)
         raise DataError("line 5001")
 
     with pytest.raises(DataError, match="line 5001"):
-        write_store(tmp_path, "train", broken(), tokenizers, checker(), fingerprint="new")  # type: ignore[arg-type]
+        write_store(tmp_path, "train", broken(), tokenizers, checker(), fingerprint="new")
     store = Store.open(tmp_path, "train")
     store.check()
     assert store.fingerprint == "old"
