@@ -216,7 +216,13 @@ def test_a_variable_that_names_nothing(nmtkit: Command, tmp_path: Path) -> None:
 def test_interrupted_while_waiting_for_input(trained: Path) -> None:
     words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
     with subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        # Tests that run in the background of a shell have it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
