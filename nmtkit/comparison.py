@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -61,9 +62,8 @@ def measure(run: Run, device: torch.device, longer_than: int, edges: Sequence[in
     files = run.recipe.data.splits().get("test")
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
-    Translator.from_folder(run.folder, str(device)).translate(
-        [pair.src for pair, _ in zip(read_pairs(files), range(WARM_UP), strict=False)]
-    )
+    translator = Translator.from_folder(run.folder, str(device))
+    translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = run.test(device)
     if result is None or not result.scores:
         raise RecipeError(f"{run.recipe.name}: the test set has no targets, so there is nothing to compare with")
@@ -74,14 +74,13 @@ def measure(run: Run, device: torch.device, longer_than: int, edges: Sequence[in
     if long:
         references = [[result.references[number] for number in long]]
         long_bleu = metrics.bleu([texts[number] for number in long], references, how.tokenize, how.lowercase)
-    model, _, _ = run.folder.open_model(torch.device("cpu"), "auto")
     written = sum(len(translation.token_log_probs) for translation in result.translations)
     scores = {score.name: score for score in result.scores}
     speed, minutes = _training(run.folder)
     return Measured(
         name=run.recipe.name,
         kind=run.recipe.model.kind,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in translator.model.parameters()),
         bleu=scores["BLEU"],
         long_bleu=long_bleu,
         n_long=len(long),

@@ -12,25 +12,15 @@ from numpy.typing import NDArray
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures.attention import LayeredPicture
 from nmtkit.pictures.files import check_path, printable, write
-from nmtkit.pictures.page import asset
+from nmtkit.pictures.page import HEAD, asset
 
 START = "<s>"
 # A weight is rounded to thousandths and written as two of these signs: its number of thousandths to the base of 64.
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
-# The policy forbids the page to load anything from anywhere, whatever a sentence holds.
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-<body>
+PAGE = (
+    HEAD
+    + """<body>
 <header>
 <h1 dir="auto" id="heading">{title}</h1>
 <p class="faint">Each word on the left looks at words on the right. The stronger a line or a shade, the larger the
@@ -64,6 +54,7 @@ weight (its square root is drawn, so that small ones show). All weights here are
 </body>
 </html>
 """
+)
 
 
 def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str | Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from nmtkit.pictures.attention import AttentionPicture
 from nmtkit.pictures.files import printable
 
-# The policy forbids the page to load anything from anywhere, whatever a sentence holds.
-PAGE = """<!doctype html>
+# The policy forbids a page to load anything from anywhere, whatever a sentence holds.
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -20,7 +20,11 @@ PAGE = """<!doctype html>
 <link rel="icon" href="data:,">
 <style>{style}</style>
 </head>
-<body>
+"""
+
+PAGE = (
+    HEAD
+    + """<body>
 <h1>{title}</h1>
 <p class="faint">Each row shows where the model looked while it wrote that target word. {legend}</p>
 <main{layout}>
@@ -30,6 +34,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+)
 
 HINT = "Point at a word, or move to it with the Tab key, to see its weights."
 
