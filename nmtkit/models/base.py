@@ -250,12 +250,20 @@ class Seq2Seq(nn.Module, ABC):
         )
 
     def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
-        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
-        raise NotImplementedError(f"{self.config.kind} has no attention heads")
+        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`.
+
+        Raises:
+            RecipeError: the model has no heads.
+        """
+        raise self._no_heads()
 
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Where every head of every layer looks while the given targets are read; dropout of weights apart."""
-        raise NotImplementedError(f"{self.config.kind} has no attention heads")
+        """Where every head of every layer looks while the given targets are read; dropout of weights apart.
+
+        Raises:
+            RecipeError: the model has no heads.
+        """
+        raise self._no_heads()
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
         """Chooses the attention that `need_attention` shows, in a forward and in a search, as the settings would.
@@ -267,7 +275,11 @@ class Seq2Seq(nn.Module, ABC):
         Raises:
             RecipeError: there is no such layer or head, or the model has one attention only.
         """
-        raise RecipeError(f"{self.config.kind} has one attention, not layers of heads to choose from")
+        raise self._no_heads()
+
+    def _no_heads(self) -> RecipeError:
+        """What a model without heads answers to whoever wants one."""
+        return RecipeError(f"{self.config.kind} has one attention, not layers of heads to choose from")
 
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
         """Teacher forcing.

@@ -30,7 +30,6 @@ from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
     CellKind,
-    Initialisation,
     RecurrentEncoder,
     check_bridge,
     initialise,
@@ -45,38 +44,23 @@ from nmtkit.models.base import (
     MODELS,
     DecoderState,
     Memory,
-    ModelConfig,
     Readout,
     Seq2Seq,
-    Tie,
     VocabularySizes,
     log_probabilities,
     refuse_tie_of_two_vocabularies,
 )
+from nmtkit.models.recurrent import RecurrentConfig
 from nmtkit.settings import Field, model_validator
 
 
-class LuongConfig(ModelConfig):
+class LuongConfig(RecurrentConfig):
     """The defaults suit small corpora; the paper has 4 layers of 1000 and reads the source backwards."""
 
     kind: Literal["luong"] = "luong"
     """Which model."""
-    embedding_size: int = Field(default=256, ge=1)
-    """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=1)
-    """Units of every layer of the decoder, and of each direction of the encoder."""
-    encoder_hidden_size: int | None = Field(default=None, ge=1)
-    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
-    layers: int = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
-    bidirectional: bool = False
-    """Whether the encoder reads the source in both directions; the paper's reads it in one."""
-    residual: bool = False
-    """Whether the encoder's layers from the second on add what they read to what they give."""
-    reverse_source: bool = False
-    """Whether a one-directional encoder reads from the last word to the first."""
     bridge: BridgeKind = "copy"
     """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear), or not (zero)."""
     score: ScoreKind = "general"
@@ -91,17 +75,9 @@ class LuongConfig(ModelConfig):
     """D: how many source tokens a local window reaches to either side of its centre."""
     input_feeding: bool = True
     """Whether the decoder reads its last attentional state with the next word; without, training is faster."""
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, encoder states, between layers and on attentional states."""
-    tie: Tie = "none"
-    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
-    initialisation: Initialisation = "xavier"
-    """How weights start: xavier (output words larger), or the paper's uniform numbers between -0.1 and 0.1."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
-        if self.residual and self.layers == 1:
-            raise ValueError("residual: an encoder of one layer has none to connect; set layers to 2 or more")
         if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
             raise ValueError(
                 f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
@@ -113,25 +89,13 @@ class LuongConfig(ModelConfig):
                 f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
                 "with both nothing reads the source to choose; set window to global, or score to another"
             )
-        if self.reverse_source and self.bidirectional:
-            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
-        check_bridge(self.bridge, self.memory_size, self.layers, self.hidden_size, self.layers)
+        check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
         if self.tie != "none" and self.hidden_size != self.embedding_size:
             raise ValueError(
                 f"tie: {self.tie} uses the target embedding as output layer: hidden_size {self.hidden_size} must equal "
                 f"embedding_size {self.embedding_size}"
             )
         return self
-
-    @property
-    def encoder_size(self) -> int:
-        """Units of each direction of the encoder."""
-        return self.encoder_hidden_size or self.hidden_size
-
-    @property
-    def memory_size(self) -> int:
-        """Numbers in a state of the encoder: M."""
-        return self.encoder_size * (2 if self.bidirectional else 1)
 
 
 @dataclass(frozen=True)
@@ -191,8 +155,8 @@ class Luong(Seq2Seq):
         self.encoder = RecurrentEncoder(
             config.cell,
             embedding,
-            config.encoder_size,
-            config.layers,
+            config.width,
+            config.depth,
             config.bidirectional,
             config.residual,
             config.dropout,

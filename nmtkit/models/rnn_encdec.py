@@ -20,8 +20,6 @@ from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
-    CellKind,
-    Initialisation,
     Maxout,
     RecurrentEncoder,
     check_bridge,
@@ -35,54 +33,29 @@ from nmtkit.models.base import (
     MODELS,
     DecoderState,
     Memory,
-    ModelConfig,
     Readout,
     Seq2Seq,
-    Tie,
     VocabularySizes,
     log_probabilities,
     refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
+from nmtkit.models.recurrent import RecurrentConfig
 from nmtkit.settings import Field, model_validator
 
 
-class RnnEncDecConfig(ModelConfig):
+class RnnEncDecConfig(RecurrentConfig):
     """The defaults are Cho et al. 2014 at a small size; the head of the file says which settings make which paper."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
     """Which model."""
-    embedding_size: int = Field(default=256, ge=1)
-    """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=1)
-    """Units of every layer of the decoder, and of each direction of the encoder."""
-    encoder_hidden_size: int | None = Field(default=None, ge=1)
-    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
     maxout_size: int | None = Field(default=256, ge=1)
     """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
-    layers: int = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder."""
-    encoder_layers: int | None = Field(default=None, ge=1)
-    """Layers of the encoder, where they are not to be as many as the decoder's."""
-    bidirectional: bool = False
-    """Whether the encoder reads the source in both directions, or in one."""
-    residual: bool = False
-    """Whether the encoder's layers from the second on add what they read to what they give."""
-    cell: CellKind = "gru"
-    """The recurrent cell."""
     feed_context: bool = True
     """Whether every step and the output layer read the summary of the source, or only the first state knows it."""
-    reverse_source: bool = False
-    """Whether a one-directional encoder reads from the last word to the first."""
     bridge: BridgeKind | None = None
     """The decoder's first state: a map of the summary, with a tanh or linear; a copy of the encoder's last state; or
     zero. Unless given, tanh where `feed_context` is on, and copy where it is off."""
-    dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
-    """Probability, on embeddings, between layers and before the output words."""
-    tie: Tie = "none"
-    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
-    initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or the small normal numbers of Cho et al. and Bahdanau et al."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
@@ -91,29 +64,10 @@ class RnnEncDecConfig(ModelConfig):
                 f"tie: {self.tie} uses the target embedding as output layer: embedding_size {self.embedding_size} must "
                 f"equal {'hidden_size' if self.maxout_size is None else 'maxout_size'} {self.features_size}"
             )
-        if self.residual and self.depth == 1:
-            raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
         if self.bridge == "zero" and not self.feed_context:
             raise ValueError("bridge: zero hides the source from the decoder; set feed_context, or another bridge")
-        if self.reverse_source and self.bidirectional:
-            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
-        check_bridge(self.bridge_kind, self.final_size, self.depth, self.hidden_size, self.layers)
+        check_bridge(self.bridge_kind, self.memory_size, self.depth, self.hidden_size, self.layers)
         return self
-
-    @property
-    def depth(self) -> int:
-        """Layers of the encoder."""
-        return self.encoder_layers or self.layers
-
-    @property
-    def width(self) -> int:
-        """Units of each direction of the encoder."""
-        return self.encoder_hidden_size or self.hidden_size
-
-    @property
-    def final_size(self) -> int:
-        """Numbers in the last state of an encoder layer: D."""
-        return self.width * (2 if self.bidirectional else 1)
 
     @property
     def bridge_kind(self) -> BridgeKind:
@@ -168,7 +122,7 @@ class RnnEncDec(Seq2Seq):
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
         context = hidden if config.feed_context else 0
-        final = config.final_size
+        final = config.memory_size
         self.reverse_source = config.reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)

@@ -28,8 +28,6 @@ from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
-    CellKind,
-    Initialisation,
     Maxout,
     RecurrentEncoder,
     StackedCells,
@@ -42,59 +40,36 @@ from nmtkit.models.base import (
     MODELS,
     DecoderState,
     Memory,
-    ModelConfig,
     Readout,
     Seq2Seq,
-    Tie,
     VocabularySizes,
     log_probabilities,
     refuse_tie_of_two_vocabularies,
     rows_per_sentence,
 )
+from nmtkit.models.recurrent import RecurrentConfig
 from nmtkit.settings import Field, model_validator
 
 
-class RnnSearchConfig(ModelConfig):
+class RnnSearchConfig(RecurrentConfig):
     """The defaults suit small corpora; the paper's RNNsearch has 620, 1000, 1000 and 500 for the first four sizes."""
 
     kind: Literal["rnnsearch"] = "rnnsearch"
     """Which model."""
-    embedding_size: int = Field(default=256, ge=1)
-    """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=1)
-    """Units of the decoder, and of each direction of the encoder."""
-    encoder_hidden_size: int | None = Field(default=None, ge=1)
-    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
     attention_size: int = Field(default=256, ge=1)
     """Units in which an additive score compares; the other scores have none."""
     maxout_size: int = Field(default=256, ge=1)
     """Maxout units between decoder and output words."""
-    layers: int = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder; the paper has 1. The top layer looks and is read out."""
-    encoder_layers: int | None = Field(default=None, ge=1)
-    """Layers of the encoder, where they are not to be as many as the decoder's."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions, or in one."""
-    residual: bool = False
-    """Whether the encoder's layers from the second on add what they read to what they give."""
-    reverse_source: bool = False
-    """Whether a one-directional encoder reads from the last word to the first."""
     score: ScoreKind = "additive"
     """How well a decoder state matches an encoder state; additive is the paper's."""
     max_positions: int = Field(default=1024, ge=1)
     """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""
-    cell: CellKind = "gru"
-    """The recurrent cell."""
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, encoder states, between layers and before the output words."""
-    tie: Tie = "none"
-    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
     readout_state: Literal["previous", "current"] = "previous"
     """The state that words are read from: before the update (the paper's appendix) or after it (its eq. 4)."""
-    initialisation: Initialisation = "xavier"
-    """How weights start: xavier, or the small normal numbers of the paper."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
@@ -103,8 +78,6 @@ class RnnSearchConfig(ModelConfig):
                 f"tie: {self.tie} uses the target embedding as output layer: maxout_size {self.maxout_size} must equal "
                 f"embedding_size {self.embedding_size}"
             )
-        if self.residual and self.depth == 1:
-            raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
         if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
             half, odd = divmod(self.hidden_size, 2)
             size = half if self.bidirectional else self.hidden_size
@@ -113,25 +86,8 @@ class RnnSearchConfig(ModelConfig):
                 f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
                 f"{self.memory_size}: {fitting}set score to general, additive or cosine"
             )
-        if self.reverse_source and self.bidirectional:
-            raise ValueError("reverse_source: a bidirectional encoder reads the source both ways: set one to false")
         check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
         return self
-
-    @property
-    def depth(self) -> int:
-        """Layers of the encoder."""
-        return self.encoder_layers or self.layers
-
-    @property
-    def width(self) -> int:
-        """Units of each direction of the encoder."""
-        return self.encoder_hidden_size or self.hidden_size
-
-    @property
-    def memory_size(self) -> int:
-        """Numbers in a state of the encoder: M."""
-        return self.width * (2 if self.bidirectional else 1)
 
 
 @dataclass(frozen=True)
