@@ -64,7 +64,7 @@ class Recipe(Settings):
     task: Literal["translation"] = "translation"
     """What the model is for."""
     seed: int = 1
-    """Seeds the weights and the order of the data; `training.seed` seeds dropout."""
+    """Seeds the weights, the order of the data and dropout."""
     data: DataConfig
     """The text."""
     tokenizer: TokenizerConfig = TokenizerConfig()

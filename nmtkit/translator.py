@@ -244,9 +244,9 @@ class Translator:
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
         src = [ids if line.strip() else [] for line, ids in zip(sources, self._encode(sources), strict=True)]
-        cut = iter(self.tokenizers.tgt.encode_many([target for target in targets if isinstance(target, str)]))
+        texts = iter(self.tokenizers.tgt.encode_many([target for target in targets if isinstance(target, str)]))
         tgt = [
-            next(cut) if isinstance(target, str) else self._ids(target.tokens, number)
+            next(texts) if isinstance(target, str) else self._ids(target.tokens, number)
             for number, target in enumerate(targets, start=first)
         ]
         ends = [isinstance(target, str) or target.finished for target in targets]

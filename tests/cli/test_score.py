@@ -182,6 +182,8 @@ def _damaged_gzip() -> bytes:
         (_damaged_gzip(), "bad.txt: broken gzip file"),
         (None, "bad.txt: cannot read it: No such file or directory"),
     ],
+    # Named: the bytes of a gzip file hold the time, and every worker must give a test the same name.
+    ids=["short", "empty", "not-utf-8", "broken-gzip", "missing"],
 )
 @pytest.mark.parametrize("as_source", [False, True])
 def test_bad_files_end_in_one_message(
