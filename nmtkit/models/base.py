@@ -68,6 +68,11 @@ class ModelConfig(Settings):
         """Whether the attention that the model shows is that of one head among several of a layer."""
         return False
 
+    @property
+    def copies(self) -> bool:
+        """Whether the model can write words of its source that the vocabulary lacks, by their extended ids."""
+        return False
+
 
 @dataclass(frozen=True)
 class Memory(Rows):
@@ -125,6 +130,8 @@ class Output(Rows):
     """`(B,T,S)` (never flattened), or None where not asked for, or where the model has none."""
     centres: Tensor | None = None
     """The centres of local windows `(B,T)` (never flattened), or None; see `Readout`."""
+    copy_gate: Tensor | None = None
+    """p_gen `(B,T,1)` (never flattened), or None where the model does not copy."""
 
 
 @dataclass(frozen=True)
@@ -291,10 +298,10 @@ class Seq2Seq(nn.Module, ABC):
         """
         memory = self.encode(batch)
         readout = self.unroll(batch, memory, need_attention)
-        attention, centres = readout.attention, readout.centres
+        attention, centres, gate = readout.attention, readout.centres, readout.copy_gate
         if keep is not None:
             readout = readout.at(keep)
-        return Output(self.predict(readout, memory), attention, centres)
+        return Output(self.predict(readout, memory), attention, centres, gate)
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:
