@@ -1,15 +1,17 @@
-"""Make the English-French demonstration corpus, with gold word alignments, from the grammar in `data/grammar`.
+"""Make the corpora that come with nmtkit: English-French sentence pairs, and news articles with summaries.
 
-    python data/generate.py                      # write data/demo-en-fr anew, byte for byte
-    python data/generate.py --out DIR --seed 7 --train 5000
+    python data/generate.py                      # write data/demo-en-fr and data/demo-news anew, byte for byte
+    python data/generate.py --corpus en-fr --out DIR --seed 7 --train 5000
 
-Every line is drawn from a random generator of its own, seeded with the corpus seed, the part and the line number, so
-the first lines of `train` are the same however many lines are asked for. The test set is made first, then the
-validation set, then the training set, and no pair is used twice. `data/README.md` says what the files hold.
+The pairs come from the grammar in `data/grammar`, with gold word alignments; the articles from the templates in
+`data/news`. Every line is drawn from a random generator of its own, seeded with the corpus seed, the part and the line
+number, so the first lines of `train` are the same however many lines are asked for. The test set is made first, then
+the validation set, then the training set, and nothing is used twice. `data/README.md` says what the files hold.
 """
 
 import argparse
 import gzip
+import json
 import random
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -18,9 +20,12 @@ from pathlib import Path
 
 from grammar.sampling.heldout import Sampler
 from grammar.text import Pair, alignment, melt_english, melt_french, words, write
+from news import corpus as news
 
 __all__ = ["HELD_OUT", "PARTS", "Line", "generate", "main", "render", "words"]
 
+DATA = Path(__file__).parent
+FOLDERS = {"en-fr": DATA / "demo-en-fr", "news": DATA / "demo-news"}
 SEED = 1
 PARTS = {"train": 20000, "valid": 1000, "test": 1000}
 MARKED_SHARE = 0.3  # of the test set
@@ -143,11 +148,23 @@ def files(parts: dict[str, list[Line]], spaced: Collection[str] = ("test",)) -> 
     yield "test.heldout", "".join(line.label + "\n" for line in parts["test"])
 
 
-def save(parts: dict[str, list[Line]], folder: Path, spaced: Collection[str] = ("test",)) -> int:
-    """Write all files, compressed, without a time stamp; returns their size in bytes."""
+def news_files(parts: dict[str, list[news.Example]]) -> Iterator[tuple[str, str]]:
+    """Name and text of every file of the news corpus: one JSON object a line; `unseen` in valid and test only."""
+    for part, examples in parts.items():
+        objects: list[dict[str, object]] = [
+            {"kind": one.kind, "article": one.article, "summary": one.summary} for one in examples
+        ]
+        if part != "train":
+            for fields, rare in zip(objects, news.unseen(examples, parts["train"]), strict=True):
+                fields["unseen"] = rare
+        yield f"{part}.jsonl", "".join(json.dumps(one) + "\n" for one in objects)
+
+
+def save(named: Iterable[tuple[str, str]], folder: Path) -> int:
+    """Write texts with their names to a folder, compressed, without a time stamp; returns their size in bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
-    for name, text in files(parts, spaced):
+    for name, text in named:
         path = folder / f"{name}.gz"
         with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as packed:
             packed.write(text.encode("utf-8"))
@@ -157,17 +174,33 @@ def save(parts: dict[str, list[Line]], folder: Path, spaced: Collection[str] = (
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Make the English-French demonstration corpus.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "demo-en-fr", help="folder to write to")
+    parser = argparse.ArgumentParser(description="Make the corpora that come with nmtkit.")
+    parser.add_argument("--corpus", choices=FOLDERS, help="only this one (default: all)")
+    parser.add_argument("--out", type=Path, help="folder to write this one to (default data/demo-CORPUS)")
     parser.add_argument("--seed", type=int, default=SEED)
-    for part, size in PARTS.items():
-        parser.add_argument(f"--{part}", type=int, default=size, help=f"lines of {part} (default {size})")
-    parser.add_argument("--words", action="store_true", help="write PART.words.* for every part, not for test alone")
+    for part in PARTS:
+        sizes = f"{PARTS[part]} of en-fr, {news.PARTS[part]} of news"
+        parser.add_argument(f"--{part}", type=int, help=f"lines of {part} (default {sizes})")
+    parser.add_argument("--words", action="store_true", help="en-fr: write PART.words.* for every part, not only test")
     options = parser.parse_args(arguments)
-    parts = generate(options.seed, {part: getattr(options, part) for part in PARTS})
-    size = save(parts, options.out, PARTS if options.words else ("test",))
-    lines = ", ".join(f"{len(parts[part])} {part}" for part in PARTS)
-    sys.stdout.write(f"{options.out}: {lines} pairs, {size / 1e6:.2f} MB\n")
+    if options.out and not options.corpus:
+        parser.error("--out is for one corpus: say which with --corpus")
+    if options.words and options.corpus != "en-fr":
+        parser.error("--words is for --corpus en-fr")
+    given = {part: getattr(options, part) for part in PARTS if getattr(options, part) is not None}
+    for corpus in [options.corpus] if options.corpus else FOLDERS:
+        folder = options.out or FOLDERS[corpus]
+        if corpus == "en-fr":
+            pairs = generate(options.seed, {**PARTS, **given})
+            counts = {part: len(pairs[part]) for part in PARTS}
+            size = save(files(pairs, PARTS if options.words else ("test",)), folder)
+        else:
+            examples = news.generate(options.seed, {**news.PARTS, **given})
+            counts = {part: len(examples[part]) for part in PARTS}
+            size = save(news_files(examples), folder)
+            sys.stdout.write("".join(f"{line}\n" for line in news.statistics(examples)))
+        lines = ", ".join(f"{count} {part}" for part, count in counts.items())
+        sys.stdout.write(f"{folder}: {lines} lines, {size / 1e6:.2f} MB\n")
 
 
 if __name__ == "__main__":

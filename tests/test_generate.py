@@ -537,7 +537,8 @@ def test_committed_files_equal_a_regeneration() -> None:
 
 def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        generate.main(["--out", str(tmp_path / folder), "--seed", "3", "--train", "40", "--valid", "5", "--test", "10"])
+        options = ["--corpus", "en-fr", "--seed", "3", "--train", "40", "--valid", "5", "--test", "10"]
+        generate.main([*options, "--out", str(tmp_path / folder)])
     first = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     assert first == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
     assert len(first) == 12
@@ -556,7 +557,8 @@ def test_files_of_words_are_the_text_with_more_white_space(tmp_path: Path) -> No
         for text, spaced in zip(lines(f"test.{side}"), lines(f"test.words.{side}"), strict=True):
             assert spaced.split() == words(text)
             assert "".join(spaced.split()) == "".join(text.split())
-    generate.main(["--out", str(tmp_path), "--words", "--train", "4", "--valid", "3", "--test", "10"])
+    sizes = ["--train", "4", "--valid", "3", "--test", "10"]
+    generate.main(["--corpus", "en-fr", "--out", str(tmp_path), "--words", *sizes])
     for part in generate.PARTS:
         assert (tmp_path / f"{part}.words.en.gz").is_file()
 
