@@ -1,19 +1,17 @@
 """Metrics against hand-worked numbers and against published figures."""
 
-import gzip
 import itertools
-import json
 import math
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from rouge_score.rouge_scorer import RougeScorer
 
 from nmtkit import metrics
 from nmtkit.alignment import parse
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.metrics import Options
+from nmtkit.metrics import Options, bootstrap
 
 # ---- BLEU
 
@@ -163,6 +161,34 @@ def test_rouge_is_the_mean_over_examples() -> None:
     assert scores[0].signature.startswith("nrefs:1|agg:mean-f1|stem:porter|sents:auto|tok:a-z0-9|version:rouge-score-")
 
 
+def test_rouge_gives_precision_and_recall() -> None:
+    one, longest = metrics.rouge(["a b c d", "a"], [["a b x", "a b"]], types=["rouge1", "rougeL"])
+    assert one.precision == longest.precision == pytest.approx(100 * (2 / 4 + 1 / 1) / 2)
+    assert one.recall == longest.recall == pytest.approx(100 * (2 / 3 + 1 / 2) / 2)
+    assert one.value == pytest.approx(100 * (2 * 2 / 7 + 2 * 1 / 3) / 2)
+
+
+def test_precision_and_recall_are_those_of_the_reference_with_the_best_f1() -> None:
+    # Against "a" the recall is 1 and F1 2 / 4; against "a b c d e f" F1 is 2 * 3 / 9.
+    (score,) = metrics.rouge(["a b c"], [["a"], ["a b c d e f"]], types=["rouge1"])
+    assert (score.precision, score.recall) == (pytest.approx(100), pytest.approx(50))
+    assert score.signature.startswith("nrefs:2|multi:best-f1|")
+
+
+@pytest.mark.parametrize("stem", [False, True])
+def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
+    random = np.random.default_rng(5)
+    words = ["The", "cats", "cat's", "running", "ran", "generalization", "U.S.", "3.5", "naïve", "skies", "dying", "-"]
+    texts = [" ".join(random.choice(words, size=size)) for size in random.integers(0, 12, size=60)]
+    hyps, refs = texts[:30], texts[30:]
+    plain = RougeScorer(list(metrics.ROUGE_METRICS), use_stemmer=stem)
+    for hyp, ref in zip(hyps, refs, strict=True):
+        expected = plain.score(ref, hyp)
+        for name, score in zip(metrics.ROUGE_METRICS, metrics.rouge([hyp], [[ref]], stem, "newline"), strict=True):
+            found = (score.precision, score.recall, score.value)
+            assert found == pytest.approx(tuple(100 * value for value in expected[name]), abs=1e-9), (hyp, ref, name)
+
+
 def test_rouge_of_empty_sides_is_zero() -> None:
     assert set(_rouge("", "a b").values()) == {0.0}
     assert set(_rouge("a b", "").values()) == {0.0}
@@ -177,12 +203,28 @@ def test_rouge_of_empty_sides_is_zero() -> None:
         ("One. Two\nThree. Four", "auto", ["One. Two", "Three. Four"]),
         ("<t> One . </t> <t> two . three </t>", "auto", ["One .", "two . three"]),
         ("<s>a</s> <s>b</s>", "auto", ["a", "b"]),
+        ("one <q> two. three", "auto", ["one", "two. three"]),
         ("One. Two", "newline", ["One. Two"]),
+        ("<t> One. Two </t>", "newline", ["<t> One. Two </t>"]),
+        ("One. Two\nthree", "tags", ["One. Two\nthree"]),
+        ("<t> a. </t> <t> b </t>", "tags", ["a.", "b"]),
+        ("One. Two\nthree", "punctuation", ["One.", "Two", "three"]),
         ("", "auto", []),
     ],
 )
 def test_split_sentences(text: str, rule: str, expected: list[str]) -> None:
     assert metrics.split_sentences(text, rule) == expected
+
+
+def test_lead_is_the_first_sentences_on_one_line() -> None:
+    article = "One ended. Two did, too! Three?\tFour."
+    assert metrics.lead(article, 3) == "One ended. Two did, too! Three?"
+    assert metrics.lead(article, 9) == "One ended. Two did, too! Three? Four."
+    assert metrics.lead("<t> one . </t> <t> two . </t>", 1) == "one ."
+    assert metrics.lead("one\ntwo\nthree", 2) == "one two"
+    assert metrics.lead("", 3) == ""
+    with pytest.raises(NmtkitError, match="at least 1 sentence, not 0"):
+        metrics.lead(article, 0)
 
 
 def test_outside_rouge_counts_lines_with_dropped_letters() -> None:
@@ -291,6 +333,17 @@ def test_rouge_interval_is_that_of_the_normal_distribution() -> None:
     assert cell.interval == pytest.approx(1.96 * 2.5, abs=0.3)
 
 
+def test_bootstrap_draws_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).random((2, 3, 10))
+    whole = bootstrap.bootstrap(values, 25, seed=3)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 40)  # four draws at a time
+    for system, of_parts in zip(whole, bootstrap.bootstrap(values, 25, seed=3), strict=True):
+        for one, other in zip(system, of_parts, strict=True):
+            assert one.mean == pytest.approx(other.mean)
+            assert one.interval == pytest.approx(other.interval)
+            assert one.p_value == other.p_value
+
+
 def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "99")
     rows = metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=5, seed=7)
@@ -338,6 +391,51 @@ def test_by_length_refuses_what_does_not_fit() -> None:
             metrics.by_length(["a"], [["a"]], ["a"], edges)
 
 
+# ---- wanted words
+
+
+@pytest.mark.parametrize(
+    ("summary", "phrase", "found"),
+    [
+        ("Amawaki scored.", "Amawaki", True),
+        ("Amawaki's goal", "Amawaki", True),
+        ("the Amawakis", "Amawaki", False),
+        ("amawaki scored", "Amawaki", False),
+        ("won 2-1 at home", "2-1", True),
+        ("won 12-1 at home", "2-1", False),
+        ("won 2-1 at home", "1", False),
+        ("rose to $28.80.", "28.80", True),
+        ("rose to $28.80.", "28", False),
+        ("rose to $28.80.", "8.80", False),
+        ("46,861 spectators", "46,861", True),
+        ("in 1911, 5 people", "5", True),
+        ("at St. Mary's hall", "St Mary", True),
+        ("at St. Mary's hall", "Mary hall", False),
+        ("", "Amawaki", False),
+    ],
+)
+def test_a_wanted_word_stands_as_whole_tokens(summary: str, phrase: str, found: bool) -> None:
+    assert metrics.copied_right([summary], [[phrase]]).value == (100 if found else 0)
+
+
+def test_copied_right_is_a_share_over_the_corpus() -> None:
+    wanted = [["Rome", "Oslo", "Rome"], [], ["7"]]
+    score = metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted)
+    assert score.name == "wanted words"
+    assert score.value == pytest.approx(100 * 2 / 3)
+    assert score.signature.startswith("wanted:3|examples:2|case:mixed|version:nmtkit-")
+    assert metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted, lowercase=True).value == 100
+
+
+def test_copied_right_refuses_what_cannot_be_found() -> None:
+    with pytest.raises(DataError, match="1 summaries, but 2 lists"):
+        metrics.copied_right(["a"], [["a"], ["b"]])
+    with pytest.raises(DataError, match="nothing to look for"):
+        metrics.copied_right(["a"], [[]])
+    with pytest.raises(DataError, match="example 2: the wanted '--' holds no letter or digit"):
+        metrics.copied_right(["a", "b"], [["a"], ["--"]])
+
+
 # ---- alignments
 
 
@@ -374,148 +472,3 @@ def test_perplexity() -> None:
     assert metrics.perplexity(-1e6, 1).value == math.inf
     with pytest.raises(DataError, match="no tokens"):
         metrics.perplexity(0.0, 0)
-
-
-# ---- published figures
-
-DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[2] / "shared" / "data")) / "metric-outputs"
-published = pytest.mark.skipif(
-    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA"
-)
-
-
-def _lines(name: str) -> list[str]:
-    with gzip.open(DATA / name, "rt", encoding="utf-8", newline="\n") as stream:
-        return [line.rstrip("\n") for line in stream]
-
-
-def _official() -> list[dict[str, str]]:
-    header, *rows = (DATA / "wmt17-ende" / "official-scores.tsv").read_text(encoding="utf-8").splitlines()
-    return [dict(zip(header.split("\t"), row.split("\t"), strict=True)) for row in rows]
-
-
-def _wmt17(system: str) -> list[str]:
-    return _lines(f"wmt17-ende/{system}.txt.gz")
-
-
-@published
-def test_bleu_of_wmt17_is_that_of_mteval() -> None:
-    refs = [_wmt17("reference.de")]
-    official = _official()
-    assert len(official) == 9
-    for row in official:
-        found = metrics.bleu(_wmt17(row["system"]), refs).value
-        assert found == pytest.approx(float(row["bleu_mteval-v13a"]), abs=0.00501), row["system"]
-    best = official[0]
-    found = metrics.bleu(_wmt17(best["system"]), refs, tokenize="intl").value
-    assert found == pytest.approx(float(best["bleu_mteval-v14_intl"]), abs=0.00501)
-
-
-@published
-def test_chrf_of_wmt17_is_that_of_the_official_script() -> None:
-    (row,) = [row for row in _official() if row["chrF_official"]]
-    hyps, refs = _wmt17(row["system"]), [_wmt17("reference.de")]
-    assert metrics.chrf(hyps, refs).value == pytest.approx(float(row["chrF_official"]), abs=5.01e-5)
-    # sacrebleu leaves out orders that a sentence is too short for; the official script smooths them: 0.0015 apart.
-    assert metrics.chrf(hyps, refs, word_order=2).value == pytest.approx(float(row["chrF++_official"]), abs=0.002)
-
-
-@published
-@pytest.mark.slow
-def test_ter_of_wmt17_is_that_of_tercom() -> None:
-    refs = [_wmt17("reference.de")]
-    for row in _official():
-        found = metrics.ter(_wmt17(row["system"]), refs).value / 100
-        assert found == pytest.approx(float(row["ter_tercom7.25"]), abs=0.000501), row["system"]
-
-
-@published
-@pytest.mark.slow
-def test_significance_of_wmt17_is_that_of_moses() -> None:
-    official = _official()
-    rows = metrics.compare(
-        [(row["system"], _wmt17(row["system"])) for row in official], [_wmt17("reference.de")], ["bleu"]
-    )
-    assert rows[0][0].p_value is None
-    for row, (cell,) in zip(official[1:], rows[1:], strict=True):
-        p_moses = float(row["p_bleu_moses_bootstrap2000_vs_LIUM"])
-        assert cell.p_value is not None
-        assert (cell.p_value < 0.05) == (p_moses < 0.05), row["system"]
-        # The draws differ, and small differences leave p wide open.
-        assert cell.p_value == pytest.approx(p_moses, abs=0.015 if p_moses < 0.05 else 0.15), row["system"]
-
-
-def _multeval(figure: str) -> tuple[list[str], list[list[str]], float]:
-    gold = float((DATA / "multeval" / f"hyps.baseline.opt0.{figure}.gold").read_text())
-    refs = [_lines("multeval/refs.test2010.lc.tok.en.0.gz")]
-    return _lines("multeval/hyps.lc.tok.en.baseline.opt0.gz"), refs, gold
-
-
-@published
-def test_bleu_is_that_of_multeval() -> None:
-    hyps, refs, gold = _multeval("bleu")
-    assert metrics.bleu(hyps, refs, tokenize="none").value == pytest.approx(gold, abs=0.00501)
-
-
-@published
-@pytest.mark.slow
-def test_ter_is_that_of_multeval_but_for_one_edit() -> None:
-    hyps, refs, gold = _multeval("ter")
-    assert len(refs[0]) == 2489
-    # One edit more in 62,774 reference words is 1.6e-5.
-    assert metrics.ter(hyps, refs).value / 100 == pytest.approx(gold, abs=2e-5)
-
-
-@published
-def test_bleu_of_tensorflow_nmt() -> None:
-    refs = [[line.replace("@@ ", "") for line in _lines("tf-nmt/deen_ref_bpe.gz")]]
-    # Its own BLEU gives 22.58551 for the same output, three lines of which are empty.
-    assert metrics.bleu(_lines("tf-nmt/deen_output.gz"), refs, tokenize="none").value == pytest.approx(
-        22.5855, abs=0.001
-    )
-
-
-@published
-@pytest.mark.slow
-@pytest.mark.parametrize(("system", "most"), [("lead", 0.30), ("ptgen", 0.37)])
-def test_rouge_of_xsum_is_just_below_rouge_155(system: str, most: float) -> None:
-    # ROUGE-1.5.5 also maps irregular forms to one stem by a word list, which rouge-score does not have; so it is the
-    # higher one, by as much as `most` points in ROUGE-1.
-    first_line = (DATA / "xsum-test" / f"{system}-test-output.rouge").read_text().splitlines()[0]
-    one, two, _, longest, _ = map(float, first_line.split(": ")[1].split("/"))
-    hyps, refs = _lines(f"xsum-test/{system}-test-output.txt.gz"), [_lines("xsum-test/gold-test-sentences.txt.gz")]
-    found = [score.value for score in metrics.rouge(hyps, refs, types=["rouge1", "rouge2", "rougeL"])]
-    gaps = [a - b for a, b in zip([one, two, longest], found, strict=True)]
-    assert all(-0.005 < gap <= most for gap in gaps), gaps
-    assert gaps[1] < 0.05
-    assert gaps[2] < 0.21
-
-
-@published
-def test_rouge_of_single_summaries_mostly_equals_rouge_155() -> None:
-    gaps: dict[str, list[float]] = {"rouge1": [], "rouge2": [], "rougeLsum": []}
-    keys = ("rouge_1_f_score", "rouge_2_f_score", "rouge_l_f_score")
-    for line in _lines("realsumm-abs/scores.jsonl.gz"):
-        document = json.loads(line)
-        for system in document["systems"].values():
-            found = metrics.rouge([system["summary"]], [[document["reference"]]], types=list(gaps))
-            for name, key, score in zip(gaps, keys, found, strict=True):
-                gaps[name].append(score.value / 100 - system["scores"][key])
-    assert len(gaps["rouge1"]) == 1400
-    equal = {name: np.mean(np.abs(values) < 1e-4) for name, values in gaps.items()}
-    mean = {name: np.mean(np.abs(values)) for name, values in gaps.items()}
-    assert equal["rouge1"] > 0.70
-    assert equal["rouge2"] > 0.85
-    assert equal["rougeLsum"] > 0.55
-    assert mean["rouge1"] < 0.006
-    assert mean["rouge2"] < 0.003
-    assert mean["rougeLsum"] < 0.017
-
-
-@published
-@pytest.mark.slow
-def test_rouge_of_cnndm_treats_tagged_references_as_untagged() -> None:
-    hyps = _lines("cnndm-test/cnndm_outputs_baseline.txt.gz")[:1000]
-    refs = _lines("cnndm-test/reference.tagged.txt.gz")[:1000]
-    by_hand = ["\n".join(piece.replace("<t>", "").strip() for piece in ref.split("</t>")) for ref in refs]
-    assert metrics.rouge(hyps, [refs]) == metrics.rouge(hyps, [by_hand])

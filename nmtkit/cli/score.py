@@ -12,6 +12,7 @@ from nmtkit import console
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.score_alignments import score_alignments
+from nmtkit.cli.score_summaries import SIGNIFICANT, Bootstrap, Fields, score_summaries
 from nmtkit.data.corpus import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
@@ -30,33 +31,43 @@ from nmtkit.metrics import (
 )
 from nmtkit.pictures import check_path
 
-SIGNIFICANT = 0.05
-# Options that mean nothing without --alignment, and those that go with it and without; the others are for text.
-FOR_ALIGNMENTS = {"hyp_base", "ref_base", "reverse_hyp"}
-FOR_BOTH = {"hyps", "ref_paths", "alignment", "as_json"}
+# What the files may hold, by the option that says so (none: text), and the options that go with some of it only.
+TEXT, ALIGNMENT, SUMMARY = "", "--alignment", "--summary"
+ONLY_FOR = {
+    **dict.fromkeys(("hyp_base", "ref_base", "reverse_hyp"), (ALIGNMENT,)),
+    **dict.fromkeys(("lengths_shown", "edges", "plot"), (TEXT,)),
+    **dict.fromkeys(("source", "metrics", "tokenize", "lowercase", "stem", "sentences"), (TEXT, SUMMARY)),
+    **dict.fromkeys(("significance", "n_samples", "seed"), (TEXT, SUMMARY)),
+    **dict.fromkeys(("wanted", "wanted_field", "summary_field", "article_field"), (SUMMARY,)),
+}
 
 
 @click.command("score")
 @click.argument("hyps", metavar="HYP...", nargs=-1, required=True)
 @click.option("--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference; repeat for several.")
-@click.option("--source", metavar="SRC", help="Source text; its lengths sort the lines of --by-length.")
+@click.option(
+    "--source",
+    metavar="SRC",
+    help="Source text: its lengths sort the lines of --by-length; with --summary the articles of the quality report.",
+)
 @click.option(
     "--metrics",
     metavar="LIST",
     default="bleu,chrf,ter,rouge",
-    show_default=True,
+    show_default="bleu,chrf,ter,rouge; with --summary rouge",
     help="Of bleu, chrf, chrf++, ter, rouge1, rouge2, rougeL, rougeLsum, rouge (all four), in the order to print.",
 )
 @click.option("--tokenize", type=click.Choice(TOKENIZERS), default="13a", show_default=True, help="Tokenizer of BLEU.")
-@click.option("--lowercase", is_flag=True, help="BLEU and chrF ignore case (TER and ROUGE always do).")
+@click.option("--lowercase", is_flag=True, help="BLEU, chrF and --wanted ignore case (TER and ROUGE always do).")
 @click.option("--stem/--no-stem", default=True, show_default=True, help="ROUGE compares English Porter stems.")
 @click.option(
     "--sentences",
     type=click.Choice(SENTENCE_RULES),
     default="auto",
     show_default=True,
-    help="Sentences of ROUGE-Lsum. auto: cut at <t> or <s> tags, which are removed, else after . ! ?; newline: each "
-    "line of a file is one sentence.",
+    help="Sentences of ROUGE-Lsum. tags: cut at <t>, <s> or <q>, which are removed; punctuation: after . ! ?; newline: "
+    "each line of a file is one sentence (in JSONL: at newlines); auto: the first of tags, newline, punctuation that "
+    "applies to a text.",
 )
 @click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, else of the first REF.")
 @click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
@@ -69,12 +80,23 @@ FOR_BOTH = {"hyps", "ref_paths", "alignment", "as_json"}
 @click.option(
     "--significance/--no-significance",
     default=None,
-    help="Paired bootstrap against the first HYP, with 95% intervals. Default: on with several HYPs.",
+    help="Paired bootstrap against the first HYP, with 95% intervals. Default: on with several HYPs or --summary.",
 )
 @click.option(
     "--n-samples", type=click.IntRange(min=1), default=1000, show_default=True, help="Draws of the bootstrap."
 )
 @click.option("--seed", type=click.IntRange(min=1), default=12345, show_default=True, help="Seed of the bootstrap.")
+@click.option("--summary", is_flag=True, help="HYPs and REFs are summaries: ROUGE with intervals, quality by --source.")
+@click.option("--wanted", metavar="JSONL", help="Lists of words: print the share that stand in the summaries.")
+@click.option(
+    "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="Where --wanted has its lists."
+)
+@click.option(
+    "--summary-field", metavar="KEY", default="summary", show_default=True, help="Summaries in HYPs and REFs of JSONL."
+)
+@click.option(
+    "--article-field", metavar="KEY", default="article", show_default=True, help="Articles in a --source of JSONL."
+)
 @click.option("--alignment", is_flag=True, help="HYPs and REF are word alignments: print alignment error rates.")
 @click.option(
     "--hyp-base",
@@ -99,6 +121,11 @@ def command(
     significance: bool | None,
     n_samples: int,
     seed: int,
+    summary: bool,
+    wanted: str | None,
+    wanted_field: str,
+    summary_field: str,
+    article_field: str,
     alignment: bool,
     hyp_base: int | None,
     ref_base: int | None,
@@ -111,6 +138,11 @@ def command(
     standard input. Detokenized text is expected; give --tokenize none for text that is tokenized already. Several
     HYPs are compared with the first; * marks a difference from it with p below 0.05.
 
+    With --summary the table shows ROUGE-1, -2, -L and -Lsum of Google's rouge-score with 95% intervals; of several
+    references the one with the highest F1 counts. --source adds a report on the summaries themselves: how much of them
+    is new or copied from the article, how much they repeat, how long they are, how much of the article they use. A
+    file whose name ends in .jsonl or .jsonl.gz is read as JSON, an object on each line.
+
     With --alignment the files hold word alignments, and the table shows the alignment error rate (Och and Ney 2003)
     with precision and recall. Two formats are known by their looks: pharaoh (also talp), a line for each sentence pair,
     "0-0 1-2 2?2", where "?" or "p" instead of "-" makes a link of REF only possible (of a HYP every link counts); and
@@ -122,11 +154,15 @@ def command(
       nmtkit translate < test.en | nmtkit score - --ref test.de --metrics bleu,chrf
       nmtkit score baseline.de new.de --ref test.de --n-samples 2000
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
-      nmtkit score summaries.txt --ref gold0.txt --ref gold1.txt --metrics rouge --json
+      nmtkit score --summary mine.txt --ref gold0.txt --ref gold1.txt --json
+      nmtkit score --summary lead.txt mine.txt --ref gold.txt --source articles.txt
+      nmtkit score --summary mine.txt --ref test.jsonl.gz --source test.jsonl.gz --wanted test.jsonl.gz
       nmtkit score --alignment mine.align --ref test.align
       nmtkit score --alignment giza.talp fast_align.talp --ref gold.wa --ref-base 1
     """
-    _refuse_options_of_the_other_kind(alignment)
+    if alignment and summary:
+        raise click.UsageError("--alignment and --summary say different things of the same files; give one")
+    _refuse_options_of_another_kind(ALIGNMENT if alignment else SUMMARY if summary else TEXT)
     if hyps.count("-") > 1:
         raise click.UsageError("standard input (-) can be only one of the HYPs")
     if alignment:
@@ -136,8 +172,15 @@ def command(
         gold = (ref_paths[0], _read(ref_paths[0]))
         score_alignments(systems, _titles(hyps), gold, hyp_base, ref_base, reverse_hyp, as_json)
         return
+    if summary and _is_default("metrics"):
+        metrics = "rouge"
     names = metric_names(name.strip() for name in metrics.split(",") if name.strip())
     options = Options(tokenize, lowercase, stem, sentences)
+    if summary:
+        bootstrap = None if significance is False else Bootstrap(n_samples, seed)
+        fields = Fields(summary_field, article_field, wanted_field)
+        score_summaries(hyps, _titles(hyps), ref_paths, source, wanted, fields, names, options, bootstrap, as_json)
+        return
     length_edges = _parse_edges(edges)
     if source is not None and not lengths_shown:
         raise click.UsageError("--source is only read for --by-length; give both or neither")
@@ -187,18 +230,16 @@ def command(
         draw_lengths(_titles(hyps), buckets, plot)
 
 
-def _refuse_options_of_the_other_kind(alignment: bool) -> None:
-    context = click.get_current_context()
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name is not None
-        and parameter.name not in FOR_BOTH
-        and (parameter.name in FOR_ALIGNMENTS) is not alignment
-        and context.get_parameter_source(parameter.name) is not ParameterSource.DEFAULT
-    ]
-    if given:
-        raise click.UsageError(f"{given[0]} {'does not go' if alignment else 'only goes'} with --alignment")
+def _refuse_options_of_another_kind(kind: str) -> None:
+    for parameter in click.get_current_context().command.params:
+        kinds = ONLY_FOR.get(parameter.name or "", (kind,))
+        if kind not in kinds and not _is_default(parameter.name or ""):
+            reason = f"does not go with {kind}" if kind else f"only goes with {kinds[0]}"
+            raise click.UsageError(f"{parameter.opts[0]} {reason}")
+
+
+def _is_default(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT
 
 
 def _parse_edges(text: str) -> list[int]:

@@ -1,0 +1,51 @@
+"""Alignment error rate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from nmtkit.alignment import Alignment, Links
+from nmtkit.errors import DataError
+from nmtkit.metrics.score import Score
+
+
+@dataclass(frozen=True)
+class AlignmentScores:
+    """Alignment error rate with its precision and recall, all 0 to 100."""
+
+    aer: Score
+    precision: Score
+    recall: Score
+
+
+def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScores:
+    """Alignment error rate over a corpus: lower is better.
+
+    Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models", section 6: with A the
+    predicted, S the sure and P the possible links,
+    `precision = |A & P| / |A|`, `recall = |A & S| / |S|`, `AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)`.
+    Precision of no predicted links and recall of no sure links are given as 0.
+
+    Args:
+        predicted: the links of each sentence pair.
+        gold: the gold alignment of each sentence pair.
+
+    Raises:
+        DataError: different numbers of sentence pairs, or no links at all.
+    """
+    if len(predicted) != len(gold):
+        raise DataError(f"{len(predicted)} sentence pairs have a predicted alignment, but {len(gold)} a gold one")
+    n_predicted = sum(len(links) for links in predicted)
+    n_sure = sum(len(alignment.sure) for alignment in gold)
+    if n_predicted + n_sure == 0:
+        raise DataError("the alignment error rate is not defined: no link is predicted and no gold link is sure")
+    hit_sure = sum(len(links & alignment.sure) for links, alignment in zip(predicted, gold, strict=True))
+    hit_possible = sum(len(links & alignment.possible) for links, alignment in zip(predicted, gold, strict=True))
+    n_possible = sum(len(alignment.possible) for alignment in gold)
+    counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
+    signature = f"{counts}|version:nmtkit-{version('nmtkit')}"
+    return AlignmentScores(
+        Score("AER", 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
+        Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),
+        Score("alignment recall", 100 * hit_sure / n_sure if n_sure else 0.0, signature),
+    )

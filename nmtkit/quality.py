@@ -1,0 +1,200 @@
+"""What summaries are like: new or copied, repetitive, long or short, and how much of the article they use.
+
+Words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that tokenized and
+plain text get nearly the same figures. n-grams lie within a sentence of `metrics.split_sentences`, for an n-gram across
+two copied sentences would seem new. Every rate is worked out for each summary, and the mean is reported over the
+summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import chain, takewhile
+
+import numpy as np
+
+from nmtkit.errors import DataError
+from nmtkit.metrics import split_sentences
+
+NGRAM_ORDERS = (1, 2, 3, 4)
+LONG_FRAGMENT = 3
+"""Words of a copied fragment that show that the sentence it came from was used; fewer are chance: "of the"."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Words that stand in the same order in summary and article.
+
+    Attributes:
+        article_start: its first word in the article, from 0, where it stands for the first time.
+        length: how many words.
+    """
+
+    article_start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class QualityReport:
+    """Means over summaries; shares are 0 to 100. A mean over nothing is None.
+
+    Attributes:
+        summaries: how many there are.
+        empty: how many of them hold no word.
+        words: mean number of words, empty summaries included.
+        novel: for n from 1 to 4, the share of the summary's n-grams that are not in the article (See et al. 2017,
+            figure 6); every occurrence counts.
+        copied: the share of the summary's words that lie in copied fragments: extractive fragment coverage (Grusky
+            et al. 2018, equation 1).
+        density: the mean, over the summary's words, of the length of the fragment that a word lies in: extractive
+            fragment density (Grusky et al. 2018, equation 2). In words, not a share.
+        repeated_trigrams: the share of the summary's trigrams that occurred before in the same summary.
+        length_to_article: words of all summaries over words of all articles, in percent.
+        length_to_reference: the same to the references, the mean length of which counts where there are several;
+            None without references.
+        source_words: the share of the article's words that lie in copied fragments.
+        source_sentences: the share of the article's sentences that hold `LONG_FRAGMENT` words or more of a copied
+            fragment.
+        signature: the rules above in short, as `Score.signature`.
+    """
+
+    summaries: int
+    empty: int
+    words: float
+    novel: tuple[float | None, float | None, float | None, float | None]
+    copied: float | None
+    density: float | None
+    repeated_trigrams: float | None
+    length_to_article: float | None
+    length_to_reference: float | None
+    source_words: float | None
+    source_sentences: float | None
+    signature: str
+
+
+def quality(
+    summaries: Sequence[str], articles: Sequence[str], references: Sequence[Sequence[str]] = ()
+) -> QualityReport:
+    """Describes summaries by their articles; see the attributes of the report for the rules.
+
+    See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator Networks"; Grusky, Naaman and
+    Artzi 2018, "Newsroom: A Dataset of 1.3 Million Summaries with Diverse Extractive Strategies".
+
+    Args:
+        summaries: one text per example.
+        articles: one text per example.
+        references: `references[r][i]` is reference `r` of example `i`; only their lengths count.
+
+    Raises:
+        DataError: no summaries, or different numbers of lines.
+    """
+    if not summaries:
+        raise DataError("there are no summaries to describe")
+    for name, lines in [("articles", articles), *(("references", lines) for lines in references)]:
+        if len(lines) != len(summaries):
+            raise DataError(f"there are {len(summaries)} summaries, but {len(lines)} {name}")
+
+    rates: dict[str, list[float]] = {}
+
+    def note(name: str, part: float, whole: float) -> None:
+        if whole:
+            rates.setdefault(name, []).append(part / whole)
+
+    n_words = n_article_words = empty = 0
+    for summary, article in zip(summaries, articles, strict=True):
+        sentences, article_sentences = sentence_words(summary), sentence_words(article)
+        words, article_words = list(chain(*sentences)), list(chain(*article_sentences))
+        n_words += len(words)
+        n_article_words += len(article_words)
+        empty += not words
+        for n in NGRAM_ORDERS:
+            known = set(_ngrams([article_words], n))
+            own = list(_ngrams(sentences, n))
+            note(f"novel{n}", sum(ngram not in known for ngram in own), len(own))
+        trigrams = list(_ngrams(sentences, 3))
+        note("repeated", len(trigrams) - len(set(trigrams)), len(trigrams))
+        fragments = copied_fragments(sentences, article_words)
+        note("copied", sum(fragment.length for fragment in fragments), len(words))
+        note("density", sum(fragment.length**2 for fragment in fragments), len(words))
+        if words:
+            touched = np.zeros(len(article_words), dtype=bool)
+            for fragment in fragments:
+                touched[fragment.article_start : fragment.article_start + fragment.length] = True
+            note("source_words", int(touched.sum()), len(article_words))
+            note("source_sentences", _sentences_used(fragments, article_sentences), len(article_sentences))
+
+    def mean(name: str, scale: float = 100) -> float | None:
+        return scale * float(np.mean(rates[name])) if name in rates else None
+
+    n_reference_words = sum(len(words) for lines in references for line in lines for words in sentence_words(line))
+    return QualityReport(
+        summaries=len(summaries),
+        empty=empty,
+        words=n_words / len(summaries),
+        novel=(mean("novel1"), mean("novel2"), mean("novel3"), mean("novel4")),
+        copied=mean("copied"),
+        density=mean("density", scale=1),
+        repeated_trigrams=mean("repeated"),
+        length_to_article=100 * n_words / n_article_words if n_article_words else None,
+        length_to_reference=100 * n_words * len(references) / n_reference_words if n_reference_words else None,
+        source_words=mean("source_words"),
+        source_sentences=mean("source_sentences"),
+        signature=f"tok:letters-digits|case:lc|sents:auto|ngrams:in-sentence|agg:mean|version:nmtkit-{version('nmtkit')}",
+    )
+
+
+def sentence_words(text: str) -> list[list[str]]:
+    """The words of each sentence that has any."""
+    sentences = [_WORD.findall(sentence.lower()) for sentence in split_sentences(text)]
+    return [words for words in sentences if words]
+
+
+def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str]) -> list[Fragment]:
+    """The fragments that a summary shares with its article, from left to right, none over another.
+
+    Grusky et al. 2018, figure 3: at each word the longest run of words that the article has too is taken, and the
+    search goes on behind it; a word that the article does not have is passed over. Here a run ends with its sentence.
+
+    Args:
+        sentences: the words of each sentence of the summary.
+        article: the words of the article.
+    """
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(article):
+        places.setdefault(word, []).append(place)
+    fragments = []
+    for words in sentences:
+        here = 0
+        while here < len(words):
+            runs = [(_run(words, here, article, place), -place) for place in places.get(words[here], ())]
+            length, place = max(runs, default=(1, 1))  # of equal runs the first in the article
+            if runs:
+                fragments.append(Fragment(-place, length))
+            here += length
+    return fragments
+
+
+def _run(words: Sequence[str], here: int, article: Sequence[str], place: int) -> int:
+    """How many words agree from `here` in a sentence and from `place` in the article."""
+    rest = words[here:]
+    pairs = zip(rest, article[place : place + len(rest)], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _sentences_used(fragments: Sequence[Fragment], article_sentences: Sequence[Sequence[str]]) -> int:
+    """How many sentences of the article hold at least `LONG_FRAGMENT` words of one fragment."""
+    sentence_of = [number for number, words in enumerate(article_sentences) for _ in words]
+    used: set[int] = set()
+    for fragment in fragments:
+        held = Counter(sentence_of[fragment.article_start : fragment.article_start + fragment.length])
+        used.update(number for number, count in held.items() if count >= LONG_FRAGMENT)
+    return len(used)
+
+
+def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, ...]]:
+    for words in sentences:
+        yield from zip(*(words[i:] for i in range(n)), strict=False)

@@ -1,0 +1,200 @@
+"""`nmtkit score --summary` as a user meets it: ROUGE, the quality report, wanted words, messages."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from in_process import Console, console_in
+
+from nmtkit import metrics
+from nmtkit.quality import quality
+
+ARTICLES = ["The cat sat on the mat. A dog barked at it all night.", "Rome won 3-2. Oslo lost its last match at home."]
+GOLD = ["A dog barked at the cat. The cat sat.", "Oslo lost 3-2 to Rome."]
+NEW = ["A dog barked all night. The cat sat on.", "Rome won 3-2 at home."]
+OLD = ["The cat sat on the mat.", ""]
+
+
+@pytest.fixture
+def score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    """Runs the command in a folder that holds the texts above."""
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("articles", ARTICLES), ("gold", GOLD), ("new", NEW), ("old", OLD)):
+        write(name, lines)
+    rows = [
+        {"article": article, "summary": gold, "unseen": unseen}
+        for article, gold, unseen in zip(ARTICLES, GOLD, [["dog"], ["Oslo", "3-2"]], strict=True)
+    ]
+    with gzip.open("all.jsonl.gz", "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    run = console_in(tmp_path, monkeypatch, capsys)
+    return lambda *arguments, **more: run("score", "--summary", *arguments, **more)
+
+
+def write(name: str, lines: list[str]) -> None:
+    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def row(output: str, start: str) -> list[str]:
+    return next(line for line in output.splitlines() if line.startswith(start))[len(start) :].split()
+
+
+def test_rouge_with_intervals_and_signature(score: Console) -> None:
+    done = score("new", "--ref", "gold", "--n-samples", 50)
+    assert (done.code, done.err) == (0, "")
+    (cells,) = metrics.compare([("new", NEW)], [GOLD], ["rouge"], n_samples=50)
+    assert len(cells) == 4
+    for cell in cells:
+        assert row(done.out, cell.score.name + " ") == [f"{cell.score.value:.2f}", "±", f"{cell.interval:.2f}"]
+        assert cell.score.signature in done.out
+    assert "BLEU" not in done.out
+    assert "quality" not in done.out
+
+
+def test_json_has_all_of_it(score: Console) -> None:
+    done = score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50, "--json")
+    assert done.code == 0
+    assert done.err == (
+        "note: 1 of 2 summaries of old are empty; ROUGE counts them as 0, and the quality report only in its number "
+        "of words\n"
+    )
+    found = json.loads(done.out)
+    new, old = found["systems"]
+    assert (new["system"], new["empty"], old["system"], old["empty"]) == ("new", 0, "old", 1)
+    expected = metrics.compare([("new", NEW), ("old", OLD)], [GOLD], ["rouge"], n_samples=50)
+    for system, cells in zip((new, old), expected, strict=True):
+        assert len(system["scores"]) == 4
+        for entry, cell in zip(system["scores"], cells, strict=True):
+            assert isinstance(cell.score, metrics.RougeScore)
+            assert entry == {
+                "name": cell.score.name,
+                "value": cell.score.value,
+                "precision": cell.score.precision,
+                "recall": cell.score.recall,
+                "signature": cell.score.signature,
+                "mean": cell.mean,
+                "interval": cell.interval,
+                "p_value": cell.p_value,
+            }
+    report = quality(OLD, ARTICLES, [GOLD])
+    assert old["quality"]["novel"] == list(report.novel)
+    assert old["quality"]["length_to_reference"] == report.length_to_reference
+    assert found["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
+
+
+def test_several_systems_side_by_side_with_the_references(score: Console) -> None:
+    done = score("old", "new", "--ref", "gold", "--source", "articles", "--n-samples", 50)
+    assert done.code == 0
+    assert row(done.out, "of the summaries") == ["old", "new", "reference"]
+    reports = [quality(OLD, ARTICLES), quality(NEW, ARTICLES), quality(GOLD, ARTICLES)]
+    assert row(done.out, "novel 2-grams") == [f"{report.novel[1]:.2f}%" for report in reports]
+    assert row(done.out, "words in copied fragments") == [f"{report.copied:.2f}%" for report in reports]
+    assert row(done.out, "words, of the reference's")[2] == "-"
+    assert row(done.out, "empty summaries") == ["1", "0", "0"]
+    assert reports[0].signature in done.out
+    assert "* p < 0.05 against old (paired bootstrap)" in done.out
+    assert "(p " in done.out
+
+
+def test_several_references(score: Console) -> None:
+    done = score("new", "--ref", "gold", "--ref", "new", "--source", "articles", "--no-significance")
+    assert done.code == 0
+    assert row(done.out, "ROUGE-2 ") == ["100.00"]
+    assert "nrefs:2|multi:best-f1|agg:mean-f1" in done.out
+    assert row(done.out, "of the summaries") == ["new", "gold", "new"]
+
+
+def test_jsonl_and_wanted_words(score: Console) -> None:
+    args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--wanted", "all.jsonl.gz", "--n-samples", 20]
+    done = score("new", "old", *args)
+    assert done.code == 0
+    # new: dog and 3-2 of three; old: none.
+    assert row(done.out, "wanted words ") == ["66.67", "0.00"]
+    assert "wanted:3|examples:2|case:mixed" in done.out
+    plain = score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 20)
+    for name in ("ROUGE-Lsum ", "novel 1-grams", "article: words copied from"):
+        assert row(done.out, name) == row(plain.out, name)
+
+
+def test_sentences_in_a_list_stay_apart(score: Console) -> None:
+    Path("listed.jsonl").write_text('{"text": ["the cat sat", "a dog barked at"]}\n{"text": ["Rome won"]}\n')
+    done = score("listed.jsonl", "--ref", "gold", "--summary-field", "text", "--no-significance", "--json")
+    assert done.code == 0
+    expected = metrics.rouge(["the cat sat\na dog barked at", "Rome won"], [GOLD])
+    assert [entry["value"] for entry in json.loads(done.out)["systems"][0]["scores"]] == [s.value for s in expected]
+
+
+def test_options_reach_the_metrics(score: Console) -> None:
+    args = ["--ref", "gold", "--metrics", "rougeLsum,bleu", "--no-stem", "--sentences", "newline", "--json"]
+    done = score("-", *args, stdin="".join(line + "\n" for line in NEW))
+    assert done.code == 0
+    lsum, bleu = json.loads(done.out)["systems"][0]["scores"]
+    assert lsum["value"] == metrics.rouge(NEW, [GOLD], stem=False, sentences="newline")[3].value
+    assert bleu["name"] == "BLEU"
+    assert "interval" in bleu
+
+
+def test_an_empty_reference_is_refused_with_its_line(score: Console) -> None:
+    write("holes", ["one.", "<t> </t>"])
+    done = score("new", "--ref", "gold", "--ref", "holes")
+    assert (done.code, done.out) == (2, "")
+    assert "nmtkit: error: holes, line 2: the reference is empty" in done.err
+    assert done.err.count("\n") == 1
+    write("holes", ["", "  "])
+    assert "holes, line 1 (and 1 more): the reference is empty" in score("new", "--ref", "holes").err
+
+
+def test_notes_about_articles_and_letters(score: Console) -> None:
+    write("holes", ["", "Rome."])
+    write("umlauts", ["Köln", "Rom"])
+    done = score("new", "--ref", "umlauts", "--source", "holes", "--n-samples", 5)
+    assert done.code == 0
+    assert "note: 1 of 2 articles are empty; all in their summaries counts as new" in done.err
+    assert "note: 1 of 2 reference lines hold letters or digits other than a-z and 0-9" in done.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["new", "--ref", "short"], "different line counts: new has 2 lines, short has 1"),
+        (["new", "--ref", "gold", "--source", "short"], "different line counts: new has 2 lines, short has 1"),
+        (["new", "--ref", "nothing"], "nothing: no lines; there is nothing to score"),
+        (["new", "--ref", "gone"], "gone: cannot read it"),
+        (["new", "--ref", "nothing.jsonl"], "nothing.jsonl: no lines"),
+        (["new", "--ref", "bad.jsonl"], "bad.jsonl, line 2: not JSON"),
+        (["new", "--ref", "list.jsonl"], "list.jsonl, line 1: expected a JSON object, found a list"),
+        (
+            ["new", "--ref", "all.jsonl.gz", "--summary-field", "text"],
+            "no field 'text'; it has article, summary, unseen",
+        ),
+        (["new", "--ref", "number.jsonl"], "number.jsonl, line 1: field 'summary' is neither a string nor a list"),
+        (["new", "--ref", "gold", "--wanted", "number.jsonl"], "number.jsonl, line 1: field 'unseen' is not a list"),
+        (["new", "--ref", "gold", "--wanted", "short.jsonl"], "new has 2 lines, short.jsonl has 1"),
+        (["new", "--ref", "gold", "--sentences", "line"], "'line' is not one of"),
+        (["new", "--ref", "gold", "--metrics", "rouge3"], "unknown metric 'rouge3'"),
+        (["new", "--ref", "gold", "--by-length"], "--by-length does not go with --summary"),
+        (["new", "--ref", "gold", "--ref-base", "1"], "--ref-base does not go with --summary"),
+        (["new", "--ref", "gold", "--alignment"], "give one"),
+    ],
+)
+def test_bad_files_and_options_end_in_one_message(score: Console, args: list[str], message: str) -> None:
+    write("short", ["one"])
+    write("nothing", [])
+    write("nothing.jsonl", [])
+    write("bad.jsonl", ['{"summary": "a"}', "{"])
+    write("list.jsonl", ["[1]"])
+    write("number.jsonl", ['{"summary": 1, "unseen": "Rome"}'])
+    write("short.jsonl", ['{"unseen": ["Rome"]}'])
+    done = score(*args)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+
+
+def test_options_of_summaries_need_summary(
+    score: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = console_in(tmp_path, monkeypatch, capsys)
+    for args in (["--wanted", "all.jsonl.gz"], ["--summary-field", "text"], ["--article-field", "text"]):
+        done = run("score", "new", "--ref", "gold", *args)
+        assert (done.code, f"{args[0]} only goes with --summary" in done.err) == (2, True)
