@@ -2,8 +2,9 @@
 
 Three axes make a mechanism. The *score* says how well a query matches a key; scores live in `SCORES`, one class each.
 The *window* says where a query may look: all of the source, or a part of it (see `windows.py`). The *history* says what
-earlier steps have seen; here there is none. `Attention` is the place where the axes meet: a window narrows the mask
-before the softmax and may weaken what comes out of it, a history changes the energies before it.
+earlier steps have seen: nothing, or the coverage, the sum of their weights, which `CoveredAdditive` reads. `Attention`
+is the place where the axes meet: a window narrows the mask before the softmax and may weaken what comes out of it, a
+history changes the energies before it.
 
 A query belongs to one row of memory, and a row of memory takes Q queries at once: the K hypotheses of a sentence share
 its keys and values, which are never copied. Keys are projected once per sentence.
@@ -22,6 +23,9 @@ from torch.nn import functional
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.layers.windows import Window
 from nmtkit.registry import Registry
+
+_CACHED = 1 << 20
+"""Numbers of a `(B,Q,S,A)` tensor, 4 MiB in float32, that an additive score works on at a time in a search."""
 
 
 class Score(nn.Module, ABC):
@@ -60,6 +64,9 @@ class Additive(Score):
     """`e_ij = v^T tanh(W s_{i-1} + U h_j + b)`: Bahdanau et al. 2015, appendix A.1.2 (the paper leaves out biases).
 
     It is the `concat` score of Luong et al. 2015, section 3.1, as well: W and U are the halves of their one matrix.
+
+    The tanh is computed as `tanh x = 2 sigmoid(2x) - 1`: torch's sigmoid takes a CPU a ninth of the time of its tanh,
+    which took two thirds of a score. The inner 2 is in the keys and the query, the outer one in v.
     """
 
     costly = True
@@ -71,14 +78,59 @@ class Additive(Score):
         self.energy = nn.Parameter(torch.empty(attention_size).uniform_(-1, 1) / math.sqrt(attention_size))
 
     def project(self, values: Tensor) -> Tensor:
-        """`U h_j + b`, `(B,S,A)`."""
-        return self.key(values)  # type: ignore[no-any-return]  # torch types a module's call as Any
+        """`2 (U h_j + b)`, `(B,S,A)`."""
+        return self.key(values) * 2  # type: ignore[no-any-return]  # torch types a module's call as Any
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Energies `(B,Q,S)`."""
-        # tanh overwrites the sum: `(B,Q,S,A)` is by far the largest tensor of a step, and one copy of it is enough.
-        hidden = (self.query(queries).unsqueeze(2) + keys.unsqueeze(1)).tanh_()  # (B,Q,S,A)
-        return torch.matmul(hidden, self.energy.to(hidden.dtype))
+        return self._in_parts(self.query(queries) * 2, keys, None)
+
+    def _in_parts(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
+        """`_energies`; in a search on a CPU of so few sentences at a time that `(B,Q,S,A)` stays in its cache.
+
+        For 16 sources of 400 tokens with 4 queries each and A = 512 that is 7.2 ms on one core in place of 10.4.
+        """
+        each = max(1, _CACHED // (queries.shape[1] * keys.shape[1] * keys.shape[2]))
+        if torch.is_grad_enabled() or keys.device.type != "cpu" or each >= keys.shape[0]:
+            return self._energies(queries, keys, coverage)
+        cut = torch.split(queries, each), torch.split(keys, each)
+        histories = [None] * len(cut[0]) if coverage is None else torch.split(coverage, each)
+        return torch.cat([self._energies(*part) for part in zip(*cut, histories, strict=True)])
+
+    def _energies(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
+        """`v^T tanh(x)`, where 2x is what `_sum` makes; that is overwritten: it is by far the largest tensor of all."""
+        doubled = self._sum(queries, keys, coverage)  # (B,Q,S,A)
+        energy = self.energy.to(doubled.dtype)
+        if doubled.dtype in (torch.float16, torch.bfloat16):  # near 0.5 a sigmoid of 16 bits is too coarse
+            return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
+        return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
+
+    def _sum(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
+        """Every pair of `(B,Q,A)` and `(B,S,A)` added, `(B,Q,S,A)`."""
+        return queries.unsqueeze(2) + keys.unsqueeze(1)
+
+
+class CoveredAdditive(Additive):
+    """`e_i = v^T tanh(W_s s + W_h h_i + w_c c_i + b)`: See et al. 2017, eq. 11; c_i is what position i got so far.
+
+    Not in `SCORES`: it is asked with a history, which only a model that keeps one can give. `w_c` starts at zero, so
+    that a model which gets it in a later stage of its training goes on from what it had learned.
+    """
+
+    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+        super().__init__(query_size, memory_size, attention_size, max_positions)
+        self.coverage = nn.Parameter(torch.zeros(attention_size))
+
+    def forward(self, queries: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
+        """Energies `(B,Q,S)`; `coverage` `(B,Q,S)` is the sum of all earlier weights, None where there are none."""
+        return self._in_parts(self.query(queries) * 2, keys, coverage)
+
+    def _sum(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
+        """As without coverage, and `2 w_c c_i` besides."""
+        total = super()._sum(queries, keys, coverage)
+        if coverage is None:
+            return total
+        return total.addcmul_(coverage.unsqueeze(3).to(total.dtype), 2 * self.coverage.to(total.dtype))
 
 
 @SCORES.register("dot")
@@ -247,7 +299,13 @@ class Attention(nn.Module):
         return None if self.window is None else self.window(queries, positions, lengths)
 
     def forward(
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, centres: Tensor | None = None
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        centres: Tensor | None = None,
+        coverage: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Looks at the source once for every query.
 
@@ -257,14 +315,17 @@ class Attention(nn.Module):
             values: encoder states `(B,S,Hm)`.
             mask: `(B,S)`, True where a source token is real.
             centres: what `centres` gave.
+            coverage: for a score that reads it, the sum of the weights of all earlier looks `(B,Q,S)`; no window then.
 
         Returns:
             The contexts `(B,Q,Hm)` and the weights `(B,Q,S)`; both are zero for a sentence without a real token.
         """
         if self.window is not None:
             assert centres is not None, "a local window needs the centres"
+            assert coverage is None, "coverage is of the whole source"
             return self._look_locally(queries, keys, values, mask.unsqueeze(1), centres)
-        weights = masked_softmax(self.score(queries, keys), mask.unsqueeze(1))  # (B,Q,S)
+        energies = self.score(queries, keys) if coverage is None else self.score(queries, keys, coverage)  # (B,Q,S)
+        weights = masked_softmax(energies, mask.unsqueeze(1))  # (B,Q,S)
         return torch.matmul(weights.to(values.dtype), values), weights
 
     def _look_locally(

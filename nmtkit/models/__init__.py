@@ -1,6 +1,8 @@
 """One file per paper; importing this package registers every model."""
 
+from nmtkit.models import intra_attention as intra_attention
 from nmtkit.models import luong as luong
+from nmtkit.models import pointer_generator as pointer_generator
 from nmtkit.models import rnn_encdec as rnn_encdec
 from nmtkit.models import rnnsearch as rnnsearch
 from nmtkit.models import transformer as transformer

@@ -24,7 +24,9 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.embeddings import Side
+from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import RecipeError
+from nmtkit.layers.copying import mix
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -44,16 +46,16 @@ Tie = Literal["none", "decoder", "all"]
 """What shares one matrix: nothing; target embedding and output layer; or the source embedding as well."""
 
 
-def refuse_tie_of_two_vocabularies(tie: Tie, sizes: VocabularySizes) -> None:
+def refuse_tie_of_two_vocabularies(tie: Tie | Literal["embeddings"], sizes: VocabularySizes) -> None:
     """Checks that both sides have one vocabulary if they are to share one embedding.
 
     Raises:
         RecipeError: they have not.
     """
-    if tie == "all" and not sizes.shared:
+    if tie in ("all", "embeddings") and not sizes.shared:
         raise RecipeError(
-            "model.tie: `all` makes source and target share one embedding, which needs one vocabulary for both; "
-            "set tokenizer.joint to true, or model.tie to `decoder`"
+            f"model.tie: `{tie}` makes source and target share one embedding, which needs one vocabulary for both; "
+            f"set tokenizer.joint to true, or model.tie to `{'decoder' if tie == 'all' else 'none'}`"
         )
 
 
@@ -106,6 +108,8 @@ class Readout(Rows):
     centres: Tensor | None = None
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
+    output_weight: Tensor | None = None
+    """The matrix of the output layer `(V,*)`, one for all rows, where it is not a parameter but made of some."""
 
     def at(self, keep: Tensor) -> "Readout":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
@@ -116,7 +120,12 @@ class Readout(Rows):
             return None if tensor is None else tensor[rows, columns]
 
         return Readout(
-            self.features[rows, columns], pick(self.attention), pick(self.copy_gate), rows, pick(self.centres)
+            self.features[rows, columns],
+            pick(self.attention),
+            pick(self.copy_gate),
+            rows,
+            pick(self.centres),
+            self.output_weight,
         )
 
 
@@ -309,6 +318,22 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
     sentences = memory.mask.shape[0]
     assert state_rows % sentences == 0, f"{state_rows} hypotheses do not divide among {sentences} sentences"
     return state_rows // sentences
+
+
+def without_extension(ids: Tensor, sizes: VocabularySizes) -> Tensor:
+    """Extended ids as a decoder reads them: words that only the source has are unknown to its embedding."""
+    return ids.masked_fill(ids >= sizes.tgt, UNK)
+
+
+def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory) -> Tensor:
+    """The end of `predict` in a model that copies: `(...,X)` from the vocabulary's log-probabilities `(...,V)`.
+
+    What the readout shows as attention is what is copied by; see `nmtkit.layers.copying.mix`.
+    """
+    assert readout.attention is not None, "a model that copies shows where it looks"
+    assert readout.copy_gate is not None, "a model that copies has a gate"
+    src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
+    return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

@@ -1,4 +1,15 @@
-"""The Transformer: "Attention Is All You Need", Vaswani et al. 2017."""
+"""The Transformer: "Attention Is All You Need", Vaswani et al. 2017; with `copying` it can point at source words.
+
+Copying is that of See et al. 2017, eq. 8 and 9, with what a Transformer has in place of the parts of a recurrent one:
+
+    c_t   = sum_i a_ti h_i                           h_i: the encoder's states
+    p_gen = sigmoid(w_c c_t + w_s s_t + w_x x_t + b)  s_t: the decoder's last state; x_t: what its first layer reads
+    P(w)  = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti
+
+The weights a_ti are those of an attention that is there anyway, one head or the mean of all heads of a layer (Gehrmann
+et al. 2018, "Bottom-Up Abstractive Summarization", copy by one head of a Transformer), or of one more that is learned
+for this: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,8 +20,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
+from nmtkit.errors import RecipeError
 from nmtkit.layers.dropout import Dropout
-from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, LayerPlan, LearnedPositions, SinusoidalPositions
+from nmtkit.layers.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerPlan,
+    LearnedPositions,
+    SinusoidalPositions,
+    attention_weights,
+)
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
@@ -24,6 +43,8 @@ from nmtkit.models.base import (
     log_probabilities,
     refuse_tie_of_two_vocabularies,
     rows_per_sentence,
+    with_copies,
+    without_extension,
 )
 from nmtkit.settings import Field, field_validator, model_validator
 
@@ -63,6 +84,9 @@ class TransformerConfig(ModelConfig):
     """Decoder layer, counted from 1, whose attention is shown as the alignment; without it, the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
     """What of that layer is shown: the mean of all its heads, or one head, counted from 1."""
+    copying: Literal["none", "head", "learned"] = "none"
+    """Whether words of the source can be copied, those that the vocabulary lacks too: none; by the attention of
+    alignment_layer and alignment_heads; or by one more attention, learned for this, which then is the one shown."""
 
     @field_validator("alignment_heads", mode="before")
     @classmethod
@@ -88,6 +112,11 @@ class TransformerConfig(ModelConfig):
         """Whether `alignment_heads` names a head."""
         return self.alignment_heads != "mean"
 
+    @property
+    def copies(self) -> bool:
+        """Whether `copying` is not none."""
+        return self.copying != "none"
+
 
 @dataclass(frozen=True)
 class TransformerMemory(Memory):
@@ -97,6 +126,10 @@ class TransformerMemory(Memory):
     """L x `(B,A,S,D)`."""
     values: tuple[Tensor, ...]
     """L x `(B,A,S,D)`."""
+    states: Tensor | None = None
+    """The encoder's states `(B,S,H)`, for a model that copies."""
+    copy_keys: Tensor | None = None
+    """Their keys `(B,S,H)` for an attention learned to copy by."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +185,8 @@ class Transformer(Seq2Seq):
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
         self.width = width
-        self.show(config.alignment_layer, config.alignment_heads)
+        self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
+        self.shown_heads = _slice_of(config.alignment_heads)
         self.tgt_embedding = self._embedding(sizes.tgt)
         self.src_embedding = self.tgt_embedding if config.tie == "all" else self._embedding(sizes.src)
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
@@ -180,6 +214,10 @@ class Transformer(Seq2Seq):
             nn.init.normal_(self.output.weight, std=width**-0.5)
         else:
             self.output.weight = self.tgt_embedding.weight
+        learned = config.copying == "learned"
+        self.copy_query = nn.Linear(width, width) if learned else None
+        self.copy_key = nn.Linear(width, width, bias=False) if learned else None
+        self.copy_gate = nn.Linear(3 * width, 1) if config.copies else None
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
         """Changes which attention `need_attention` shows, in a forward and in a search; what is learned stays as it is.
@@ -189,12 +227,16 @@ class Transformer(Seq2Seq):
             heads: as `alignment_heads`.
 
         Raises:
-            RecipeError: there is no such layer or head.
+            RecipeError: there is no such layer or head, or the model copies by what it shows.
         """
+        if self.copy_gate is not None:
+            raise RecipeError(
+                "this model copies by the attention that it shows, so no other layer or head can be shown"
+            )
         chosen = cast(TransformerConfig, self.config).changed({"alignment_layer": layer, "alignment_heads": heads})
         self.config = chosen
         self.alignment_layer = (layer or max(chosen.decoder_layers - 1, 1)) - 1
-        self.shown_heads = slice(None) if heads == "mean" else slice(heads - 1, heads)
+        self.shown_heads = _slice_of(heads)
 
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
@@ -225,7 +267,15 @@ class Transformer(Seq2Seq):
         keys, values = zip(*(layer.cross_attention.project(states) for layer in layers), strict=True)
         if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
             keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
-        return TransformerMemory(batch.src_mask, batch.src_extended, batch.n_oov, keys, values)
+        return TransformerMemory(
+            batch.src_mask,
+            batch.src_extended,
+            batch.n_oov,
+            keys,
+            values,
+            None if self.copy_gate is None else states,
+            None if self.copy_key is None else self.copy_key(states),
+        )
 
     def start(self, memory: Memory) -> TransformerState:
         """Empty caches."""
@@ -244,26 +294,32 @@ class Transformer(Seq2Seq):
         beam = rows_per_sentence(tokens.shape[0], memory)
         caches = state.room_for_one()
         positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
-        states = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
-        states, weights = self._decode(states, memory, caches, self.shown_heads if need_attention else None)
-        attention = None if weights is None else weights.mean(1).flatten(0, 1)  # (N,S)
+        words = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
+        states, weights = self._decode(words, memory, caches, self._shown(need_attention))
+        readout = self._read(states, words, weights, memory)
+
+        def per_hypothesis(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.flatten(0, 1)
+
+        attention, gate = per_hypothesis(readout.attention), per_hypothesis(readout.copy_gate)  # (N,S), (N,1)
         rows = torch.arange(tokens.shape[0], device=tokens.device)
-        return Readout(states.flatten(0, 1), attention), TransformerState(caches, rows, state.position + 1)
+        state = TransformerState(caches, rows, state.position + 1)
+        return Readout(readout.features.flatten(0, 1), attention, gate), state
 
     def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
-        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
-        states, weights = self._decode(states, memory, None, self.shown_heads if need_attention else None)
-        return Readout(states, None if weights is None else weights.mean(1))
+        words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        states, weights = self._decode(words, memory, None, self._shown(need_attention))
+        return self._read(states, words, weights, memory)
 
     def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
         assert batch.tgt_in is not None
-        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
-        states, weights = self._decode(states, memory, None, slice(None))
+        words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        states, weights = self._decode(words, memory, None, slice(None))
         assert weights is not None
-        return Readout(states, weights[:, self.shown_heads].mean(1)), weights
+        return self._read(states, words, weights[:, self.shown_heads], memory), weights
 
     def attentions(self, batch: Batch) -> LayerAttentions:
         """Every head of every layer while the given targets are read; see `LayerAttentions` for rows and columns.
@@ -294,8 +350,43 @@ class Transformer(Seq2Seq):
 
     def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
+        if self.copy_gate is not None and embedding is self.tgt_embedding:
+            ids = without_extension(ids, self.sizes)
         entering: Tensor = self.dropout(embedding(ids) * math.sqrt(self.width) + positions)
         return entering
+
+    def _shown(self, need_attention: bool) -> slice | None:
+        """The heads whose weights the decoder has to make: those shown, if they are asked for or copied by."""
+        by_heads = self.copy_gate is not None and self.copy_query is None
+        return self.shown_heads if by_heads or (need_attention and self.copy_query is None) else None
+
+    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: Memory) -> Readout:
+        """The readout of Q queries a sentence; see the head of this file for the gate.
+
+        Args:
+            states: the decoder's last, `(B,Q,H)`.
+            words: what its first layer read, `(B,Q,H)`.
+            weights: of the heads shown, `(B,a,Q,S)`; None where nobody asked for them.
+            memory: B rows.
+        """
+        assert isinstance(memory, TransformerMemory)
+        attention = None if weights is None else weights.mean(1)  # (B,Q,S)
+        if self.copy_gate is None:
+            return Readout(states, attention)
+        if self.copy_query is not None:
+            assert memory.copy_keys is not None
+            query = self.copy_query(states).unsqueeze(1)  # (B,1,Q,H)
+            attention = attention_weights(query, memory.copy_keys.unsqueeze(1), memory.mask[:, None, None, :]).squeeze(
+                1
+            )
+        assert attention is not None
+        assert memory.states is not None
+        if attention.dtype in (torch.float16, torch.bfloat16):  # rounded weights do not sum to one
+            attention = attention.float() / attention.sum(-1, keepdim=True, dtype=torch.float32)
+        context = attention.to(memory.states.dtype) @ memory.states  # (B,Q,H)
+        gate = self.copy_gate(torch.cat([context, states, words], -1))
+        wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
+        return Readout(states, attention, torch.sigmoid(gate.to(wide)))
 
     def _decode(
         self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, shown: slice | None
@@ -321,5 +412,11 @@ class Transformer(Seq2Seq):
         return self.decoder_norm(states), found
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        """The output layer: natural logs `(...,V)`."""
-        return log_probabilities(self.output(readout.features))
+        """The output layer: natural logs `(...,V)`, or `(...,X)` where the model copies."""
+        log_probs = log_probabilities(self.output(readout.features))
+        return log_probs if self.copy_gate is None else with_copies(log_probs, readout, memory)
+
+
+def _slice_of(heads: Literal["mean"] | int) -> slice:
+    """Which heads of a layer: all of them, or one, counted from 1."""
+    return slice(None) if heads == "mean" else slice(heads - 1, heads)

@@ -1,7 +1,7 @@
 """The contract of a model (see nmtkit/models/base.py), asked of every registered model in all its variants."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import ScoreKind
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
@@ -25,6 +25,8 @@ RNN = {"embedding_size": 6, "hidden_size": 8, "maxout_size": 6}
 TRANSFORMER = {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
 
 LUONG = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5, "max_positions": 20, "window_size": 1}
+POINTER = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5}
+INTRA_ATTENTION = {"embedding_size": 6, "hidden_size": 8}
 SCORE_BY_WINDOW = [
     (score, window)
     for score in get_args(ScoreKind)
@@ -72,6 +74,9 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "transformer-post-norm": ("transformer", {**TRANSFORMER, "norm": "post", "tie": "none"}),
     "transformer-learned-positions": ("transformer", {**TRANSFORMER, "positions": "learned", "tie": "all"}),
     "transformer-shallow-decoder": ("transformer", {**TRANSFORMER, "decoder_layers": 1, "activation": "gelu"}),
+    "transformer-copying-head": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_heads": 2}),
+    "transformer-copying-mean": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_layer": 2, "tie": "all"}),
+    "transformer-copying-learned": ("transformer", {**TRANSFORMER, "copying": "learned", "norm": "post"}),
     # All admitted pairs. Neighbours differ in cell or input feeding, so that every window, and every score that is
     # listed several times, meets both kinds of either.
     **{
@@ -97,12 +102,29 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
         "luong",
         {**LUONG, "layers": 3, "residual": True, "hidden_size": 6, "tie": "all", "bridge": "linear"},
     ),
+    "pointer-generator": ("pointer_generator", POINTER),
+    "pointer-generator-coverage": ("pointer_generator", {**POINTER, "coverage": True, "tie": "none"}),
+    "pointer-generator-plain": ("pointer_generator", {**POINTER, "copying": False}),
+    "pointer-generator-plain-coverage": ("pointer_generator", {**POINTER, "copying": False, "coverage": True}),
+    "pointer-generator-tied-2-layers": ("pointer_generator", {**POINTER, "tie": "all", "layers": 2, "coverage": True}),
+    "pointer-generator-gru-tied-decoder": ("pointer_generator", {**POINTER, "cell": "gru", "tie": "decoder"}),
+    "intra-attention": ("intra_attention", INTRA_ATTENTION),
+    "intra-attention-one-embedding": ("intra_attention", {**INTRA_ATTENTION, "tie": "all"}),
+    "intra-attention-no-past": ("intra_attention", {**INTRA_ATTENTION, "intra_temporal": False}),
+    "intra-attention-own-output": ("intra_attention", {**INTRA_ATTENTION, "tie": "none"}),
+    "intra-attention-no-earlier-states": ("intra_attention", {**INTRA_ATTENTION, "intra_decoder": False}),
+    "intra-attention-plain": (
+        "intra_attention",
+        {**INTRA_ATTENTION, "copying": False, "intra_temporal": False, "intra_decoder": False, "tie": "embeddings"},
+    ),
 }
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
     "rnn_encdec": {"embedding_size": 64, "hidden_size": 64, "maxout_size": 64},
     "luong": {"embedding_size": 48, "hidden_size": 48},
+    "pointer_generator": {"embedding_size": 48, "hidden_size": 48},
+    "intra_attention": {"embedding_size": 48, "hidden_size": 64},
     "transformer": {
         "hidden_size": 48,
         "feed_forward_size": 96,
@@ -113,11 +135,20 @@ LEARNERS: dict[str, dict[str, object]] = {
 }
 """One size of each model that learns a small task in seconds."""
 
+COPIERS: dict[str, tuple[str, dict[str, object]]] = {
+    "pointer_generator": ("pointer_generator", {}),
+    "intra_attention": ("intra_attention", {}),
+    "transformer-head": ("transformer", {"copying": "head", "alignment_heads": 1}),
+    "transformer-learned": ("transformer", {"copying": "learned"}),
+}
+"""The learners that can copy, and what they are told besides."""
+
 SMALL_ENOUGH = 1e-10
 """Two ways to one number in float64 may differ by no more than this."""
 
-SOURCES = [[5, 6, 7, 8, 9], [4], [12, 11, 10], [5, 5, 6, 6, 7, 7, 8]]
-TARGETS = [[9, 8, 7], [4, 10, 11, 12, 6, 5], [6], []]
+# Ids from VOCABULARY on are unknown words, numbered within their sentence; models that cannot copy read and write UNK.
+SOURCES = [[5, 13, 7, 14, 13, 9], [4], [12, 11, 13], [13, 5, 14, 6, 7, 15, 8], [13]]
+TARGETS = [[9, 14, 7], [4, 10, 11, 12, 6, 5], [13, 6], [], [13, 13]]
 
 
 def build(kind: str, settings: dict[str, object], seed: int = 1) -> Seq2Seq:
@@ -130,26 +161,45 @@ def padded(rows: Sequence[Sequence[int]], width: int) -> Tensor:
     return torch.tensor([[*row, *[PAD] * (width - len(row))] for row in rows])
 
 
+def known(ids: Tensor) -> Tensor:
+    return ids.masked_fill(ids >= VOCABULARY, UNK)
+
+
 def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None, extra: int = 0) -> Batch:
     """A batch with `extra` more columns of padding than needed."""
     src_lengths = torch.tensor([len(source) + 1 for source in sources])
     src = padded([[*source, EOS] for source in sources], int(src_lengths.max()) + extra)
     src_mask = torch.arange(src.shape[1]) < src_lengths[:, None]
+    n_oov = max(0, int(src.max()) - VOCABULARY + 1)
     if targets is None:
-        return Batch(src, src_mask, src_lengths, src)
+        return Batch(known(src), src_mask, src_lengths, src, n_oov=n_oov)
     tgt_lengths = torch.tensor([len(target) + 1 for target in targets])
     tgt_width = int(tgt_lengths.max()) + extra
-    tgt_out = padded([[*target, EOS] for target in targets], tgt_width)
+    tgt_extended = padded([[*target, EOS] for target in targets], tgt_width)
     return Batch(
-        src=src,
+        src=known(src),
         src_mask=src_mask,
         src_lengths=src_lengths,
         src_extended=src,
-        tgt_in=padded([[BOS, *target] for target in targets], tgt_width),
-        tgt_out=tgt_out,
-        tgt_extended=tgt_out,
+        tgt_in=known(padded([[BOS, *target] for target in targets], tgt_width)),
+        tgt_out=known(tgt_extended),
+        tgt_extended=tgt_extended,
         tgt_mask=torch.arange(tgt_width) < tgt_lengths[:, None],
+        n_oov=n_oov,
     )
+
+
+def columns(model: Seq2Seq, batch: Batch) -> int:
+    """X of a model that copies, V of another."""
+    return VOCABULARY + (batch.n_oov if model.config.copies else 0)
+
+
+def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
+    """`(B,T)`; a model that copies is asked for unknown words by their extended ids."""
+    targets = batch.tgt_extended if model.config.copies else batch.tgt_out
+    assert targets is not None
+    log_probs: Tensor = model(batch).log_probs
+    return log_probs.gather(2, targets[:, :, None]).squeeze(2)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -180,6 +230,8 @@ def walked(model: Seq2Seq, memory: Memory, state: DecoderState, tokens: Tensor) 
 
 def test_every_registered_model_is_in_the_table() -> None:
     assert {kind for kind, _ in VARIANTS.values()} == set(LEARNERS) == set(MODELS.names())
+    copying = {kind for kind, settings in VARIANTS.values() if build(kind, settings).config.copies}
+    assert copying == {kind for kind, _ in COPIERS.values()}
     assert len(MODELS.names()) >= 3
     for name in MODELS.names():
         assert issubclass(MODELS.get(name).Config, ModelConfig)
@@ -194,7 +246,9 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     memory = model.encode(batch)
     log_probs, attention = walked(model, memory, model.start(memory), batch.tgt_in)
     assert log_probs.dtype == torch.float64
+    assert whole.log_probs.shape == (*batch.tgt_in.shape, columns(model, batch))
     close(whole.log_probs, log_probs)
+    assert (whole.copy_gate is not None) == model.config.copies
     if model.has_attention:
         assert attention is not None
         close(whole.attention, attention)
@@ -219,8 +273,11 @@ def test_padding_changes_nothing(model: Seq2Seq) -> None:
     if model.window_half_width is not None:
         close(one.centres[tight.tgt_mask], other.centres[loose.tgt_mask])
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        alone = model(batch_of([source], [target])).log_probs[0]
-        close(one.log_probs[row, : len(target) + 1], alone)
+        single = batch_of([source], [target])
+        alone = model(single).log_probs[0]
+        together = one.log_probs[row, : len(target) + 1]
+        close(together[:, : columns(model, single)], alone)
+        assert bool((together[:, columns(model, single) :] == -math.inf).all())  # unknown words of other sentences
 
 
 @torch.no_grad()
@@ -228,7 +285,7 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -
     beam = 3
     batch = batch_of(SOURCES)
     rows = torch.arange(len(SOURCES)).repeat_interleave(beam)
-    tokens = torch.randint(4, VOCABULARY, (len(rows), 4))
+    tokens = torch.randint(4, columns(model, batch), (len(rows), 4))
     folded, spread = model.encode(batch), model.encode(batch_of([SOURCES[row] for row in rows]))
     one = walked(model, folded, model.start(folded).select(rows), tokens)
     other = walked(model, spread, model.start(spread), tokens)
@@ -240,9 +297,10 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -
 @torch.no_grad()
 def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
     beam = 3
-    memory = model.encode(batch_of(SOURCES))
+    batch = batch_of(SOURCES)
+    memory = model.encode(batch)
     state: DecoderState = model.start(memory).select(torch.arange(len(SOURCES)).repeat_interleave(beam))
-    tokens = torch.randint(4, VOCABULARY, (len(SOURCES) * beam,))
+    tokens = torch.randint(4, columns(model, batch), (len(SOURCES) * beam,))
     for _ in range(2):  # so that the rows of a sentence differ
         _, _, state = model.step(tokens, state, memory)
         tokens = tokens.flip(0)
@@ -255,7 +313,7 @@ def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
     close(log_probs, expected[within])
     close(model.step(tokens[within], permuted, memory)[0], then[within])
 
-    sentences = torch.tensor([2, 0, 3, 1])
+    sentences = torch.tensor([2, 0, 3, 4, 1])
     across = rows[sentences].flatten()
     log_probs, _, permuted = model.step(tokens[across], state.select(across), memory.select(sentences))
     close(log_probs, expected[across])
@@ -295,9 +353,8 @@ def test_distributions_sum_to_one(model: Seq2Seq) -> None:
 
 def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
-    assert batch.tgt_out is not None
-    log_probs = model(batch, keep=batch.tgt_mask).log_probs
-    (-log_probs.gather(1, batch.tgt_out[batch.tgt_mask][:, None])).sum().backward()
+    assert batch.tgt_mask is not None
+    (-log_probs_of_targets(model, batch)[batch.tgt_mask]).sum().backward()
     untouched = [
         name
         for name, parameter in model.named_parameters()
@@ -362,26 +419,16 @@ def test_scoring_a_translation_gives_the_score_of_the_search(model: Seq2Seq) -> 
     pairs = [(source, best) for source, several in zip(SOURCES, found, strict=True) for best in several]
     assert len(pairs) == 2 * len(SOURCES)
     batch = batch_of([source for source, _ in pairs], [best.ids for _, best in pairs])
-    assert batch.tgt_out is not None
-    token_log_probs = model(batch).log_probs.gather(2, batch.tgt_out[:, :, None]).squeeze(2)
-    for (_, best), row in zip(pairs, token_log_probs, strict=True):
+    for (_, best), row in zip(pairs, log_probs_of_targets(model, batch), strict=True):
         scored = row[: len(best.ids) + int(best.finished)]
         assert math.isclose(float(scored.sum()), best.score, abs_tol=1e-5)
         torch.testing.assert_close(torch.tensor(best.token_log_probs).double(), scored, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", LEARNERS)
-def test_learns_to_reverse(kind: str) -> None:
-    """Sentences of one to four words, said backwards; every sentence asked for was never seen in training."""
+def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[list[int]], list[int]]) -> int:
+    """Trains on sentences drawn anew, and gives the mistakes with 400 others that were never seen in training."""
     updates, warmup, peak = 600, 50, 5e-3
-    model = build(kind, {**LEARNERS[kind], "dropout": 0.0}, seed=3)
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
-    random = torch.Generator().manual_seed(4)
-
-    def sentence() -> list[int]:
-        length = int(torch.randint(1, 5, (), generator=random))
-        return torch.randint(4, VOCABULARY, (length,), generator=random).tolist()
-
     unseen = [long for long in (sentence() for _ in range(400)) if len(long) >= 3]
     assert len(unseen) > 150
 
@@ -389,21 +436,50 @@ def test_learns_to_reverse(kind: str) -> None:
         model.eval()
         with torch.no_grad():
             found = search(model, batch_of(unseen), SearchConfig(beam_size=1))
-        return sum(best.ids != source[::-1] for source, (best,) in zip(unseen, found, strict=True))
+        return sum(best.ids != answer(source) for source, (best,) in zip(unseen, found, strict=True))
 
     assert mistakes() == len(unseen)
     for update in range(1, updates + 1):
         model.train()
         sources = [source for source in (sentence() for _ in range(64)) if source not in unseen]
-        batch = batch_of(sources, [source[::-1] for source in sources])
-        assert batch.tgt_out is not None
-        log_probs = model(batch, keep=batch.tgt_mask).log_probs
-        loss = -log_probs.gather(1, batch.tgt_out[batch.tgt_mask][:, None]).mean()
+        batch = batch_of(sources, [answer(source) for source in sources])
+        loss = -log_probs_of_targets(model, batch)[batch.tgt_mask].mean()
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.param_groups[0]["lr"] = peak * min(1.0, update / warmup) * (1.0 - update / (updates + 1))
         optimizer.step()
         if update % 50 == 0 and mistakes() == 0:
-            return
-    assert mistakes() == 0
+            return 0
+    return mistakes()
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_learns_to_reverse(kind: str) -> None:
+    """Sentences of one to four words, said backwards; every sentence asked for was never seen in training."""
+    model = build(kind, {**LEARNERS[kind], "dropout": 0.0}, seed=3)
+    random = torch.Generator().manual_seed(4)
+
+    def sentence() -> list[int]:
+        length = int(torch.randint(1, 5, (), generator=random))
+        return torch.randint(4, VOCABULARY, (length,), generator=random).tolist()
+
+    assert learn(model, sentence, lambda source: source[::-1]) == 0
+
+
+@pytest.mark.parametrize("name", COPIERS)
+def test_learns_to_copy_unknown_words(name: str) -> None:
+    """Sentences of one to four words, half of them unknown, said again: an unknown word can only be pointed at."""
+    kind, settings = COPIERS[name]
+    model = build(kind, {**LEARNERS[kind], **settings, "dropout": 0.0}, seed=3)
+    assert model.config.copies
+    random = torch.Generator().manual_seed(5)
+
+    def sentence() -> list[int]:
+        length = int(torch.randint(1, 5, (), generator=random))
+        words = torch.randint(4, VOCABULARY, (length,), generator=random).tolist()
+        unknown = torch.rand(length, generator=random).lt(0.5).tolist()
+        numbers = iter(range(VOCABULARY, VOCABULARY + length))
+        return [next(numbers) if new else word for word, new in zip(words, unknown, strict=True)]
+
+    assert learn(model, sentence, lambda source: source) == 0

@@ -5,11 +5,13 @@ import pytest
 import torch
 
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.layers import attention as attention_module
 from nmtkit.layers.attention import (
     SCORES,
     Additive,
     Attention,
     Cosine,
+    CoveredAdditive,
     General,
     Location,
     ScoreKind,
@@ -206,3 +208,54 @@ def test_additive_writes_over_nothing_that_is_needed() -> None:
         return attention(queries, attention.project(values), values, mask)[0]
 
     assert torch.autograd.gradcheck(contexts, (queries, values))
+
+
+def test_coverage_is_in_the_score() -> None:
+    """See et al. 2017, eq. 11: `w_c c_i` beside the two products; each query has a coverage of its own."""
+    attention = Attention(CoveredAdditive(2, 3, 4, 0)).double()
+    score = attention.score
+    queries, values = as_batch(QUERIES), as_batch(VALUES)
+    keys, coverage = attention.project(values), as_batch([[0.0, 0.7, 1.3], [2.0, 0.1, 0.0]])
+    plain = score(queries, keys)
+    torch.testing.assert_close(score(queries, keys, coverage), plain, rtol=0, atol=0)  # w_c starts at zero
+    w_c = torch.tensor([0.3, -0.5, 1.0, 0.2], dtype=torch.float64)
+    with torch.no_grad():
+        score.get_parameter("coverage").copy_(w_c)
+    hidden = score.get_submodule("query")(queries)[:, :, None] + score.get_submodule("key")(values)[:, None]
+    energies = (hidden + coverage[..., None] * w_c).tanh() @ score.get_parameter("energy")
+    torch.testing.assert_close(score(queries, keys, coverage), energies, rtol=0, atol=1e-12)
+    mask = torch.tensor([[True, True, True]])
+    torch.testing.assert_close(
+        attention(queries, keys, values, mask, coverage=coverage)[1], energies.softmax(-1), rtol=0, atol=1e-12
+    )
+
+
+def test_gradients_reach_coverage() -> None:
+    score = CoveredAdditive(2, 3, 4, 0).double()
+    torch.nn.init.normal_(score.coverage)
+    inputs = [torch.randn(2, 2, 2), torch.randn(2, 3, 3), torch.rand(2, 2, 3)]
+
+    def energies(queries: torch.Tensor, values: torch.Tensor, coverage: torch.Tensor) -> torch.Tensor:
+        return score(queries, score.project(values), coverage)
+
+    assert torch.autograd.gradcheck(energies, [part.double().requires_grad_() for part in inputs])
+    energies(*(part.double() for part in inputs)).sum().backward()  # type: ignore[no-untyped-call]  # torch does not
+    assert score.coverage.grad is not None
+    assert bool((score.coverage.grad != 0).all())
+
+
+@pytest.mark.parametrize("covered", [False, True], ids=["plain", "coverage"])
+def test_a_search_in_parts_gives_the_same_energies(covered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = (CoveredAdditive if covered else Additive)(2, 3, 4, 0).double()
+    for parameter in score.parameters():
+        torch.nn.init.normal_(parameter)
+    queries, values, coverage = (torch.randn(*shape).double() for shape in ((5, 2, 2), (5, 3, 3), (5, 2, 3)))
+    keys = score.project(values)
+    given = (queries, keys, coverage) if covered else (queries, keys)
+    whole = score(*given)
+    calls = []
+    monkeypatch.setattr(attention_module, "_CACHED", 2 * 2 * 3 * 4)  # two sentences at a time
+    monkeypatch.setattr(score, "_energies", lambda *part: calls.append(1) or type(score)._energies(score, *part))
+    with torch.no_grad():
+        torch.testing.assert_close(score(*given), whole, rtol=0, atol=1e-12)
+    assert len(calls) == 3

@@ -1,0 +1,99 @@
+"""Copying: one distribution from what a decoder would write and from where it looks (See et al. 2017, eq. 9).
+
+The extended vocabulary of an example is the vocabulary and, behind it, the words of the example's source that the
+vocabulary lacks. `src_extended` says for every source position which of these words stands there.
+
+Letters: as in `models/base.py`; R rows of distributions, and "..." the leading axes, which flatten to R.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LEAST = 1e-30
+"""Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
+
+
+def mix(vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor, n_oov: int) -> Tensor:
+    """The logarithm of `p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i`, See et al. 2017, eq. 9.
+
+    A column that no word of the example fills (its V + j where the example has no more than j unknown words) is minus
+    infinity. Otherwise nothing is: neither the result nor a gradient, whatever the gate and the weights.
+
+    Only the S columns that a source has words in differ from `log p_gen + log P_vocab`. So only these are computed
+    anew, and the `(R,X)` result is written once; its own memory serves for the one `scatter_add` that sums the weights
+    of positions with the same word.
+
+    Args:
+        vocab_log_probs: log P_vocab `(...,V)`.
+        attention: a, weights over the source `(...,S)`; zero at padding.
+        p_gen: the probability of generating `(...,1)`.
+        src_extended: `(rows,S)`, ids in the extended vocabulary. Each row serves R / rows successive distributions: the
+            T words of a sentence `(B,T)`, its K hypotheses `(N,)`, or one where the rows have been picked already.
+        n_oov: X - V.
+
+    Returns:
+        Log-probabilities `(...,X)`.
+    """
+    rows, size = src_extended.shape[0], vocab_log_probs.shape[-1]
+    each = vocab_log_probs.numel() // (rows * size)
+    dtype = vocab_log_probs.dtype
+    mixed: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]  # torch does not type it
+        vocab_log_probs.reshape(rows, each, size),
+        attention.to(dtype).reshape(rows, each, -1),
+        p_gen.to(dtype).reshape(rows, each, 1),
+        src_extended,
+        n_oov,
+    )
+    return mixed.view(*vocab_log_probs.shape[:-1], size + n_oov)
+
+
+class _Mix(torch.autograd.Function):
+    """`mix` over `(G,q,*)`, G rows of ids for q distributions each, with the gradient worked out by hand.
+
+    With P(w) = g V(w) + (1 - g) C(w), C(w) the sum of a_i over the positions i of w, and r(w) = g V(w) / P(w):
+
+        d log P(w) / d log V(w) = r(w)        d log P(w) / d a_i = (1 - g) / P(w), if w stands at i
+        d log P(w) / d g = (V(w) - C(w)) / P(w) = r(w) / g - C(w) / P(w)
+
+    Automatic differentiation would pass over `(R,X)` four times more, and divide by a gate of zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor, n_oov: int) -> Tensor:
+        size = vocab.shape[-1]
+        ids = src.unsqueeze(1).expand(attention.shape)  # (G,q,S)
+        mixed = vocab.new_empty(*vocab.shape[:-1], size + n_oov)  # (G,q,X)
+        mass = mixed.scatter_(-1, ids, 0.0).scatter_add_(-1, ids, attention).gather(-1, ids)  # (G,q,S): C at each word
+        copied = ((1.0 - p_gen) * mass).clamp_(min=LEAST).log_()
+        torch.add(vocab, p_gen.clamp(min=LEAST).log(), out=mixed[..., :size])
+        mixed[..., size:] = -math.inf
+        generated = mixed.gather(-1, ids)  # (G,q,S)
+        total = torch.logaddexp(generated, copied)
+        mixed.scatter_(-1, ids, total)
+        likely = total > math.log(2 * LEAST)  # what is there by the bound alone has no gradient to the copying
+        ctx.save_for_backward(attention, p_gen, src, (generated - total).exp_(), (-total).exp_() * likely)
+        ctx.size = size
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        attention, p_gen, src, share, inverse = ctx.saved_tensors  # (G,q,S), (G,q,1), (G,S), r (G,q,S), 1/P (G,q,S)
+        size, (sentences, each, _) = ctx.size, attention.shape
+        ids = src.unsqueeze(1).expand(attention.shape)
+        arrived = gradient.gather(-1, ids)  # (G,q,S): dL / d log P of the word at each position
+        # Words behind the vocabulary have no place in its gradient: they write to one cell after the last row.
+        cells = torch.arange(0, sentences * each * size, size, device=src.device).view(sentences, each, 1) + ids
+        cells = cells.masked_fill_(ids >= size, sentences * each * size)
+        buffer = gradient.new_empty(sentences * each * size + 1)
+        to_vocab = buffer[:-1].view(sentences, each, size).copy_(gradient[..., :size])
+        buffer.scatter_(0, cells.flatten(), (arrived * share).flatten())
+        per_copy = arrived * inverse
+        to_attention = (1.0 - p_gen) * per_copy
+        by_generating = to_vocab.sum(-1, keepdim=True) / p_gen.clamp(min=LEAST)
+        to_gate = by_generating * (p_gen > LEAST) - (attention * per_copy).sum(-1, keepdim=True)
+        return to_vocab, to_attention, to_gate, None, None

@@ -1,0 +1,80 @@
+"""Intra-attention: what a decoder has looked at before, and its own earlier states.
+
+Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", sections 2.1 and 2.2. Both keep a summary
+from saying a thing twice: the first by making the decoder look at places that it has not yet looked at, the second by
+letting it see what it has written.
+
+Equation 3 divides the exponential of an energy by the sum of the exponentials that the same place had in earlier steps.
+An energy of 100 already makes that infinite in float32, and one of -110 makes it zero over zero. Here everything stays
+in logarithms: the *past* of a place is log(sum_j exp(e_j)) over the earlier steps, and is subtracted from its energy.
+
+Letters: B sentences, T steps, Q queries, S source length, P earlier states, H hidden size.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nmtkit.layers.attention import masked_softmax
+
+NOTHING = -math.inf
+"""The past of a place before the first step: the logarithm of an empty sum."""
+
+
+def penalise(energies: Tensor, past: Tensor) -> Tensor:
+    """`log e'_ti` of equation 3: energies, less the past of their places; in the first step the energies themselves.
+
+    Args:
+        energies: `e_ti`, `(...,S)`.
+        past: of the same shape; `NOTHING` before the first step.
+    """
+    return energies - past.masked_fill(past == NOTHING, 0.0)
+
+
+def remember(energies: Tensor, past: Tensor) -> Tensor:
+    """The past for the step after this one, `(...,S)`."""
+    return torch.logaddexp(past, energies)
+
+
+def pasts(energies: Tensor) -> Tensor:
+    """The past of every step of `(B,T,S)` at once: what `remember` gives step by step, from `NOTHING` on."""
+    sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
+    return functional.pad(sums, (0, 0, 1, 0), value=NOTHING)
+
+
+class IntraDecoderAttention(nn.Module):
+    """Looks at the decoder's own earlier states: equations 6 to 8.
+
+    `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step,
+    which has none. W is multiplied with the query, so that earlier states serve as keys and values as they are.
+
+    Args:
+        hidden_size: H.
+    """
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(hidden_size, hidden_size, bias=False)
+
+    def forward(self, states: Tensor, earlier: Tensor) -> Tensor:
+        """One step.
+
+        Args:
+            states: `h_t`, `(N,H)`.
+            earlier: `h_1 ... h_{t-1}`, `(N,P,H)`; P may be zero.
+
+        Returns:
+            The contexts `(N,H)`.
+        """
+        energies = torch.matmul(earlier, self.query(states).unsqueeze(2)).squeeze(2)  # (N,P)
+        weights = energies.softmax(-1, dtype=torch.promote_types(energies.dtype, torch.float32))
+        return torch.matmul(weights.to(earlier.dtype).unsqueeze(1), earlier).squeeze(1)
+
+    def over_all(self, states: Tensor) -> Tensor:
+        """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""
+        steps = states.shape[1]
+        before = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T,T)
+        energies = torch.matmul(self.query(states), states.transpose(1, 2))  # (B,T,T)
+        return torch.matmul(masked_softmax(energies, before).to(states.dtype), states)

@@ -1,0 +1,328 @@
+"""Intra-attention: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization".
+
+A bidirectional LSTM reads the article, its last states are the first of the decoder's LSTM. In each step the decoder
+reads one word, then looks twice with its new state h_t:
+
+    e_ti  = h_t^T W h_i                                 eq. 1 and 2
+    a_ti ~= exp(e_ti) / sum_{j<t} exp(e_ji)             eq. 3 and 4: what was looked at before counts less now
+    c_t   = sum_i a_ti h_i                              eq. 5
+    d_t   = sum_{j<t} b_tj h_j,  b_tj ~= exp(h_t^T W' h_j)   eq. 6 to 8: its own earlier states; d_1 = 0
+
+and writes a word of the vocabulary, or copies one of the article from where it looks:
+
+    p(y | generate) = softmax(W_out [h_t; c_t; d_t] + b)     eq. 9
+    p(x_i | copy)   = a_ti                                   eq. 10
+    p(copy)         = sigmoid(W_u [h_t; c_t; d_t] + b_u)     eq. 11
+    W_out           = tanh(W_emb W_proj)                     eq. 13
+
+The paper's u says that a word is copied; `copy_gate` is p_gen as everywhere here, 1 - p(copy).
+
+No state depends on where an earlier one looked. So training runs the LSTM once over the whole target, and all steps
+look at once. In every fourth step of training the decoder reads its own word in place of the true one (`own_words`, the
+paper's section 5): such words are found first, step by step and without gradient, and then read like any others.
+
+Where this differs from the paper:
+
+* The paper tells the switch in training when to copy: for unknown words and for named entities, which a tagger found.
+  Here it is told nothing, and the likelihood of a word is the sum over both ways to write it (eq. 12). For unknown
+  words that is the same: there is only one way.
+* The first state of the decoder is "h_n" of the encoder. Here each direction gives the state in which it ended, the
+  backward one at the first word, since at the last it has read one word only; and the memory cell is handed on as well.
+* The paper names no initialisation and no dropout. Weights start as in the other models; dropout is on embeddings, on
+  encoder states and before the output.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.attention import General, masked_softmax
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import RecurrentEncoder, initialise, recurrent
+from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    Readout,
+    Seq2Seq,
+    VocabularySizes,
+    log_probabilities,
+    refuse_tie_of_two_vocabularies,
+    rows_per_sentence,
+    with_copies,
+    without_extension,
+)
+from nmtkit.settings import Field, field_validator
+
+
+class IntraAttentionConfig(ModelConfig):
+    """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout."""
+
+    kind: Literal["intra_attention"] = "intra_attention"
+    """Which model."""
+    embedding_size: int = Field(default=128, ge=1)
+    """Numbers per word, on either side."""
+    hidden_size: int = Field(default=256, ge=2)
+    """Units of the decoder; half of them are those of each direction of the encoder."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability, on embeddings, on encoder states and before the output words."""
+    copying: bool = True
+    """Whether words of the article can be copied, those that the vocabulary lacks too."""
+    intra_temporal: bool = True
+    """Whether places of the article that were looked at before count less (eq. 3)."""
+    intra_decoder: bool = True
+    """Whether the decoder looks at its own earlier states (eq. 6 to 8)."""
+    tie: Literal["none", "embeddings", "decoder", "all"] = "decoder"
+    """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
+    matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
+    own_words: float = Field(default=0.25, ge=0, le=1)
+    """Probability, in training, that the decoder reads the word it would have written itself, not the true one."""
+
+    @field_validator("hidden_size")
+    @classmethod
+    def _two_directions(cls, value: int) -> int:
+        if value % 2:
+            raise ValueError("each direction of the encoder has half as many units: give an even number")
+        return value
+
+    @property
+    def copies(self) -> bool:
+        """Whether `copying` is on."""
+        return self.copying
+
+
+@dataclass(frozen=True)
+class IntraAttentionMemory(Memory):
+    """The article as the decoder sees it."""
+
+    values: Tensor
+    """Encoder states `(B,S,H)`."""
+    keys: Tensor
+    """The values, projected for the attention, `(B,S,H)`."""
+    hidden: Tensor
+    """The decoder's first hidden state `(B,H)`."""
+    cell: Tensor
+    """The decoder's first memory cell `(B,H)`."""
+    output_weight: Tensor | None
+    """W_out `(V,*)` of eq. 13, the same for all sentences; None where the output layer has a matrix of its own."""
+
+    def select(self, index: Tensor) -> "IntraAttentionMemory":
+        """Picks sentences by number, as `Rows.select` does; W_out stays whole."""
+        picked = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
+        return replace(picked, output_weight=self.output_weight)
+
+
+@dataclass(frozen=True)
+class IntraAttentionState(DecoderState):
+    """The decoder between two words.
+
+    As in the Transformer, `select` only notes which row of the earlier states a hypothesis continues; the next step
+    copies those rows to their new place and appends to them in one go.
+    """
+
+    hidden: Tensor
+    """`(N,H)`."""
+    cell: Tensor
+    """`(N,H)`."""
+    past: Tensor | None
+    """log(sum of exp) of the energies so far `(N,S)`; None without intra-temporal attention."""
+    earlier: Tensor | None
+    """States `(M,P,H)` of the P steps so far of the M hypotheses of the step before; None without intra-decoder
+    attention."""
+    rows: Tensor
+    """`(N,)`: each hypothesis' row in `earlier`."""
+
+    def select(self, index: Tensor) -> "IntraAttentionState":
+        """Picks hypotheses by number, as `Rows.select` does."""
+        picked = super(IntraAttentionState, replace(self, earlier=None)).select(index)
+        return replace(picked, earlier=self.earlier)
+
+    def room_for_one(self) -> Tensor | None:
+        """The earlier states of each hypothesis `(N,P+1,H)`; the last place is not filled."""
+        if self.earlier is None:
+            return None
+        if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
+            return F.pad(self.earlier.index_select(0, self.rows), (0, 0, 0, 1))
+        steps = self.earlier.shape[1]
+        roomy = self.earlier.new_empty(self.rows.shape[0], steps + 1, self.earlier.shape[2])
+        torch.index_select(self.earlier, 0, self.rows, out=roomy[:, :steps])
+        return roomy
+
+
+@MODELS.register("intra_attention")
+class IntraAttention(Seq2Seq):
+    """Intra-temporal and intra-decoder attention with a pointer; see the head of this file.
+
+    Args:
+        config: see `IntraAttentionConfig`.
+        sizes: of the vocabularies.
+
+    Raises:
+        RecipeError: one embedding for both sides without a shared vocabulary.
+    """
+
+    Config = IntraAttentionConfig
+
+    def __init__(self, config: IntraAttentionConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        one_embedding, made = config.tie in ("embeddings", "all"), config.tie in ("decoder", "all")
+        embedding, hidden = config.embedding_size, config.hidden_size
+        self.own_words = config.own_words
+        self.dropout = Dropout(config.dropout)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
+        self.src_embedding = self.tgt_embedding if one_embedding else nn.Embedding(sizes.src, embedding)
+        self.encoder = RecurrentEncoder("lstm", embedding, hidden // 2)
+        self.decoder = recurrent("lstm", embedding, hidden)
+        self.score = General(hidden, hidden, 0, 0)
+        self.intra_temporal = config.intra_temporal
+        self.intra_decoder = IntraDecoderAttention(hidden) if config.intra_decoder else None
+        features = hidden * (3 if config.intra_decoder else 2)
+        self.switch = nn.Linear(features, 1) if config.copying else None
+        self.projection = nn.Linear(embedding, features, bias=False) if made else None
+        self.output = None if made else nn.Linear(features, sizes.tgt, bias=False)
+        self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
+        initialise(self, "xavier")
+        # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later. On the demo
+        # news Glorot's had 2.2 nats after 120 updates where these had 1.9; with eq. 13 it was 2.1 and 2.0.
+        for module in (self.projection, self.output):
+            if module is not None:
+                nn.init.normal_(module.weight, std=3 / math.sqrt(features))
+
+    def encode(self, batch: Batch) -> IntraAttentionMemory:
+        """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
+        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
+        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths)
+        assert encoded.cell is not None
+        values = self.dropout(encoded.states)  # (B,S,H)
+        made = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
+        return IntraAttentionMemory(
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            values=values,
+            keys=self.score.project(values),
+            hidden=encoded.hidden.squeeze(1),
+            cell=encoded.cell.squeeze(1),
+            output_weight=made,
+        )
+
+    def start(self, memory: Memory) -> IntraAttentionState:
+        """The encoder's last states; nothing has been looked at or written yet."""
+        assert isinstance(memory, IntraAttentionMemory)
+        hidden = memory.hidden
+        return IntraAttentionState(
+            hidden=hidden,
+            cell=memory.cell,
+            past=torch.full_like(memory.mask, NOTHING, dtype=_wide(hidden)) if self.intra_temporal else None,
+            earlier=hidden.new_empty(hidden.shape[0], 0, hidden.shape[1]) if self.intra_decoder else None,
+            rows=torch.arange(hidden.shape[0], device=hidden.device),
+        )
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, IntraAttentionState]:
+        """Updates, then looks at the article and at the earlier states."""
+        assert isinstance(state, IntraAttentionState)
+        assert isinstance(memory, IntraAttentionMemory)
+        beam = rows_per_sentence(tokens.shape[0], memory)
+        before = state.hidden.unsqueeze(0), state.cell.unsqueeze(0)
+        states, (hidden, cell) = self.decoder(self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
+        states, hidden, cell = states.squeeze(1), hidden.squeeze(0), cell.squeeze(0)  # (N,H)
+
+        energies = self._energies(states.view(-1, beam, states.shape[1]), memory)  # (B,K,S)
+        past = None if state.past is None else state.past.view(energies.shape)
+        contexts, weights = self._look(energies, past, memory)
+        looked = [contexts.flatten(0, 1)]
+        earlier = state.room_for_one()  # (N,P+1,H)
+        if self.intra_decoder is not None and earlier is not None:
+            earlier[:, -1] = states
+            looked.append(self.intra_decoder(states, earlier[:, :-1]))
+        following = IntraAttentionState(
+            hidden=hidden,
+            cell=cell,
+            past=None if past is None else remember(energies, past).flatten(0, 1),
+            earlier=earlier,
+            rows=torch.arange(tokens.shape[0], device=tokens.device),
+        )
+        return self._readout(torch.cat([states, *looked], -1), weights.flatten(0, 1), memory), following
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """All steps at once; in training, first finds the words of its own that it reads."""
+        assert batch.tgt_in is not None
+        assert isinstance(memory, IntraAttentionMemory)
+        read = self._with_own_words(batch.tgt_in, memory) if self.training and self.own_words else batch.tgt_in
+        states, _ = self.decoder(self._embedded(read), (memory.hidden.unsqueeze(0), memory.cell.unsqueeze(0)))
+        energies = self._energies(states, memory)  # (B,T,S)
+        contexts, weights = self._look(energies, pasts(energies) if self.intra_temporal else None, memory)
+        looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.over_all(states)]
+        return self._readout(torch.cat([states, *looked], -1), weights, memory)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """Log-probabilities `(...,X)`: eq. 9 and 12."""
+        weight = readout.output_weight if self.output is None else self.output.weight
+        assert weight is not None
+        log_probs = log_probabilities(F.linear(readout.features, weight, self.output_bias))  # (...,V)
+        return log_probs if self.switch is None else with_copies(log_probs, readout, memory)
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        """Word vectors `(N,T,E)` of words `(N,T)`."""
+        embedded: Tensor = self.dropout(self.tgt_embedding(without_extension(tokens, self.sizes)))
+        return embedded
+
+    def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
+        """`(B,Q,S)` of decoder states `(B,Q,H)`: eq. 2; in float32 or wider, since their history is a long sum."""
+        energies: Tensor = self.score(states, memory.keys)
+        return energies.to(_wide(energies))
+
+    def _look(self, energies: Tensor, past: Tensor | None, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
+        """Contexts `(B,Q,H)` and weights `(B,Q,S)`: eq. 3 to 5."""
+        energies = energies if past is None else penalise(energies, past)
+        weights = masked_softmax(energies, memory.mask.unsqueeze(1))
+        return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
+
+    def _readout(self, features: Tensor, weights: Tensor, memory: IntraAttentionMemory) -> Readout:
+        """What `predict` needs of `[h; c; d]`, eq. 11 included."""
+        features = self.dropout(features)
+        # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
+        u = None if self.switch is None else self.switch(features)
+        gate = None if u is None else torch.sigmoid(-u.to(_wide(u)))
+        return Readout(features, weights, gate, output_weight=memory.output_weight)
+
+    @torch.no_grad()
+    def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:
+        """The words of some steps replaced by those that the decoder finds most probable in their place.
+
+        What it finds depends on the words that it has read, its own among them: so this goes step by step.
+
+        The paper draws "at each decoding step". Here all sentences of a batch share what was drawn for a step, so that
+        the output layer is needed in every fourth step only: on a CPU a large one takes nearly as long for one sentence
+        as for eight.
+
+        Args:
+            tgt_in: the true words `(B,T)`; the first, BOS, always stays.
+            memory: B rows.
+        """
+        read = tgt_in.clone()
+        # Drawn on the CPU, so that nobody waits for the device.
+        own = (torch.rand(tgt_in.shape[1] - 1) < self.own_words).tolist()
+        state = self.start(memory)
+        for step, is_own in enumerate(own):
+            readout, state = self.advance(read[:, step], state, memory)
+            if is_own:
+                read[:, step + 1] = self.predict(readout, memory).argmax(-1)
+        # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
+        torch.clear_autocast_cache()
+        return read
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Its type, or float32 if that has more digits."""
+    return torch.promote_types(tensor.dtype, torch.float32)

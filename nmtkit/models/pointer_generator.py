@@ -1,0 +1,289 @@
+"""The pointer-generator network for summaries (See et al. 2017), with coverage and without, and its plain baseline.
+
+A bidirectional LSTM reads the article. For each word of the summary the decoder's LSTM first reads the word before,
+together with what it looked at last; then it looks, and writes:
+
+    x_t = W_x [E y_{t-1}; h*_{t-1}] + b_x                        the decoder's input; h*_0 = 0
+    s_t = LSTM(x_t, s_{t-1})
+    e_i = v^T tanh(W_h h_i + W_s s_t + w_c c_i + b_attn)         eq. 1, with coverage eq. 11
+    a   = softmax(e);  h*_t = sum_i a_i h_i                      eq. 2, 3
+    P_vocab = softmax(V' (V [s_t; h*_t] + b) + b')               eq. 4
+    p_gen = sigmoid(w_h* h*_t + w_s s_t + w_x x_t + b_ptr)       eq. 8
+    P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i   eq. 9
+    c <- c + a                                                   eq. 10
+
+Where the paper leaves a choice, this is what its authors' program does, and what the numbers of parameters in the paper
+follow from (21,499,600; 1,153 more for the pointer, 512 more for coverage): the state s_t is the pair of memory cell
+and hidden state in the attention and in the gate, the hidden state alone in V; both embeddings are one matrix; x_t is
+the input after W_x. Torch's LSTMs have a second bias, 1,024 numbers each.
+
+Two things differ. Sources end in EOS here, so that the end of the article can be looked at, and copied, like a word.
+And the decoder's first look back is at nothing in a search too, where the authors' program looks with the first state
+of the decoder, which no training ever does.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import CellKind, Initialisation, RecurrentEncoder, StackedCells, initialise
+from nmtkit.models.base import (
+    MODELS,
+    DecoderState,
+    Memory,
+    ModelConfig,
+    Readout,
+    Seq2Seq,
+    VocabularySizes,
+    log_probabilities,
+    refuse_tie_of_two_vocabularies,
+    rows_per_sentence,
+    with_copies,
+    without_extension,
+)
+from nmtkit.settings import Field
+
+
+class PointerGeneratorConfig(ModelConfig):
+    """The defaults are the paper's, but for the initialisation, which suits Adam."""
+
+    kind: Literal["pointer_generator"] = "pointer_generator"
+    """Which model."""
+    embedding_size: int = Field(default=128, ge=1)
+    """Numbers per word, on either side."""
+    hidden_size: int = Field(default=256, ge=1)
+    """Units of the decoder, and of each direction of the encoder."""
+    layers: int = Field(default=1, ge=1)
+    """Recurrent layers of the encoder and of the decoder."""
+    cell: CellKind = "lstm"
+    """The recurrent cell."""
+    attention_size: int | None = Field(default=None, ge=1)
+    """Units in which decoder and encoder states are compared; default: twice hidden_size."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability, on embeddings, between layers, on encoder states and before the output words; the paper has none."""
+    tie: Literal["none", "embeddings", "decoder", "all"] = "embeddings"
+    """What shares one matrix: nothing; both embeddings, as in the paper (needs one vocabulary); target embedding and
+    output; or all three."""
+    copying: bool = True
+    """Whether words of the source can be copied, those that the vocabulary lacks too; false: the plain baseline."""
+    coverage: bool = False
+    """Whether the attention knows how much each source word was looked at before (see training.coverage_weight)."""
+    initialisation: Initialisation = "xavier"
+    """How weights start: xavier, or as in the authors' program (recurrent: uniform between -0.02 and 0.02; embeddings,
+    reduced state and output words: normal with deviation 0.0001, cut at two; the others: xavier)."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether `copying` is on."""
+        return self.copying
+
+
+@dataclass(frozen=True)
+class PointerGeneratorMemory(Memory):
+    """The article as the decoder sees it."""
+
+    values: Tensor
+    """Encoder states `(B,S,2H)`."""
+    keys: Tensor
+    """The values, projected for the attention, `(B,S,A)`."""
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+
+
+@dataclass(frozen=True)
+class PointerGeneratorState(DecoderState):
+    """The decoder between two words."""
+
+    hidden: Tensor
+    """`(N,L,H)`."""
+    cell: Tensor | None
+    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
+    context: Tensor
+    """h* of the last look, `(N,2H)`; zero at first."""
+    coverage: Tensor | None
+    """The sum of all attention so far, `(N,S)`; None without coverage."""
+
+
+class ReducedState(nn.Module):
+    """The decoder's first state from where both directions of the encoder ended: See et al. 2017, section 2.1.
+
+    One layer of ReLUs makes the hidden state from both hidden states, another the memory cell from both cells.
+
+    Args:
+        cell: of the encoder and of the decoder.
+        hidden_size: H.
+        layers: L, of the decoder; all of them start from the encoder's top layer.
+    """
+
+    def __init__(self, cell: CellKind, hidden_size: int, layers: int) -> None:
+        super().__init__()
+        self.layers = layers
+        self.hidden = nn.Linear(2 * hidden_size, layers * hidden_size)
+        self.cell = nn.Linear(2 * hidden_size, layers * hidden_size) if cell == "lstm" else None
+
+    def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden state and memory cell `(B,L,H)` from the encoder's, `(B,*,2H)`; the cell is None for a GRU."""
+
+        def reduced(linear: nn.Linear, ends: Tensor) -> Tensor:
+            return F.relu(linear(ends[:, -1])).view(len(ends), self.layers, -1)
+
+        if self.cell is None or cell is None:
+            return reduced(self.hidden, hidden), None
+        return reduced(self.hidden, hidden), reduced(self.cell, cell)
+
+
+@MODELS.register("pointer_generator")
+class PointerGenerator(Seq2Seq):
+    """Looks back, reads, looks, and writes or copies; see the head of this file.
+
+    Args:
+        config: see `PointerGeneratorConfig`.
+        sizes: of the vocabularies.
+
+    Raises:
+        RecipeError: one embedding for both sides without a shared vocabulary.
+    """
+
+    Config = PointerGeneratorConfig
+
+    def __init__(self, config: PointerGeneratorConfig, sizes: VocabularySizes) -> None:
+        super().__init__(config, sizes)
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        embedding, hidden, memory = config.embedding_size, config.hidden_size, 2 * config.hidden_size
+        whole_state = 2 * hidden if config.cell == "lstm" else hidden
+        output_tied = config.tie in ("decoder", "all")
+        self.dropout = Dropout(config.dropout)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
+        one_embedding = config.tie in ("embeddings", "all")
+        self.src_embedding = self.tgt_embedding if one_embedding else nn.Embedding(sizes.src, embedding)
+        self.encoder = RecurrentEncoder(config.cell, embedding, hidden, config.layers, dropout=config.dropout)
+        self.reduce = ReducedState(config.cell, hidden, config.layers)
+        # Two halves of one W_x: that of the words is taken for the whole target at once.
+        self.word_input = nn.Linear(embedding, embedding)
+        self.context_input = nn.Linear(memory, embedding, bias=False)
+        self.decoder = StackedCells(config.cell, embedding, hidden, config.layers, config.dropout)
+        score = CoveredAdditive if config.coverage else Additive
+        self.attention = Attention(score(whole_state, memory, config.attention_size or memory, 0))
+        self.gate = nn.Linear(memory + whole_state + embedding, 1) if config.copying else None
+        self.readout = nn.Linear(hidden + memory, embedding if output_tied else hidden)
+        self.output = nn.Linear(self.readout.out_features, sizes.tgt)
+        initialise(self, "xavier")
+        if config.initialisation == "paper":
+            self._initialise_as_published()
+        if output_tied:
+            self.output.weight = self.tgt_embedding.weight
+
+    @torch.no_grad()
+    def _initialise_as_published(self) -> None:
+        """The initialisers of the authors' program; what it does not name starts as Glorot & Bengio 2010 say."""
+        for name, parameter in [*self.encoder.named_parameters(), *self.decoder.named_parameters()]:
+            if "weight" in name:
+                nn.init.uniform_(parameter, -0.02, 0.02)
+        for module in (self.src_embedding, self.tgt_embedding, self.reduce, self.output):
+            for parameter in module.parameters():
+                nn.init.trunc_normal_(parameter, std=1e-4, a=-2e-4, b=2e-4)
+        score = self.attention.score
+        assert isinstance(score, Additive)
+        size = score.energy.numel()
+        nn.init.uniform_(score.energy, -((3 / size) ** 0.5), (3 / size) ** 0.5)
+        if isinstance(score, CoveredAdditive):
+            nn.init.uniform_(score.coverage, -((6 / (size + 1)) ** 0.5), (6 / (size + 1)) ** 0.5)
+
+    def encode(self, batch: Batch) -> PointerGeneratorMemory:
+        """Runs the encoder, projects the keys once, and reduces the last states."""
+        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
+        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths)
+        values = self.dropout(encoded.states)  # (B,S,2H)
+        hidden, cell = self.reduce(encoded.hidden, encoded.cell)
+        return PointerGeneratorMemory(
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            values=values,
+            keys=self.attention.project(values),
+            hidden=hidden,
+            cell=cell,
+        )
+
+    def start(self, memory: Memory) -> PointerGeneratorState:
+        """The reduced state; nothing has been looked at yet."""
+        assert isinstance(memory, PointerGeneratorMemory)
+        covered = isinstance(self.attention.score, CoveredAdditive)
+        coverage = torch.zeros_like(memory.mask, dtype=memory.hidden.dtype) if covered else None
+        return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, PointerGeneratorState]:
+        """Reads a word, then looks."""
+        assert isinstance(state, PointerGeneratorState)
+        assert isinstance(memory, PointerGeneratorMemory)
+        inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
+        cell = None if state.cell is None else state.cell[:, -1]
+        return self._joined(inputs, state.hidden[:, -1], cell, state.context, weights), state
+
+    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+        """All steps: what no look takes part in is computed before the loop, what no later step needs after it."""
+        assert batch.tgt_in is not None
+        assert isinstance(memory, PointerGeneratorMemory)
+        state = self.start(memory)
+        read, hiddens, cells, contexts, looks = [], [], [], [], []
+        for word in self._words(batch.tgt_in).unbind(1):
+            inputs, weights, state = self._read_then_look(word, state, memory)
+            read.append(inputs)
+            hiddens.append(state.hidden[:, -1])
+            cells += [] if state.cell is None else [state.cell[:, -1]]
+            contexts.append(state.context)
+            looks.append(weights)
+        return self._joined(
+            torch.stack(read, 1),
+            torch.stack(hiddens, 1),
+            torch.stack(cells, 1) if cells else None,
+            torch.stack(contexts, 1),
+            torch.stack(looks, 1) if need_attention or self.gate is not None else None,
+        )
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        """Log-probabilities `(...,X)` of `[s_t; h*_t]`: eq. 4, and eq. 9 where the model copies."""
+        log_probs = log_probabilities(self.output(self.dropout(self.readout(readout.features))))
+        return with_copies(log_probs, readout, memory) if self.gate is not None else log_probs
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """The words' part of x_t, `(...,E)`."""
+        words: Tensor = self.word_input(self.dropout(self.tgt_embedding(without_extension(ids, self.sizes))))
+        return words
+
+    def _read_then_look(
+        self, words: Tensor, state: PointerGeneratorState, memory: PointerGeneratorMemory
+    ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
+        """From the words' part of the inputs `(N,E)` to the whole x_t `(N,E)`, weights `(N,S)` and the next state."""
+        beam = rows_per_sentence(words.shape[0], memory)
+        inputs = words + self.context_input(state.context)
+        hidden, cell = self.decoder(inputs, state.hidden, state.cell)
+        whole = hidden[:, -1] if cell is None else torch.cat([hidden[:, -1], cell[:, -1]], -1)  # (N,2H)
+        seen = None if state.coverage is None else state.coverage.view(-1, beam, state.coverage.shape[1])  # (B,K,S)
+        queries = whole.view(-1, beam, whole.shape[1])  # (B,K,2H)
+        contexts, looks = self.attention(queries, memory.keys, memory.values, memory.mask, coverage=seen)
+        weights = looks.flatten(0, 1)  # (N,S)
+        coverage = None if state.coverage is None else state.coverage + weights
+        return inputs, weights, PointerGeneratorState(hidden, cell, contexts.flatten(0, 1), coverage)
+
+    def _joined(
+        self, inputs: Tensor, hidden: Tensor, cell: Tensor | None, context: Tensor, weights: Tensor | None
+    ) -> Readout:
+        """What `predict` reads, from one or all steps `(...,*)`: `[s_t; h*_t]`, the weights and the gate of eq. 8."""
+        features = torch.cat([hidden, context], -1)
+        if self.gate is None:
+            return Readout(features, weights)
+        whole = [features, inputs] if cell is None else [features, cell, inputs]
+        gate = self.gate(torch.cat(whole, -1))
+        wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
+        return Readout(features, weights, torch.sigmoid(gate.to(wide)))

@@ -1,0 +1,139 @@
+"""The mixed distribution of See et al. 2017, eq. 9: numbers worked by hand, gradients, and what must never happen."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.layers.copying import mix
+
+V, OOV = 6, 3
+# PAD stands behind the first source; id 7 occurs twice there, 8 only in the second.
+SRC = torch.tensor([[4, 7, 5, 7, 2, 0], [8, 6, 3, 7, 8, 2]])
+
+
+def by_hand(vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor) -> Tensor:
+    """Probabilities `(R,X)`, word by word as the equation says it."""
+    rows = []
+    for distribution, weights, gate, ids in zip(vocab.exp(), attention, p_gen[:, 0], src, strict=True):
+        row = [float(gate * p) for p in distribution] + [0.0] * OOV
+        for weight, word in zip(weights.tolist(), ids.tolist(), strict=True):
+            row[word] += (1 - float(gate)) * weight
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def drawn(*lead: int, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """log P_vocab, weights that leave out the padding of the first source, and gates."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(*lead, size, generator=generator, dtype=torch.float64)
+
+    real = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
+    rows = math.prod(lead) // 2
+    energies = normal(6).view(2, rows, 6).masked_fill(~real[:, None], -math.inf)
+    return normal(V).log_softmax(-1), energies.softmax(-1).view(*lead, 6), normal(1).sigmoid()
+
+
+def test_numbers_worked_by_hand() -> None:
+    vocab = torch.tensor([[0.1, 0.1, 0.2, 0.2, 0.3, 0.1]], dtype=torch.float64).log()
+    attention = torch.tensor([[0.5, 0.1, 0.1, 0.2, 0.1, 0.0]], dtype=torch.float64)
+    p_gen = torch.tensor([[0.6]], dtype=torch.float64)
+    found = mix(vocab, attention, p_gen, SRC[:1], OOV).exp()
+    # word 4: 0.6 * 0.3 + 0.4 * 0.5; word 5: 0.6 * 0.1 + 0.4 * 0.1; word 2: 0.6 * 0.2 + 0.4 * 0.1;
+    # word 7 stands at two places: 0.4 * (0.1 + 0.2); 6 and 8 nowhere.
+    expected = [0.06, 0.06, 0.16, 0.12, 0.38, 0.10, 0.0, 0.12, 0.0]
+    torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("lead", [(2,), (8,), (2, 5)], ids=["sentences", "hypotheses", "targets"])
+def test_leading_shapes(lead: tuple[int, ...]) -> None:
+    vocab, attention, p_gen = drawn(*lead)
+    found = mix(vocab, attention, p_gen, SRC, OOV)
+    assert found.shape == (*lead, V + OOV)
+    ids = SRC.repeat_interleave(math.prod(lead) // 2, 0)
+    expected = by_hand(vocab.view(-1, V), attention.view(-1, 6), p_gen.view(-1, 1), ids)
+    torch.testing.assert_close(found.view(-1, V + OOV).exp(), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.exp().sum(-1), torch.ones(lead, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_rows_that_were_picked_have_a_source_each() -> None:
+    vocab, attention, p_gen = drawn(2, 4)
+    whole = mix(vocab, attention, p_gen, SRC, OOV)
+    sentences, steps = torch.tensor([1, 0, 1]), torch.tensor([2, 0, 3])
+    picked = mix(*(part[sentences, steps] for part in (vocab, attention, p_gen)), SRC[sentences], OOV)
+    torch.testing.assert_close(picked, whole[sentences, steps], rtol=0, atol=0)
+
+
+def test_without_unknown_words_nothing_is_added() -> None:
+    """Pieces of a subword vocabulary are copied by their plain ids."""
+    vocab, attention, p_gen = drawn(2)
+    src = SRC.clamp(max=V - 1)
+    found = mix(vocab, attention, p_gen, src, 0)
+    assert found.shape == (2, V)
+    torch.testing.assert_close(found.exp(), by_hand(vocab, attention, p_gen, src)[:, :V], rtol=0, atol=1e-12)
+
+
+def test_what_no_word_fills_is_impossible() -> None:
+    found = mix(*drawn(2), SRC, OOV)
+    assert (found == -math.inf).tolist() == [
+        [False] * 6 + [True, False, True],
+        [False] * 9,
+    ]
+
+
+@pytest.mark.parametrize("lead", [(2,), (6,), (2, 3)], ids=["sentences", "hypotheses", "targets"])
+@pytest.mark.parametrize("n_oov", [0, OOV])
+def test_gradients(lead: tuple[int, ...], n_oov: int) -> None:
+    """Against finite differences in float64, for all columns that are possible."""
+    src = SRC if n_oov else SRC.clamp(max=V - 1)
+    vocab, attention, p_gen = drawn(*lead)
+    attention = 0.9 * attention + 0.1 / 6  # below a weight of zero there is nothing to differ from
+    inputs = [part.requires_grad_() for part in (vocab, attention, p_gen)]
+
+    def possible(vocab: Tensor, attention: Tensor, p_gen: Tensor) -> Tensor:
+        mixed = mix(vocab, attention, p_gen, src, n_oov)
+        return mixed[mixed > -math.inf]
+
+    assert torch.autograd.gradcheck(possible, inputs)
+
+
+@pytest.mark.parametrize("gate", [0.0, 1.0, 0.5])
+@pytest.mark.parametrize("weights", ["none", "one", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_never_nan(gate: float, weights: str, dtype: torch.dtype) -> None:
+    """Gates of exactly 0 and 1, attention of zero, sources of unknown words alone: all finite, and so are gradients."""
+    src = torch.tensor([[6, 7, 8, 6, 7]])
+    vocab = torch.randn(1, V, dtype=dtype).log_softmax(-1).requires_grad_()
+    share = {"none": [0.0] * 5, "one": [0.0, 1.0, 0.0, 0.0, 0.0], "all": [0.2] * 5}[weights]
+    attention = torch.tensor([share], dtype=dtype, requires_grad=True)
+    p_gen = torch.tensor([[gate]], dtype=dtype, requires_grad=True)
+    mixed = mix(vocab, attention, p_gen, src, OOV)
+    assert bool(mixed.isfinite().all())
+    if weights != "none":
+        torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(1, dtype=dtype))
+    for column in range(V + OOV):
+        for part in torch.autograd.grad(mixed[0, column], (vocab, attention, p_gen), retain_graph=True):
+            assert bool(part.isfinite().all())
+
+
+def test_half_precision_parts_are_mixed_as_wide_as_the_vocabulary() -> None:
+    vocab, attention, p_gen = drawn(2)
+    found = mix(vocab.float(), attention.bfloat16(), p_gen.bfloat16(), SRC, OOV)
+    assert found.dtype == torch.float32
+    expected = by_hand(vocab, attention.bfloat16().double(), p_gen.bfloat16().double(), SRC)
+    torch.testing.assert_close(found.exp().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_mixes_as_the_cpu() -> None:
+    parts = drawn(2, 5)
+    expected = mix(*parts, SRC, OOV)
+    there = [part.cuda().requires_grad_() for part in parts]
+    found = mix(*there, SRC.cuda(), OOV)
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=1e-12)
+    found[found > -math.inf].sum().backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    assert all(part.grad is not None and bool(part.grad.isfinite().all()) for part in there)

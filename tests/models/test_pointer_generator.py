@@ -1,0 +1,317 @@
+"""The pointer-generator of See et al. 2017: its equations by hand, its sizes, copying, coverage, and hard inputs."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import VocabularySizes
+from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from nmtkit.search.beam import SearchConfig, search
+from nmtkit.training.losses import add_gradients, coverage_loss, likelihood
+
+V = 12
+SMALL: dict[str, object] = {"embedding_size": 3, "hidden_size": 4, "attention_size": 5}
+Floats = npt.NDArray[np.float64]
+
+
+def build(seed: int = 1, vocabulary: int = V, **settings: object) -> PointerGenerator:
+    torch.manual_seed(seed)
+    config = PointerGeneratorConfig.model_validate({**SMALL, **settings})
+    return PointerGenerator(config, VocabularySizes(vocabulary, vocabulary, shared=True))
+
+
+def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    """Ids from V on are unknown words of their own sentence."""
+
+    def plain(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[UNK if word >= V else word for word in row] for row in rows]
+
+    n_oov = max([0, *(word - V + 1 for row in sources for word in row)])
+    if targets is None:
+        return collate(plain(sources), src_extended=sources, n_oov=n_oov)
+    return collate(plain(sources), plain(targets), sources, targets, n_oov)
+
+
+def sigmoid(x: Floats) -> Floats:
+    return 1 / (1 + np.exp(-x))
+
+
+def lstm(weights: dict[str, Floats], prefix: str, suffix: str, inputs: Floats, hidden: Floats, cell: Floats) -> Floats:
+    """One step of torch's LSTM: `[h; c]`."""
+    gates = inputs @ weights[f"{prefix}weight_ih{suffix}"].T + weights[f"{prefix}bias_ih{suffix}"]
+    gates = gates + hidden @ weights[f"{prefix}weight_hh{suffix}"].T + weights[f"{prefix}bias_hh{suffix}"]
+    i, f, g, o = np.split(gates, 4)
+    cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
+    return np.stack([sigmoid(o) * np.tanh(cell), cell])
+
+
+def softmax(x: Floats) -> Floats:
+    return np.exp(x) / np.exp(x).sum()
+
+
+@torch.no_grad()
+def test_two_steps_by_hand() -> None:
+    """Encoder, reduced state, and two steps of eq. 1 to 4 and 8 to 11, word by word in plain numbers."""
+    model = build(coverage=True).double().eval()
+    for parameter in model.parameters():
+        parameter.add_(0.3 * torch.randn_like(parameter))
+    w: dict[str, Floats] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    source, extended, target = [5, UNK, 7, 5, EOS], [5, V, 7, 5, EOS], [V, 5]
+    size = 4
+
+    def read(direction: str, words: list[int]) -> tuple[list[Floats], Floats]:
+        state, states = np.zeros((2, size)), []
+        for word in words:
+            state = lstm(w, f"encoder.{direction}_layers.0.", "_l0", w["tgt_embedding.weight"][word], *state)
+            states.append(state[0])
+        return states, state
+
+    ahead, end_ahead = read("forward", source)
+    back, end_back = read("backward", source[::-1])
+    h = np.concatenate([np.stack(ahead), np.stack(back[::-1])], 1)  # (S,2H)
+    ends = np.concatenate([end_ahead, end_back], 1)  # hidden and cell, (2,2H)
+    state = np.stack([
+        np.maximum(ends[0] @ w["reduce.hidden.weight"].T + w["reduce.hidden.bias"], 0),
+        np.maximum(ends[1] @ w["reduce.cell.weight"].T + w["reduce.cell.bias"], 0),
+    ])  # fmt: skip
+    context, coverage = np.zeros(2 * size), np.zeros(len(source))
+    expected, looks, gates = [], [], []
+    for word in [2, UNK]:  # BOS, and the unknown word as the decoder reads it
+        x = w["word_input.weight"] @ w["tgt_embedding.weight"][word] + w["word_input.bias"]
+        x = x + w["context_input.weight"] @ context
+        state = lstm(w, "decoder.cells.0.", "", x, *state)
+        whole = state.flatten()  # [h; c]
+        inner = h @ w["attention.score.key.weight"].T + w["attention.score.key.bias"]
+        inner = inner + w["attention.score.query.weight"] @ whole + np.outer(coverage, w["attention.score.coverage"])
+        a = softmax(np.tanh(inner) @ w["attention.score.energy"])  # eq. 11, 2
+        context = a @ h  # eq. 3
+        read_out = w["readout.weight"] @ np.concatenate([state[0], context]) + w["readout.bias"]
+        p_vocab = softmax(w["output.weight"] @ read_out + w["output.bias"])  # eq. 4
+        gate_input = np.concatenate([state[0], context, state[1], x])
+        p_gen = sigmoid(w["gate.weight"] @ gate_input + w["gate.bias"])[0]  # eq. 8
+        p = np.append(p_gen * p_vocab, 0.0)
+        for place, copied in enumerate(extended):
+            p[copied] += (1 - p_gen) * a[place]  # eq. 9
+        coverage = coverage + a  # eq. 10
+        expected.append(p)
+        looks.append(a)
+        gates.append(p_gen)
+
+    batch = batch_of([extended[:-1]], [target])
+    output = model(batch, need_attention=True)
+    assert output.attention is not None
+    assert output.copy_gate is not None
+    assert output.log_probs.shape == (1, 3, V + 1)
+    np.testing.assert_allclose(output.log_probs[0, :2].exp(), np.stack(expected), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(output.attention[0, :2], np.stack(looks), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(output.copy_gate[0, :2, 0], np.stack(gates), rtol=0, atol=1e-12)
+
+
+def test_the_paper_counts_as_many_parameters() -> None:
+    """21,499,600 in the baseline, 1,153 for the pointer, 512 for coverage (section 5 of the paper).
+
+    Torch's LSTMs have two biases where the authors' had one; they are three, of 4 x 256 numbers.
+    """
+
+    def count(**settings: object) -> int:
+        config = PointerGeneratorConfig.model_validate(settings)
+        model = PointerGenerator(config, VocabularySizes(50_000, 50_000, shared=True))
+        return sum(parameter.numel() for parameter in model.parameters()) - 3 * 4 * 256
+
+    assert count(copying=False) == 21_499_600
+    assert count() == 21_499_600 + 1_153
+    assert count(coverage=True) == 21_499_600 + 1_153 + 512
+
+
+def test_initialisation_of_the_authors() -> None:
+    model = build(vocabulary=400, hidden_size=32, initialisation="paper", coverage=True)
+    for name, tensor in model.state_dict().items():
+        size, deviation = float(tensor.abs().max()), float(tensor.std(correction=0))
+        if name.startswith(("encoder", "decoder")) and "weight" in name:
+            assert size <= 0.02
+            assert math.isclose(deviation, 0.02 / math.sqrt(3), rel_tol=0.05)
+        elif name.startswith(("tgt_embedding", "reduce", "output")):
+            assert size <= 2e-4
+            assert 5e-5 < deviation < 1.2e-4
+    assert model.src_embedding is model.tgt_embedding
+
+
+@torch.no_grad()
+def test_coverage_is_the_sum_of_what_was_looked_at() -> None:
+    model = build(coverage=True).double().eval()
+    memory = model.encode(batch_of([[5, 6, 7], [8, 9]]))
+    state = model.start(memory)
+    assert state.coverage is not None
+    total = torch.zeros_like(state.coverage)
+    for word in (2, 5, V):
+        _, readout, state = model.step(torch.tensor([word, word]), state, memory)  # type: ignore[assignment]  # its own
+        assert readout.attention is not None
+        assert state.coverage is not None
+        total = total + readout.attention
+        torch.testing.assert_close(state.coverage, total, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_coverage_begins_without_effect_and_then_matters() -> None:
+    """A model that gets `w_c` in a later stage goes on from what it had learned."""
+    plain, covered = build(seed=1).double().eval(), build(seed=2, coverage=True).double().eval()
+    missing, unexpected = covered.load_state_dict(plain.state_dict(), strict=False)
+    assert (missing, unexpected) == (["attention.score.coverage"], [])
+    batch = batch_of([[5, 6, V, 7]], [[6, V, 8]])
+    expected = plain(batch).log_probs
+    torch.testing.assert_close(covered(batch).log_probs, expected, rtol=0, atol=1e-12)
+    covered.get_parameter("attention.score.coverage").fill_(1.0)
+    changed = covered(batch).log_probs
+    torch.testing.assert_close(changed[:, 0], expected[:, 0], rtol=0, atol=1e-12)  # nothing is covered yet
+    assert not torch.allclose(changed[:, 1:], expected[:, 1:])
+
+
+@torch.no_grad()
+def test_unknown_words_are_read_as_unknown() -> None:
+    model = build().eval()
+    memory = model.encode(batch_of([[5, V, V + 1]]))
+    known = model.step(torch.tensor([UNK]), model.start(memory), memory)[0]
+    for word in (V, V + 1):
+        assert torch.equal(model.step(torch.tensor([word]), model.start(memory), memory)[0], known)
+
+
+@torch.no_grad()
+def test_pieces_are_copied_too() -> None:
+    """Without unknown words X is V, and copying raises exactly the words of the source."""
+    model = build().double().eval()
+    batch = batch_of([[5, 6, 7]], [[8, 9]])
+    model.get_parameter("gate.weight").zero_()
+    model.get_parameter("gate.bias").fill_(40.0)  # generates only
+    generated = model(batch).log_probs
+    model.get_parameter("gate.bias").fill_(0.0)  # copies half of the time
+    mixed = model(batch).log_probs
+    assert mixed.shape == (1, 3, V)
+    higher = (mixed > generated + math.log(0.5) + 1e-9)[0, 0]
+    assert higher.nonzero().view(-1).tolist() == [EOS, 5, 6, 7]  # the end of the source is a token of it
+
+
+HARD = {
+    "empty": [[]],
+    "one-word": [[5], [V]],
+    "only-unknown": [[V, V + 1, V, V + 2]],
+    "of-unequal-lengths": [[], [V], [5, V, 6, V + 1, 7]],
+    "2000-tokens": [[4 + n % 8 if n % 3 else V + n % 50 for n in range(2000)], [5]],
+}
+
+
+@pytest.mark.parametrize("bias", [-1e4, 0.0, 1e4], ids=["copies-only", "both", "generates-only"])
+@pytest.mark.parametrize("name", HARD)
+def test_never_nan(name: str, bias: float) -> None:
+    """In float32, with gates of exactly 0 and 1: the loss, every gradient and every score of a search are finite."""
+    model = build(coverage=True)
+    with torch.no_grad():
+        model.get_parameter("gate.bias").fill_(bias)
+        model.get_parameter("attention.score.energy").mul_(50.0)  # so that some weights come out as zero
+    sources = HARD[name]
+    batch = batch_of(sources, [[*source[:4], 5, V][:6] if V in source else [*source[:4], 5] for source in sources])
+    assert batch.tgt_mask is not None
+    output = model(batch, keep=batch.tgt_mask, need_attention=True)
+    if bias:
+        assert output.copy_gate is not None
+        assert set(output.copy_gate.flatten().tolist()) == {0.0 if bias < 0 else 1.0}
+    assert output.attention is not None
+    loss = likelihood(output, batch, V).total + coverage_loss(output.attention, batch.tgt_mask)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    assert bool(loss.isfinite())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert bool(parameter.grad.isfinite().all()), name
+    for best in search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
+        assert all(math.isfinite(hypothesis.score) for hypothesis in best)
+
+
+@pytest.mark.parametrize("coverage", [False, True], ids=["plain", "coverage"])
+@pytest.mark.parametrize("part_bytes", [1, 1 << 20], ids=["word-by-word", "at-once"])
+def test_gradient_of_the_likelihood(part_bytes: int, coverage: bool) -> None:
+    """The training loop's gradient, whose output layer goes in parts, against finite differences in float64."""
+    model = build(coverage=coverage, dropout=0.0).double()
+    batch = batch_of([[5, V, 7, 5, V + 1], [6]], [[V, 5, V + 1], [8, 6]])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(likelihood(model(batch, keep=batch.tgt_mask), batch, V, 0.1).total)
+
+    add_gradients(model, batch, 1.0, 0.1, torch.device("cpu"), part_bytes)
+    step, checked = 1e-5, 0
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        for place in torch.randperm(parameter.numel())[:4].tolist():
+            flat = parameter.detach().view(-1)
+            value = float(flat[place])
+            found = []
+            for change in (step, -step):
+                flat[place] = value + change
+                found.append(loss())
+            flat[place] = value
+            numeric = (found[0] - found[1]) / (2 * step)
+            assert math.isclose(numeric, float(parameter.grad.view(-1)[place]), rel_tol=1e-5, abs_tol=1e-7), name
+            checked += 1
+    assert checked > 60
+
+
+def test_one_embedding_needs_one_vocabulary() -> None:
+    with pytest.raises(RecipeError, match=r"`embeddings` makes source and target share.*tokenizer\.joint"):
+        PointerGenerator(PointerGeneratorConfig(), VocabularySizes(V, V, shared=False))
+    PointerGenerator(PointerGeneratorConfig(tie="none"), VocabularySizes(V, V + 1, shared=False))
+
+
+LEVELS = 3
+
+
+def names_by_level(draw: torch.Generator) -> tuple[list[int], list[int]]:
+    """Nine to twelve unknown names, each behind the level it has; all names, from the first level to the last.
+
+    Names of one level come in the order of the source. The decoder reads every name as UNK, so what it has said it can
+    only know from where it has looked.
+    """
+    count = int(torch.randint(9, 13, (), generator=draw))
+    levels = torch.randint(0, LEVELS, (count,), generator=draw).tolist()
+    source = [token for name, level in enumerate(levels) for token in (4 + level, V + name)]
+    return source, [V + name for name in sorted(range(count), key=lambda name: levels[name])]
+
+
+def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
+    """Trains for some seconds; then of 100 new sources the names said again, and the summaries without any fault."""
+    updates, peak = 350, 1.5e-2
+    model = build(seed, embedding_size=16, hidden_size=8, attention_size=16, coverage=coverage)
+    optimizer = torch.optim.Adam(model.parameters())
+    draw = torch.Generator().manual_seed(seed)
+    test = [names_by_level(draw) for _ in range(100)]
+    for update in range(updates):
+        pairs = [names_by_level(draw) for _ in range(24)]
+        batch = batch_of([source for source, _ in pairs], [target for _, target in pairs])
+        assert batch.tgt_mask is not None
+        optimizer.param_groups[0]["lr"] = peak * min(1.0, (update + 1) / 30) * (1 - update / updates)
+        optimizer.zero_grad()
+        scale = 1 / int(batch.tgt_mask.sum())
+        add_gradients(model, batch, scale, 0.0, torch.device("cpu"), 1 << 30, coverage_weight=float(coverage))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+        optimizer.step()
+    found = search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
+    said = [best[0].ids for best in found]
+    right = sum(ids == target for ids, (_, target) in zip(said, test, strict=True))
+    return sum(len(ids) - len(set(ids)) for ids in said), right
+
+
+def test_coverage_removes_repetition() -> None:
+    """The same model, data and updates: one that says names again, and with coverage (and its loss) hardly ever."""
+    repeated, right = repeated_after_training(coverage=False, seed=1)
+    repeated_with_coverage, right_with_coverage = repeated_after_training(coverage=True, seed=1)
+    assert repeated > 50
+    assert repeated_with_coverage * 5 < repeated
+    assert right_with_coverage > right + 30
