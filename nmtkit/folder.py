@@ -22,6 +22,18 @@ MODEL_VARIABLE = "NMTKIT_MODEL"
 
 
 @dataclass(frozen=True)
+class StageFolder:
+    """One stage of a run and where its checkpoints are; a run without stages is one stage without a name."""
+
+    name: str
+    """The stage's name; empty if the recipe has no stages."""
+    recipe: Recipe
+    """The whole recipe of the stage."""
+    checkpoints: Checkpoints
+    """Its weights and training state."""
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """Names only: making the object touches no file."""
 
@@ -53,8 +65,20 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Weights and training state."""
+        """Weights and training state; where training has stages, a folder for each: `1-NAME`, `2-NAME`, ..."""
         return self.path / "checkpoints"
+
+    def stages(self, recipe: Recipe) -> list[StageFolder]:
+        """The stages of the run's recipe, in their order; one without a name if the recipe has none."""
+        return [
+            StageFolder(name, one, Checkpoints(self.checkpoints / f"{number}-{name}" if name else self.checkpoints))
+            for number, (name, one) in enumerate(recipe.by_stage().items(), start=1)
+        ]
+
+    def newest_stage(self, recipe: Recipe) -> StageFolder:
+        """The last stage that has weights which validation chose; the first while none has."""
+        stages = self.stages(recipe)
+        return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
 
     @property
     def average(self) -> Path:
@@ -126,20 +150,25 @@ class RunFolder:
         """The weights' file.
 
         Args:
-            which: `best`, `last`, `average`, or a file; `auto` is the average if one was made, else the best, else the
-                last.
+            which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
+                was made, else the best, else the last. Where training has stages, best and last are of the newest one
+                that was validated.
 
         Raises:
             CheckpointError: the run has no such weights.
         """
-        checkpoints = Checkpoints(self.checkpoints)
+        recipe = self.load_recipe()
+        checkpoints = self.newest_stage(recipe).checkpoints
         best = next(iter(checkpoints.best()), None)
         last = checkpoints.last if checkpoints.last.is_file() else None
         average = self.average if self.average.is_file() else None
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
+        of_stages = {stage.name: stage.checkpoints.best() for stage in self.stages(recipe) if stage.name}
+        named |= {name: next(iter(files), None) for name, files in of_stages.items()}
         found = named[which] if which in named else Path(which)
         if found is None or not found.is_file():
-            have = [name for name in ("average", "best", "last") if (path := named[name]) and path.is_file()]
+            order = ("average", "best", "last", *of_stages)
+            have = [name for name in order if (path := named[name]) and path.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
             missing = f" ({found} is not there)" if found else ""
             raise CheckpointError(f"{self.path}: no weights {which!r}{missing}; {there}")
@@ -153,6 +182,9 @@ class RunFolder:
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
         """The trained model in evaluation mode on `device`, its tokenizers and its recipe.
 
+        Where training has stages, model and recipe are those of the stage that the weights are from; of the newest one
+        that was validated for an average, or a file from elsewhere.
+
         Args:
             device: where to.
             which: as `weights` takes it.
@@ -163,17 +195,21 @@ class RunFolder:
         recipe = self.load_recipe()
         tokenizers = self.load_tokenizers()
         weights = self.weights(which)
+        folder = weights.resolve().parent
+        stages = [stage for stage in self.stages(recipe) if stage.checkpoints.folder.resolve() == folder]
+        recipe = (stages[0] if stages else self.newest_stage(recipe)).recipe
         model = self.build(recipe, tokenizers)
         checkpoint.load_weights(model, weights)
         return model.to(device).eval(), tokenizers, recipe
 
 
-def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
+def find(model: str | None = None, runs: Path = RUNS, task: str | None = None) -> tuple[RunFolder, str]:
     """The run to use, and in words why that one.
 
     Args:
         model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
         runs: the folder of all runs.
+        task: the newest run is that of a recipe with this task; None: with any.
 
     Raises:
         CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
@@ -192,13 +228,16 @@ def find(model: str | None = None, runs: Path = RUNS) -> tuple[RunFolder, str]:
             folder = RunFolder(runs / model)
         return folder, "as asked"
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
-    if not finished:
+    finished.sort(key=lambda run: run.result.stat().st_mtime, reverse=True)
+    fitting = (run for run in finished if task is None or run.load_recipe().task == task)
+    newest = next(fitting, None)
+    of_task = f" for {task}" if task else ""
+    if newest is None:
         raise CheckpointError(
-            f"no finished run under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
-            "or train one (`nmtkit train demo`)"
+            f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            f"or train one (`nmtkit train {'demo-news-pointer-generator' if task == 'summarization' else 'demo'}`)"
         )
-    newest = max(finished, key=lambda run: run.result.stat().st_mtime)
-    return newest, f"the newest finished run under {runs}/"
+    return newest, f"the newest finished run{of_task} under {runs}/"
 
 
 def write_json(path: Path, data: Any) -> None:

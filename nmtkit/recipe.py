@@ -1,8 +1,10 @@
 """A recipe: every choice of one experiment in one file. It only chooses; it holds no logic.
 
 A recipe may `extends:` one other file and say only what differs; `--set KEY=VALUE` goes through the same parser.
+Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -21,6 +23,7 @@ from nmtkit.settings import (
     KeyPath,
     Settings,
     dump_yaml,
+    field_validator,
     load_yaml,
     model_validator,
     parse,
@@ -35,8 +38,21 @@ else:
     AnyModelConfig = Annotated[Union[_CONFIGS], Field(discriminator="kind")]  # noqa: UP007  # the members are not known here
 
 
-HIGHER_IS_BETTER = {"bleu": True, "loss": False, "perplexity": False}
-"""What validation measures and may decide which weights are best, and which way it goes."""
+WEIGHTS = ("auto", "average", "best", "last")
+"""The weights of a run that can be asked for by a word; a stage is called otherwise."""
+
+VALIDATED = {
+    "translation": {"bleu": True, "loss": False, "perplexity": False},
+    "summarization": {
+        "rouge1": True,
+        "rouge2": True,
+        "rougeL": True,
+        "rougeLsum": True,
+        "loss": False,
+        "perplexity": False,
+    },
+}
+"""What validation measures in each task and may decide which weights are best, and whether higher is better."""
 
 
 class EvaluationConfig(Settings):
@@ -54,6 +70,39 @@ class EvaluationConfig(Settings):
     """Padded tokens of the longer side that a batch may hold where the validation loss is computed."""
 
 
+STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
+"""The groups of a recipe that a stage may change."""
+STAGE_LIMITS = ("max_length", "max_tgt_length")
+"""What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
+
+
+class Stage(Settings):
+    """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
+
+    A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
+    model has only now begins at random. The optimizer goes on with what it knows of each weight, if it is the same.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
+    """What the stage is called; letters, digits, - and _."""
+    data: dict[str, Any] = Field(default_factory=dict)
+    """max_length and max_tgt_length of this stage; needs `data.over_long: truncate`."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Settings of the model that differ; `kind` and all sizes stay."""
+    batch: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `batch` that differ."""
+    training: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `training` that differ."""
+    search: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `search` that differ."""
+    evaluation: dict[str, Any] = Field(default_factory=dict)
+    """Settings of `evaluation` that differ."""
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """The groups that it changes."""
+        return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
+
+
 class Recipe(Settings):
     """All settings of one experiment."""
 
@@ -61,8 +110,8 @@ class Recipe(Settings):
     """The recipe's name: its file's name without `.yaml`, unless given."""
     description: str = ""
     """What the recipe is for, in a sentence."""
-    task: Literal["translation"] = "translation"
-    """What the model is for."""
+    task: Literal["translation", "summarization"] = "translation"
+    """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
     seed: int = 1
     """Seeds the weights, the order of the data and dropout."""
     data: DataConfig
@@ -81,16 +130,52 @@ class Recipe(Settings):
     """How translations are searched for."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How the model is judged while it trains."""
+    stages: list[Stage] = Field(default_factory=list)
+    """Training in stages, one after the other, each with a name and what it changes of the groups above."""
+
+    @field_validator("stages")
+    @classmethod
+    def _stages(cls, stages: list[Stage]) -> list[Stage]:
+        names = [stage.name for stage in stages]
+        for number, stage in enumerate(stages):
+            if stage.name in names[:number]:
+                raise ValueError(f"two stages are called {stage.name!r}; give each a name of its own")
+            if stage.name in WEIGHTS:
+                raise ValueError(f"a stage cannot be called {stage.name!r}: --weights {stage.name} has another meaning")
+            for key in stage.data:
+                if key not in STAGE_LIMITS:
+                    raise ValueError(
+                        f"stage {stage.name}: `data.{key}` is for all stages; of `data` a stage may change only "
+                        f"{' and '.join(STAGE_LIMITS)}"
+                    )
+            if "kind" in stage.model:
+                raise ValueError(f"stage {stage.name}: `model.kind` is for all stages, which train one model")
+        return stages
+
+    @model_validator(mode="after")
+    def _limits_of_stages(self) -> "Recipe":
+        if self.data.over_long != "truncate" and any(stage.data for stage in self.stages):
+            raise ValueError("`stages`: limits of length in a stage need `data.over_long: truncate`")
+        return self
 
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
         name, higher = self.training.best_metric, self.training.higher_is_better
-        if name not in HIGHER_IS_BETTER:
+        given = VALIDATED[self.task]
+        if name not in given:
             raise ValueError(
-                f"`training.best_metric`: validation gives no {name!r}: {near_names(name, HIGHER_IS_BETTER)}"
+                f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {near_names(name, given)}"
             )
-        if higher != HIGHER_IS_BETTER[name]:
+        if higher != given[name]:
             raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _coverage(self) -> "Recipe":
+        if self.training.coverage_weight and not MODELS.get(self.model.kind).has_attention:
+            raise ValueError(
+                f"`training.coverage_weight`: {self.model.kind} has no attention that could cover anything"
+            )
         return self
 
     @model_validator(mode="after")
@@ -116,6 +201,34 @@ class Recipe(Settings):
                 "must be a transformer and `model.alignment_heads` a head number"
             )
         return self
+
+    def by_stage(self) -> dict[str, "Recipe"]:
+        """The whole recipe of every stage by its name, in their order; of a recipe without stages itself, under "".
+
+        Raises:
+            RecipeError: a stage does not fit; never for a recipe that `load` gave.
+        """
+        if not self.stages:
+            return {"": self}
+        found = {}
+        for stage in self.stages:
+            data = self.model_dump(exclude={"stages"})
+            _merge(data, {}, copy.deepcopy(stage.changes()), {})
+            found[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
+        return found
+
+    @property
+    def stored(self) -> DataConfig:
+        """How the text is read and stored: cut at the longest limits of all stages."""
+        if not self.stages:
+            return self.data
+        src, tgt = zip(*(one.data.limits for one in self.by_stage().values()), strict=True)
+        return self.data.model_copy(update={"max_length": max(src), "max_tgt_length": max(tgt)})
+
+    @property
+    def copies(self) -> bool:
+        """Whether the model copies in any stage, so that the text is stored with extended ids."""
+        return any(one.model.copies for one in self.by_stage().values())
 
     def to_yaml(self) -> str:
         """The recipe with every default written out; loading it gives an equal recipe."""
@@ -246,23 +359,101 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     path = locate(str(recipe))
     data, places = _read(path)
     for text in overrides:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
-        keys: KeyPath = tuple(key.strip().split("."))
-        nested: Any = parse_value(value)
-        for part in reversed(keys):
-            nested = {part: nested}
-        at: Any = data
-        for part in keys[:-1]:
-            at = at.get(part, {}) if isinstance(at, dict) else None
-        if not isinstance(at, dict):
-            raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
-        _merge(data, places, nested, {keys[:n]: f"--set {text}" for n in range(1, len(keys) + 1)})
+        _override(data, places, text)
     if isinstance(data.get("data"), dict):
         _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     data.setdefault("name", path.stem)
-    return parse(Recipe, data, str(path), places)
+    return _checked(data, places, str(path))
+
+
+def _override(data: dict[str, Any], places: dict[KeyPath, str], text: str) -> None:
+    """Lays one `KEY=VALUE` over the recipe; a stage is named, or counted from 0: `stages.NAME.training.lr=0.001`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
+    keys: KeyPath = tuple(key.strip().split("."))
+    stages = [stage for stage in data.get("stages") or [] if isinstance(stage, dict)]
+    group, above = data, 0  # how many of the keys lead to the mapping that is changed
+    if keys[0] == "stages" and len(keys) > 1:
+        names = [str(stage.get("name", "")) for stage in stages]
+        number = names.index(str(keys[1])) if keys[1] in names else int(keys[1]) if str(keys[1]).isdecimal() else -1
+        if not 0 <= number < len(stages):
+            raise RecipeError(f"--set {text}: no stage {keys[1]!r}: {near_names(str(keys[1]), names)}")
+        if len(keys) == 2:
+            raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
+        keys = ("stages", number, *keys[2:])
+        group, above = stages[number], 2
+    elif stages and keys[0] in STAGE_GROUPS and all(_has(stage, keys) for stage in stages):
+        raise RecipeError(
+            f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
+            f"change it in a stage: --set stages.{stages[0].get('name')}.{text}"
+        )
+    nested: Any = parse_value(value)
+    for part in reversed(keys[above:]):
+        nested = {part: nested}
+    at: Any = group
+    for part in keys[above:-1]:
+        at = at.get(part, {}) if isinstance(at, dict) else None
+    if not isinstance(at, dict):
+        raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
+    set_here = {keys[:n]: f"--set {text}" for n in range(above + 1, len(keys) + 1)}
+    _merge(group, places, nested, set_here, keys[:above])
+
+
+def _has(group: Any, keys: KeyPath) -> bool:
+    for key in keys:
+        if not isinstance(group, dict) or key not in group:
+            return False
+        group = group[key]
+    return True
+
+
+def _checked(data: dict[str, Any], places: dict[KeyPath, str], where: str) -> Recipe:
+    """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them.
+
+    What a stage says is told under its own path and line, what it takes over under the recipe's.
+    """
+    listed = data.get("stages")
+    stages = dict(enumerate(listed if isinstance(listed, list) else []))
+    names = {number: stage.get("name") if isinstance(stage, dict) else None for number, stage in stages.items()}
+
+    def by_name(path: KeyPath) -> KeyPath:
+        if len(path) > 1 and path[0] == "stages" and isinstance(path[1], int):
+            return ("stages", names.get(path[1]) or path[1], *path[2:])
+        return path
+
+    faults: list[str] = []
+    recipe = None
+    try:
+        recipe = parse(Recipe, data, where, places, by_name)
+    except RecipeError as fault:
+        faults += str(fault).splitlines()
+    whole = {key: value for key, value in data.items() if key != "stages"}
+    for number, stage in stages.items():
+        if not isinstance(stage, dict):
+            continue
+        changes = {group: stage[group] for group in STAGE_GROUPS if isinstance(stage.get(group), dict)}
+        own = {path[2:]: place for path, place in places.items() if path[:2] == ("stages", number) and path[2:]}
+        merged, merged_places = copy.deepcopy(whole), dict(places)
+        _merge(merged, merged_places, copy.deepcopy(changes), own)
+
+        def called(
+            path: KeyPath,
+            own: dict[KeyPath, str] = own,
+            known: dict[KeyPath, str] = merged_places,
+            number: int = number,
+        ) -> KeyPath:
+            nearest = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in known), ())
+            return by_name(("stages", number, *path)) if nearest in own else path
+
+        here = f"{places.get(('stages', number), where)}: stage {names[number]}"
+        try:
+            parse(Recipe, merged, here, merged_places, called)
+        except RecipeError as fault:
+            faults += str(fault).splitlines()
+    if recipe is None or faults:
+        raise RecipeError("\n".join(dict.fromkeys(faults)))
+    return recipe
 
 
 def schema() -> dict[str, Any]:

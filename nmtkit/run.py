@@ -1,10 +1,10 @@
-"""A run: one recipe carried out in one folder. The only place where the parts meet."""
+"""A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ from nmtkit.data.embeddings import EmbeddingsConfig, check_size, read_vectors
 from nmtkit.data.store import Store, fingerprint, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, RecipeError
-from nmtkit.folder import RunFolder
+from nmtkit.folder import RunFolder, StageFolder
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import checkpoint, distributed
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Evaluated, Event, Step, Stopped, train
+from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig, train
 from nmtkit.training.losses import likelihood
-from nmtkit.translator import Translation, Translator
+from nmtkit.translator import Translation, Translator, source_limit
 
 Notify = Callable[[str], None]
 
@@ -44,9 +44,46 @@ class TestResult:
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
-    """BLEU and chrF, and AER if the test set names gold alignments; none without references."""
+    """BLEU and chrF, or ROUGE of summaries; AER if the test set names gold alignments. None without references."""
     seconds: float
     """Time of the translation, without opening the model."""
+
+
+@dataclass(frozen=True)
+class StageBegun:
+    """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
+
+    name: str
+    """Which."""
+    number: int
+    """From 1."""
+    count: int
+    """How many stages there are."""
+    updates_before: int
+    """Updates that all stages before made."""
+    seconds_before: float
+    """And the time they took."""
+    training: TrainingConfig
+    """Its settings; their limits count from its beginning."""
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What the stages before the present one have taken."""
+
+    updates: int = 0
+    seconds: float = 0.0
+
+    def and_then(self, stage: StageFolder) -> "_Done":
+        """With a stage that is over."""
+        facts = stage.checkpoints.read_facts()
+        return _Done(self.updates + facts["update"], self.seconds + facts["seconds"])
+
+    def shift(self, event: Event) -> Event:
+        """The event of the present stage, counted from the beginning of the first."""
+        if isinstance(event, Step | Evaluated):
+            return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
+        return replace(event, update=event.update + self.updates)
 
 
 class Run:
@@ -115,6 +152,7 @@ class Run:
             try:
                 validation_files(recipe)
                 require_data(recipe)
+                require_fitting_stages(recipe)
                 if not resume:
                     require_embeddings(recipe)
                 run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
@@ -149,12 +187,7 @@ class Run:
         Raises:
             RecipeError: it was begun with another one; names what differs.
         """
-        limits = {"max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"}
-        before, now = (
-            one.model_dump(mode="json", exclude={"name": True, "description": True, "training": limits})
-            for one in (self.recipe, recipe)
-        )
-        faults = list(_differences(before, now))
+        faults = list(_differences(_without_limits(self.recipe), _without_limits(recipe)))
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
@@ -177,9 +210,7 @@ class Run:
     def reopen(self, notify: Notify) -> None:
         """Takes away what says that training is over, and the average, which is of the weights up to now."""
         self.folder.result.unlink(missing_ok=True)
-        if self.folder.average.exists():
-            self.folder.average.unlink()
-            notify(f"{self.folder.average}: removed, since training goes on; average again when it is over")
+        self._forget_average(notify)
 
     def preprocess(
         self, notify: Notify, report: Callable[[DataReport], None], learned_before: bool = False
@@ -197,10 +228,14 @@ class Run:
         """
         recipe = self.recipe
         splits = recipe.data.splits()
-        mark = fingerprint(
-            {"data": recipe.data.model_dump(mode="json"), "tokenizer": recipe.tokenizer.model_dump(mode="json")},
-            recipe.data.paths(),
-        )
+        config, copying = recipe.stored, recipe.copies
+        settings: dict[str, Any] = {
+            "data": config.model_dump(mode="json"),
+            "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        }
+        if copying:
+            settings["copying"] = True
+        mark = fingerprint(settings, config.paths())
         learned = self.folder.vocabulary.is_dir()
         if learned and all(Store.is_current(self.folder.data, name, mark) for name in splits):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
@@ -216,7 +251,7 @@ class Run:
             for name in splits:
                 self.folder.manifest(name).unlink(missing_ok=True)
             tokenizers.save(self.folder.vocabulary)
-        checker = Checker(recipe.data, found)
+        checker = Checker(config, found, need_references=recipe.task == "summarization")
         for name, files in splits.items():
             notify(f"reading and checking {name}")
             write_store(
@@ -226,6 +261,7 @@ class Run:
                 tokenizers,
                 checker,
                 keep_text=name != "train" or tokenizers.sampling,
+                copying=copying,
                 fingerprint=mark,
             )
         folders.write_json(self.folder.report, found.as_dict())
@@ -240,62 +276,128 @@ class Run:
         notify: Notify,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
-    ) -> Iterator[Event]:
+    ) -> Iterator[Event | StageBegun]:
         """Trains the recipe's model; `metrics.jsonl`, and TensorBoard if it is there, get every `Step` and `Evaluated`.
+
+        Where the recipe has stages they follow each other. Updates and seconds are then counted from the beginning of
+        the first, in the log and in the events, which a `StageBegun` parts.
 
         Args:
             device: where to train.
-            notify: told in a sentence what word vectors the model begins with.
+            notify: told in a sentence what the model and each stage begin with, and how much text is cut.
             resume: go on from the last saved state, bit for bit as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
 
         Yields:
-            The events of `nmtkit.training.loop.train`.
+            The events of `nmtkit.training.loop.train`; every stage ends with a `Stopped`.
 
         Raises:
             NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
-                damaged.
+                damaged, or a stage's model does not fit the one before.
         """
-        recipe, tokenizers = self.recipe, self.folder.load_tokenizers()
-        torch.manual_seed(recipe.seed)
-        model = self.folder.build(recipe, tokenizers)
-        if recipe.pretrained_embeddings is not None:
-            if not resume:
-                _begin_embeddings(model, tokenizers, recipe, recipe.pretrained_embeddings, notify)
-            for side in recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings.freeze else ():
-                model.embedding(side).weight.requires_grad_(False)
-        stream = BatchStream(
-            Store.open(self.folder.data, "train"),
-            recipe.batch,
-            recipe.seed,
-            tokenizers,
-            distributed.rank(),
-            distributed.size(),
-        )
-        checkpoints = Checkpoints(self.folder.checkpoints)
-        evaluate = _Evaluation(self.folder, recipe, tokenizers, device)
-        log = _Log(self.folder, recipe, resume) if distributed.rank() == 0 else None
+        stages, tokenizers = self.folder.stages(self.recipe), self.folder.load_tokenizers()
+        begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
+        first = begun[-1] if resume and begun else 0
+        done = _Done()
+        for stage in stages[:first]:
+            done = done.and_then(stage)
+        log = _Log(self.folder, stages[first], done, resume) if distributed.rank() == 0 else None
         try:
-            for event in train(
-                model, stream, recipe.training, evaluate, checkpoints, device, resume, stop, recipe.seed
-            ):
+            for number in range(first, len(stages)):
+                stage, going_on = stages[number], resume and number == first
+                if stage.name:
+                    facts = (number + 1, len(stages), done.updates, done.seconds)
+                    yield StageBegun(stage.name, *facts, stage.recipe.training)
                 if log is not None:
-                    log.add(event)
-                yield event
-                if isinstance(event, Stopped) and log is not None and event.reason != "interrupted":
-                    self._finish(event, checkpoints)
+                    log.stage = stage.name
+                if log is not None and not going_on:
+                    self._forget_average(notify)
+                training = self._train_stage(stages, number, tokenizers, device, notify, going_on, stop)
+                for event in training:
+                    shown = done.shift(event)
+                    if log is not None:
+                        log.add(shown)
+                    yield shown
+                    if isinstance(event, Stopped) and event.reason == "interrupted":
+                        return
+                done = done.and_then(stage)
+            if log is not None:
+                self._finish(stages, shown)
         finally:
             if log is not None:
                 log.close()
 
-    def _finish(self, event: Stopped, checkpoints: Checkpoints) -> None:
-        kept = checkpoints.kept()
-        result = {
+    def _train_stage(
+        self,
+        stages: Sequence[StageFolder],
+        number: int,
+        tokenizers: TokenizerPair,
+        device: torch.device,
+        notify: Notify,
+        resume: bool,
+        stop: Callable[[], bool] | None,
+    ) -> Iterator[Event]:
+        """Trains one stage, beginning with what the one before it has reached."""
+        stage = stages[number]
+        recipe = stage.recipe
+        torch.manual_seed(recipe.seed)
+        model = self.folder.build(recipe, tokenizers)
+        optimizer_state = None
+        if resume:
+            if stage.name:
+                notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
+        elif number:
+            optimizer_state = _take_over(model, stages, number, notify)
+        elif stage.name:
+            notify(f"stage {stage.name} begins (1 of {len(stages)})")
+        if recipe.pretrained_embeddings is not None:
+            if not resume and not number:
+                _begin_embeddings(model, tokenizers, recipe, recipe.pretrained_embeddings, notify)
+            for side in recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings.freeze else ():
+                model.embedding(side).weight.requires_grad_(False)
+        store, seed = Store.open(self.folder.data, "train"), recipe.seed + number
+        for text in (*_cuts(store, recipe), *_cuts(Store.open(self.folder.data, "valid"), recipe)):
+            notify(text)
+        rank, world = distributed.rank(), distributed.size()
+        stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts)
+        evaluate = _Evaluation(self.folder, recipe, tokenizers, device)
+        return train(
+            model,
+            stream,
+            recipe.training,
+            evaluate,
+            stage.checkpoints,
+            device,
+            resume,
+            stop,
+            seed,
+            optimizer_state,
+        )
+
+    def _forget_average(self, notify: Notify) -> None:
+        if self.folder.average.exists():
+            self.folder.average.unlink()
+            notify(f"{self.folder.average}: removed, since training goes on; average again when it is over")
+
+    def _finish(self, stages: Sequence[StageFolder], event: Event) -> None:
+        assert isinstance(event, Stopped)
+        last = stages[-1].checkpoints
+        result: dict[str, Any] = {
             "reason": event.reason,
             "updates": event.update,
-            "best": checkpoints.best()[0].name if kept else None,
-            "kept": [asdict(entry) for entry in kept],
+            "best": _best_name(last),
+            "kept": [asdict(entry) for entry in last.kept()],
         }
+        if stages[-1].name:
+            result["stages"] = [
+                {
+                    "name": stage.name,
+                    "updates": stage.checkpoints.read_facts()["update"],
+                    "best": _best_name(stage.checkpoints),
+                    "kept": [asdict(entry) for entry in stage.checkpoints.kept()],
+                }
+                for stage in stages
+            ]
         folders.write_json(self.folder.result, result)
 
     # ----------------------------------------------------------------------------------------------------------- test
@@ -320,13 +422,14 @@ class Run:
         texts = [translation.text for translation in found]
         folders.write_text(self.folder.test_output, "".join(text + "\n" for text in texts))
         given = [reference for reference in references if reference is not None]
-        scores = []
+        scores: list[metrics.Score] = []
         if len(given) == len(texts):
             how = self.recipe.evaluation
-            scores = [
-                metrics.bleu(texts, [given], how.tokenize, how.lowercase),
-                metrics.chrf(texts, [given], lowercase=how.lowercase),
-            ]
+            if self.recipe.task == "summarization":
+                scores += metrics.rouge(texts, [given])
+            else:
+                scores.append(metrics.bleu(texts, [given], how.tokenize, how.lowercase))
+                scores.append(metrics.chrf(texts, [given], lowercase=how.lowercase))
             if files.alignment and translator.model.has_attention:
                 scores.append(_alignment_error_rate(translator, files, pairs))
             summary = [asdict(score) for score in scores]
@@ -348,6 +451,47 @@ def _alignment_error_rate(translator: Translator, files: Files, pairs: Sequence[
         column("tgt_words") if files.tgt_words else None,
     )
     return metrics.aer([one.links() for one in found], gold).aer
+
+
+def _best_name(checkpoints: Checkpoints) -> str | None:
+    return next((path.name for path in checkpoints.best()), None)
+
+
+def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
+    """In a sentence a side, how many examples are longer than the recipe's limits."""
+    words = ("articles", "summaries") if recipe.task == "summarization" else ("sources", "targets")
+    for side, what, limit in zip(("src", "tgt"), words, recipe.data.cuts or (), strict=False):
+        longer = store.longer(side, limit)
+        if longer:
+            of = f"{longer:,} of {len(store):,} {what}"
+            yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
+
+
+def _take_over(
+    model: Seq2Seq, stages: Sequence[StageFolder], number: int, notify: Notify
+) -> dict[str, torch.Tensor] | None:
+    """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
+    before, stage = stages[number - 1], stages[number]
+    path = before.checkpoints.best()[0]
+    new, gone = checkpoint.fill_known(model, checkpoint.read_weights(path), path)
+    update = next(
+        entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
+    )
+    kind = before.recipe.training.optimizer
+    same = kind == stage.recipe.training.optimizer
+    said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
+    said.append(f"with the best weights of stage {before.name}, those of its update {update}")
+    if new:
+        said.append(f"new, at random: {', '.join(new)}")
+    if gone:
+        said.append(f"no longer there: {', '.join(gone)}")
+    said.append(f"{kind} goes on" if same else f"{stage.recipe.training.optimizer} begins afresh, after {kind}")
+    notify("; ".join(said))
+    if not same:
+        return None
+    state = checkpoint.under(checkpoint.OPTIMIZER, before.checkpoints.load_last()[0])
+    own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
 
 
 def _begin_embeddings(
@@ -391,19 +535,25 @@ class _Evaluation:
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in batches_of(self.store, how.batch_tokens):
+        for batch in batches_of(self.store, how.batch_tokens, self.recipe.data.cuts):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
             assert batch.tgt_mask is not None
             tokens += int(batch.tgt_mask.sum())
         config = self.recipe.search.changed({"beam_size": how.beam_size})
-        translator = Translator(model, self.tokenizers, config, name=self.recipe.name)
+        limit = source_limit(self.recipe)
+        translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
         hypotheses = translator.translate(source for source, _ in self.pairs)
         references = [target for _, target in self.pairs]
         mean = float(nll) / max(tokens, 1)
+        if self.recipe.task == "summarization":
+            scores = metrics.rouge(hypotheses, [references])
+            quality = {name: score.value for name, score in zip(metrics.ROUGE_METRICS, scores, strict=True)}
+        else:
+            quality = {"bleu": metrics.bleu(hypotheses, [references], how.tokenize, how.lowercase).value}
         return {
-            "bleu": metrics.bleu(hypotheses, [references], how.tokenize, how.lowercase).value,
+            **quality,
             "loss": mean,
             "perplexity": metrics.perplexity(-float(nll), tokens).value,
             "seconds": time.monotonic() - begun,
@@ -413,15 +563,16 @@ class _Evaluation:
 class _Log:
     """Writes events to `metrics.jsonl`, one a line, and to TensorBoard where it is installed."""
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, resume: bool) -> None:
+    def __init__(self, folder: RunFolder, stage: StageFolder, done: _Done, resume: bool) -> None:
         self.path = folder.metrics
+        self.stage = stage.name
         self.writer: Any = None
         purge_step = None
         if resume:
-            _, facts = Checkpoints(folder.checkpoints).load_last()
-            purge_step = int(facts["update"]) + 1
+            update = done.updates + int(stage.checkpoints.read_facts()["update"])
+            purge_step = update + 1
             if self.path.exists():
-                folders.cut_json_lines(self.path, after_update=int(facts["update"]))
+                folders.cut_json_lines(self.path, after_update=update)
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -434,7 +585,9 @@ class _Log:
             values = {**{f"valid_{key}": value for key, value in event.metrics.items()}, "best": event.best}
         else:
             return
-        folders.append_json_line(self.path, {"update": event.update, "event": type(event).__name__.lower(), **values})
+        stage = {"stage": self.stage} if self.stage else {}
+        kind = type(event).__name__.lower()
+        folders.append_json_line(self.path, {"update": event.update, "event": kind, **stage, **values})
         if self.writer is not None:
             room = "train" if isinstance(event, Step) else "valid"
             for key, value in values.items():
@@ -452,19 +605,19 @@ def to_average(folder: RunFolder, best: int | None = None, recent: int | None = 
     """The weights files of a run that are to be averaged.
 
     Args:
-        folder: of the run.
+        folder: of the run; where training has stages, those of the newest stage that was validated are taken.
         best: how many of its best; None for all that were kept.
         recent: how many of its newest, instead of the best.
 
     Raises:
         CheckpointError: there are not so many, or fewer than two.
     """
-    checkpoints = Checkpoints(folder.checkpoints)
+    checkpoints = folder.newest_stage(folder.load_recipe()).checkpoints
     kept = checkpoints.best() if recent is None else checkpoints.recent()
     wanted = recent or best or 2
     if len(kept) < wanted:
         raise CheckpointError(
-            f"{folder.checkpoints}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
+            f"{checkpoints.folder}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
             "keep more with training.keep_best or training.keep_recent"
         )
     return kept[: recent or best]
@@ -482,23 +635,40 @@ def average(files: Sequence[Path], output: Path) -> None:
 
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
-    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each."""
-    size = recipe.tokenizer.vocab_size
-    with torch.device("meta"):
-        model = MODELS.get(recipe.model.kind)(recipe.model, VocabularySizes(size, size, recipe.tokenizer.joint))
-    parameters = sum(weight.numel() for weight in checkpoint.weights_of(model).values())
-    rows = [("model", recipe.model.kind), ("parameters", f"{parameters:,} with {size:,} tokens in a vocabulary")]
+    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each.
+
+    Raises:
+        RecipeError: a stage's model does not fit the one before.
+    """
+    require_fitting_stages(recipe)
+    sizes = _most_tokens(recipe)
+    last = list(recipe.by_stage().values())[-1]
+    parameters = sum(weight.numel() for weight in checkpoint.weights_of(_without_memory(last)).values())
+    tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
+    rows = [("model", recipe.model.kind), ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary")]
     rows.append(("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"))
     training = recipe.training
     rows.append(("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"))
     rows.append(("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"))
+    for number, stage in enumerate(recipe.stages, start=1):
+        changes = ", ".join(f"{key} {value}" for key, value in _flat(stage.changes()))
+        rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
     for name, files in recipe.data.splits().items():
         for path in files.paths():
-            rows.append((f"data.{name}", path if Path(path).is_file() else f"{path} (not here)"))
+            rows.append((f"data.{name}", path if Path(path).exists() else f"{path} (not here)"))
     vectors = recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}
     for side, path in vectors.items():
         rows.append((f"pretrained_embeddings.{side}", path if Path(path).is_file() else f"{path} (not here)"))
     return rows
+
+
+def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The single values in nested groups by their dotted keys."""
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
 
 
 def choose_device(name: str, recipe: Recipe, threads: int | None = None) -> torch.device:
@@ -506,6 +676,16 @@ def choose_device(name: str, recipe: Recipe, threads: int | None = None) -> torc
     device = distributed.join(devices.choose(name))
     devices.prepare(device, recipe.training.matmul_precision, threads)
     return device
+
+
+def _without_limits(recipe: Recipe) -> dict[str, Any]:
+    """What must stay the same when a run goes on; stages by their names."""
+    data = recipe.model_dump(mode="json", exclude={"name", "description"})
+    for group in (data, *data["stages"]):
+        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"):
+            group["training"].pop(key, None)
+    data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
+    return data
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
@@ -535,7 +715,7 @@ def require_data(recipe: Recipe) -> None:
     Raises:
         DataError: all that are missing, in one message.
     """
-    missing = [path for path in recipe.data.paths() if not Path(path).is_file()]
+    missing = [path for path in recipe.data.paths() if not Path(path).exists()]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
         listed = "".join(f"\n  {path}" for path in missing)
@@ -543,6 +723,37 @@ def require_data(recipe: Recipe) -> None:
             f"recipe {recipe.name}: these files are not there (looked in {places}); "
             f"name them under `data`, or their folder with --set data.folder=DIR:{listed}"
         )
+
+
+def require_fitting_stages(recipe: Recipe) -> None:
+    """Makes sure that every stage can begin with the weights of the one before, before anything is begun.
+
+    Raises:
+        RecipeError: a weight that both models have is of another shape in the later one.
+    """
+    before: dict[str, torch.Size] = {}
+    for name, one in recipe.by_stage().items():
+        now = {weight: tensor.shape for weight, tensor in checkpoint.weights_of(_without_memory(one)).items()}
+        faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
+        if faults:
+            raise RecipeError(
+                f"recipe {recipe.name}, stage {name}: its `model` settings change the size of {faults[0]!r} from "
+                f"{list(before[faults[0]])} to {list(now[faults[0]])}; a stage goes on with the weights of the one "
+                "before, so sizes must stay"
+            )
+        before = now
+
+
+def _without_memory(recipe: Recipe) -> Seq2Seq:
+    """The recipe's model with the shapes of its weights and no memory for them."""
+    with torch.device("meta"):
+        return MODELS.get(recipe.model.kind)(recipe.model, _most_tokens(recipe))
+
+
+def _most_tokens(recipe: Recipe) -> VocabularySizes:
+    """The vocabularies as large as the recipe allows; text may have fewer words."""
+    how = recipe.tokenizer
+    return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
 
 
 def require_embeddings(recipe: Recipe) -> None:

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, DataError
 from nmtkit.settings import Field, Settings
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
+Limits: TypeAlias = tuple[int, int]
+"""The most tokens of a source and of a target, EOS not counted; what is longer is cut."""
 
 R = TypeVar("R", bound="Rows")
 
@@ -251,32 +253,52 @@ def in_order_batches(
     return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
 
 
-def _load(store: Store, numbers: Numbers) -> Batch:
-    """The batch of these examples as they were stored."""
+def _load(store: Store, numbers: Numbers, limits: Limits | None) -> Batch:
+    """The batch of these examples as they were stored, cut to the limits.
+
+    A word of the target that only the part of the source that was cut off could have given is unknown.
+    """
     rows = numbers.tolist()
+    src_limit, tgt_limit = limits or (None, None)
 
-    def column(name: str) -> list[Numbers] | None:
-        return [store.ids(name, number) for number in rows] if store.has(name) else None
+    def column(name: str, limit: int | None) -> list[Numbers] | None:
+        return [store.ids(name, number)[:limit] for number in rows] if store.has(name) else None
 
-    src = column("src")
+    src, extended = column("src", src_limit), column("src_extended", src_limit)
+    tgt, tgt_extended = column("tgt", tgt_limit), column("tgt_extended", tgt_limit)
     assert src is not None
-    extended = column("src_extended")
     n_oov = 0
     if extended is not None:
-        n_oov = max(0, max(int(row.max(initial=0)) for row in extended) - store.tgt_size + 1)
-    return collate(src, column("tgt"), extended, column("tgt_extended"), n_oov, column("alignment"))
+        # Unknown words have their ids in the order in which they come, so that a cut leaves the first of them.
+        ends = [max(store.tgt_size, int(row.max(initial=0)) + 1) for row in extended]
+        n_oov = max(ends) - store.tgt_size
+        if tgt_extended is not None:
+            tgt_extended = [np.where(row < end, row, UNK) for row, end in zip(tgt_extended, ends, strict=True)]
+    links = column("alignment", None)
+    if links is not None and limits is not None:
+        pairs = [row.reshape(-1, 2) for row in links]
+        links = [pair[(pair < np.array(limits)).all(1)].ravel() for pair in pairs]
+    return collate(src, tgt, extended, tgt_extended, n_oov, links)
 
 
-def batches_of(store: Store, batch_tokens: int) -> Iterator[Batch]:
+def _widths(store: Store, limits: Limits | None) -> tuple[Numbers, Numbers]:
+    """The columns that each source and each target needs, EOS counted, `(n,)` each."""
+    src, tgt = store.lengths("src"), store.lengths("tgt")
+    if limits is not None:
+        src, tgt = np.minimum(src, limits[0]), np.minimum(tgt, limits[1])
+    return src + 1, tgt + 1
+
+
+def batches_of(store: Store, batch_tokens: int, limits: Limits | None = None) -> Iterator[Batch]:
     """Every example of a store once, sorted by length, always in the same order (for a validation loss).
 
     Args:
         store: with targets.
         batch_tokens: padded tokens of the longer side in a batch, at most.
+        limits: where to cut; None gives all that was stored.
     """
-    src, tgt = store.lengths("src") + 1, store.lengths("tgt") + 1
-    for numbers in _length_batches(src, tgt, BatchConfig(batch_tokens=batch_tokens)):
-        yield _load(store, numbers)
+    for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
+        yield _load(store, numbers, limits)
 
 
 class BatchStream(Iterator[Batch]):
@@ -295,6 +317,7 @@ class BatchStream(Iterator[Batch]):
             epoch, batch). Budgets go by the best cut: a batch may come out somewhat wider.
         rank: the number of this process, from 0.
         world: how many processes there are.
+        limits: where to cut what is longer; None gives all that was stored.
 
     Raises:
         DataError: the store has no targets, or no text although the tokenizers sample.
@@ -308,6 +331,7 @@ class BatchStream(Iterator[Batch]):
         tokenizers: TokenizerPair | None = None,
         rank: int = 0,
         world: int = 1,
+        limits: Limits | None = None,
     ) -> None:
         assert 0 <= rank < world
         if not store.has("tgt"):
@@ -329,8 +353,8 @@ class BatchStream(Iterator[Batch]):
         self._seed = seed
         self._rank = rank
         self._world = world
-        self._src = store.lengths("src") + 1
-        self._tgt = store.lengths("tgt") + 1
+        self._limits = limits
+        self._src, self._tgt = _widths(store, limits)
         self._begin(0)
 
     @property
@@ -362,12 +386,13 @@ class BatchStream(Iterator[Batch]):
         turns = [self._take() for _ in range(self._world)]
         epoch, number, members = turns[self._rank]
         if self._tokenizers is None:
-            return _load(self._store, members)
+            return _load(self._store, members, self._limits)
         seed = int(np.random.SeedSequence((self._seed, epoch, number)).generate_state(1)[0])
         rows = members.tolist()
         src = self._tokenizers.src.encode_many([self._store.text("src", row) for row in rows], seed)
         tgt = self._tokenizers.tgt.encode_many([self._store.text("tgt", row) for row in rows], seed + 1)
-        return collate(src, tgt)
+        src_limit, tgt_limit = self._limits or (None, None)
+        return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
 
     def _begin(self, epoch: int) -> None:
         self._epoch = epoch

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +23,12 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 
-FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words")
-"""The settings of `Files` that name files."""
+FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
+"""The settings of `Files` that name files or folders."""
 
 
 class Files(Settings):
-    """Where the pairs of one split are: two line-aligned text files, or one JSONL file; plain or .gz.
+    """Where the pairs of one split are: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
 
     Several files of a kind are read one after the other.
     """
@@ -52,6 +53,12 @@ class Files(Settings):
     """The same for tgt."""
     alignment_field: str = ""
     """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
+    stories: list[str] = Field(default_factory=list)
+    """Instead of src and tgt: folders of .story files as CNN/DailyMail is distributed: an article, then the sentences
+    of its summary, each below a line `@highlight`."""
+    story_lists: list[str] = Field(default_factory=list)
+    """stories: files that select the split, one story a line: the name of its file, or the address of its web page, of
+    which the name is the SHA-1 sum. Without them all files of the folders are taken, by name."""
 
     @field_validator(*FILE_KINDS, mode="before")
     @classmethod
@@ -60,12 +67,16 @@ class Files(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> "Files":
-        if bool(self.jsonl) == bool(self.src):
-            raise ValueError("give either src (and tgt), or jsonl")
+        if sum(map(bool, (self.src, self.jsonl, self.stories))) != 1:
+            raise ValueError("give either src (and tgt), or jsonl, or stories")
         if self.jsonl and self.tgt:
             raise ValueError(
                 "tgt is for text files; a jsonl file holds both sides: name the keys with src_field, tgt_field"
             )
+        if self.stories and (self.tgt or self.alignment or self.src_words or self.tgt_words):
+            raise ValueError("tgt, alignment, src_words and tgt_words are for text files; a story holds both sides")
+        if self.story_lists and not self.stories:
+            raise ValueError("story_lists select from folders of stories: name them with `stories`")
         if self.tgt and len(self.src) != len(self.tgt):
             raise ValueError(f"src names {len(self.src)} files and tgt {len(self.tgt)}: they must be paired")
         if self.jsonl and (self.alignment or self.src_words or self.tgt_words):
@@ -86,11 +97,11 @@ class Files(Settings):
         return bool(self.alignment or self.alignment_field)
 
     def texts(self) -> list[str]:
-        """The files of the text itself."""
-        return [*self.src, *self.tgt, *self.jsonl]
+        """The files of the text itself, or their folders."""
+        return [*self.src, *self.tgt, *self.jsonl, *self.stories]
 
     def paths(self) -> list[str]:
-        """All files."""
+        """All files and folders."""
         return [path for kind in FILE_KINDS for path in getattr(self, kind)]
 
     def within(self, folder: str) -> "Files":
@@ -138,6 +149,11 @@ class DataConfig(Settings):
         """The most tokens of a source and of a target."""
         return self.max_length, self.max_tgt_length or self.max_length
 
+    @property
+    def cuts(self) -> tuple[int, int] | None:
+        """Where sources and targets are cut, in tokens; None where nothing is."""
+        return self.limits if self.over_long == "truncate" else None
+
     def splits(self) -> dict[str, Files]:
         """The splits that were given, by name: train, then valid, then test; their paths begin at `folder`."""
         given = {"train": self.train, "valid": self.valid, "test": self.test}
@@ -157,7 +173,7 @@ class Example:
     tgt: str | None
     """Target text."""
     line: int
-    """The line it came from, counted from 1; over all files of the split where there are several."""
+    """The line it came from, counted from 1; over all files of the split where there are several; a story is one."""
     links: Links | None = None
     """Which source word belongs to which target word, as the files say; None where no alignment was given."""
     src_words: str | None = None
@@ -197,10 +213,14 @@ def read_pairs(files: Files) -> Iterator[Example]:
     """The pairs of one split, one at a time.
 
     Raises:
-        DataError: a file cannot be read, line-aligned files differ in length, a JSONL line lacks a field, or a link is
-            malformed or names a word that its sentence does not have.
+        DataError: a file cannot be read, line-aligned files differ in length, a JSONL line lacks a field, a link is
+            malformed or names a word that its sentence does not have, or a file is no story.
     """
     line = 0
+    for story in _story_files(files):
+        line += 1
+        article, summary = read_story(story)
+        yield Example(article, summary, line)
     for path in files.jsonl:
         for number, text in enumerate(read_lines(path), start=1):
             line += 1
@@ -284,6 +304,59 @@ def _from_json(text: str, files: Files, where: str, line: int) -> Example:
     if not isinstance(given, str):
         raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
     return Example(sides[0], sides[1], line, _links(given, sides[0], sides[1], f"{where}, field {name!r}"))
+
+
+_HIGHLIGHT = "@highlight"
+_ENDED = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
+
+
+def read_story(path: str | Path) -> tuple[str, str]:
+    """The article and the summary of one .story file, each as one line.
+
+    Below every line `@highlight` stands one sentence of the summary, as a rule without its full stop, which is put
+    where no other mark ends it: what looks for sentences later must find where they end.
+
+    Raises:
+        DataError: the file cannot be read, or has no highlight.
+    """
+    article: list[str] = []
+    highlights: list[list[str]] = []
+    for line in read_lines(path):
+        text = " ".join(line.split())
+        if text == _HIGHLIGHT:
+            highlights.append([])
+        elif text:
+            (highlights[-1] if highlights else article).append(text)
+    if not highlights:
+        raise DataError(f"{path}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
+    sentences = [" ".join(lines) for lines in highlights if lines]
+    return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
+
+
+def _story_files(files: Files) -> Iterator[Path]:
+    """The stories of a split, in the order of its lists, or by name where there are none.
+
+    Raises:
+        DataError: there are none, or a list names one that is not there.
+    """
+    if not files.story_lists:
+        for folder in files.stories:
+            found = sorted(Path(folder).glob("*.story"))
+            if not found:
+                raise DataError(f"{folder}: there are no .story files in this folder; name the one that has them")
+            yield from found
+    for name in files.story_lists:
+        for number, line in enumerate(read_lines(name), start=1):
+            given = line.strip()
+            if not given:
+                continue
+            stem = hashlib.sha1(given.encode("utf-8")).hexdigest() if "://" in given else given.removesuffix(".story")
+            places = [Path(folder, f"{stem}.story") for folder in files.stories]
+            path = next((place for place in places if place.is_file()), None)
+            if path is None:
+                where = " or ".join(files.stories)
+                raise DataError(f"{name}, line {number}: there is no story {stem}.story in {where}; correct the list")
+            yield path
 
 
 # What can be found wrong with a pair, in the words of the report.
@@ -456,28 +529,39 @@ class Checker:
     Args:
         config: what to leave out of training.
         report: filled as the corpus goes by.
+        need_references: refuse an empty target outside of train, where it would be dropped: for tasks whose metric says
+            nothing about an empty reference.
     """
 
-    def __init__(self, config: DataConfig, report: DataReport) -> None:
+    def __init__(self, config: DataConfig, report: DataReport, need_references: bool = False) -> None:
         self.config = config
         self.report = report
+        self._need_references = need_references
         self._pairs = HashSet()
         self._sources = HashSet()
 
     def cut_at(self, side: str) -> int | None:
         """Where a side ("src" or "tgt") is to be cut, in tokens; None if over-long text is not cut."""
-        if self.config.over_long != "truncate":
-            return None
-        return self.config.limits[0 if side == "src" else 1]
+        return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
 
     def texts(self, split: str, examples: Sequence[Example]) -> Mask:
         """Checks raw text: empty sides, duplicates, overlap with train.
 
         Returns:
             For each example, whether it stays.
+
+        Raises:
+            DataError: a reference is empty that must not be.
         """
         out = self.report.splits.setdefault(split, SplitReport())
         out.read += len(examples)
+        if self._need_references and split != "train":
+            for example in examples:
+                if example.tgt is not None and not example.tgt.strip():
+                    raise DataError(
+                        f"{split}, line {example.line}: the reference is empty, and no summary can be measured by it; "
+                        "take the example out of the file"
+                    )
         lines = np.array([example.line for example in examples], dtype=np.int64)
         train = split == "train"
         keep = np.ones(len(examples), dtype=bool)

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -98,6 +99,8 @@ class StoreWriter:
         self._columns: dict[str, _Column] = {}
         self._ends: dict[str, int] = {}
         self._length = 0
+        self.cut: Counter[str] = Counter()
+        """By side, how many examples were longer than they are stored; kept in the manifest."""
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -168,6 +171,7 @@ class StoreWriter:
             "examples": self._length,
             "dtype": self._dtype.str,
             "tgt_size": self._tgt_size,
+            "cut": dict(self.cut),
             "files": {name: {"size": column.size, "crc32": column.checksum} for name, column in self._columns.items()},
         }
         temporary = manifest.with_name(manifest.name + ".new")
@@ -189,6 +193,7 @@ class Store:
         self.fingerprint: str = manifest["fingerprint"]
         self.tgt_size: int = manifest["tgt_size"]
         self._length: int = manifest["examples"]
+        self._cut: dict[str, int] = manifest.get("cut", {})
         self._dtype = np.dtype(manifest["dtype"])
         self._files: dict[str, dict[str, int]] = manifest["files"]
         self._arrays: dict[str, Ids] = {name: self._map(name) for name in self._files}
@@ -273,6 +278,11 @@ class Store:
         """The number of ids of every example, `(n,)`; EOS not counted."""
         return np.diff(self._arrays[f"{column}.offsets"]).astype(np.int32)
 
+    def longer(self, side: str, limit: int) -> int:
+        """How many examples have more tokens than that on one side ("src" or "tgt"), those cut when stored included."""
+        # What was cut to be stored is as long as the longest, so that it is counted here wherever anything is.
+        return int((self.lengths(side) > limit).sum()) or self._cut.get(side, 0)
+
     def ids(self, column: str, number: int) -> Ids:
         """The ids of one example; a view of the file, not to be written."""
         offsets = self._arrays[f"{column}.offsets"]
@@ -339,7 +349,7 @@ def write_store(
     with StoreWriter(folder, name, dtype, len(tgt_vocabulary), fingerprint) as writer:
         for chunk in chunks(examples, _CHUNK):
             kept = [e for e, stays in zip(chunk, checker.texts(name, chunk), strict=True) if stays]
-            ids, kept = _tokenized(name, kept, tokenizers, checker)
+            ids, kept = _tokenized(name, kept, tokenizers, checker, writer.cut)
             if copying:
                 ids.update(_extended(kept, tokenizers, checker))
             if name == "train" and kept and kept[0].links is not None:
@@ -359,9 +369,9 @@ def write_store(
 
 
 def _tokenized(
-    name: str, kept: list[Example], tokenizers: TokenizerPair, checker: Checker
+    name: str, kept: list[Example], tokenizers: TokenizerPair, checker: Checker, cut: Counter[str]
 ) -> tuple[dict[str, list[list[int]]], list[Example]]:
-    """The ids of both sides, filtered by length, and the examples that stay."""
+    """The ids of both sides, filtered by length, and the examples that stay; counts by side how many were cut."""
     ids = {"src": tokenizers.src.encode_many([e.src for e in kept])}
     targets = [e.tgt for e in kept if e.tgt is not None]
     if targets and len(targets) != len(kept):
@@ -373,6 +383,7 @@ def _tokenized(
     stays = checker.lengths(name, lines, lengths["src"], lengths.get("tgt"))
     for side, rows in ids.items():
         limit = checker.cut_at(side)
+        cut[side] += sum(bool(good) and len(row) > (limit or math.inf) for row, good in zip(rows, stays, strict=True))
         ids[side] = [row[:limit] for row, good in zip(rows, stays, strict=True) if good]
     split = checker.report.splits[name]
     split.kept += int(stays.sum())

@@ -36,6 +36,8 @@ class TokenizerConfig(Settings):
     """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation)."""
     vocab_size: int = Field(default=8000, ge=5)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
+    tgt_vocab_size: int | None = Field(default=None, ge=5)
+    """The same for the target side, where each side has its own vocabulary; default: vocab_size."""
     joint: bool = True
     """One vocabulary for both sides, learned on both; otherwise one for each."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -58,6 +60,8 @@ class TokenizerConfig(Settings):
             raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
         if self.min_frequency > 1 and self.kind != "word":
             raise ValueError("min_frequency: only kind word counts words; use vocab_size to limit subwords")
+        if self.tgt_vocab_size is not None and self.joint:
+            raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
         return self
 
 
@@ -378,7 +382,8 @@ def learn(config: TokenizerConfig, pairs: Iterable[Example], report: DataReport 
         tokenizers = TokenizerPair(joint, joint)
     else:
         src = teacher.learn(config, src_lines, "source text")
-        tokenizers = TokenizerPair(src, teacher.learn(config, tgt_lines, "target text"))
+        of_tgt = config.model_copy(update={"vocab_size": config.tgt_vocab_size or config.vocab_size})
+        tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
     if report is not None:
         report.learned(config.kind, len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), len(kept), total)
     return tokenizers

@@ -82,14 +82,25 @@ class Checkpoints:
         Raises:
             CheckpointError: there is no such file, or it is damaged.
         """
+        facts = self.read_facts()
+        with _opened(self.last) as file:
+            names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
+            return {name: file.get_tensor(name) for name in names}, facts
+
+    def read_facts(self) -> dict[str, Any]:
+        """The facts alone of what `save_last` wrote: where training stands.
+
+        Raises:
+            CheckpointError: there is no such file, or it is damaged.
+        """
         if not self.last.exists():
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
         with _opened(self.last) as file:
             metadata = file.metadata() or {}
             if _FACTS not in metadata:
                 raise CheckpointError(f"{self.last}: holds weights but no training state; it cannot be resumed from")
-            names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
-            return {name: file.get_tensor(name) for name in names}, json.loads(metadata[_FACTS])
+            facts: dict[str, Any] = json.loads(metadata[_FACTS])
+            return facts
 
     def kept(self) -> list[Kept]:
         """The kept weights files, oldest first.
@@ -172,6 +183,11 @@ class Checkpoints:
         return index
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a full state whose names begin with WEIGHTS, EMA or OPTIMIZER, under the rest of their names."""
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """The weights and persistent buffers of a model, not copied; a tied one once, under its first name."""
     seen: set[int] = set()
@@ -231,10 +247,36 @@ def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
     own = weights_of(model)
     faults = [f"{name!r} is missing" for name in own if name not in weights]
     faults += [f"{name!r} is not in the model" for name in weights if name not in own]
+    _fill(own, weights, path, faults)
+
+
+def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
+    """Fills the model in place with those weights that it has, for a model of which parts were added or taken away.
+
+    Args:
+        model: on any device.
+        weights: as `read_weights` gives them.
+        path: where they are from, for messages.
+
+    Returns:
+        The names of the model's weights that are not among those given, and of those given that it does not have.
+
+    Raises:
+        CheckpointError: a weight that both have is of another shape.
+    """
+    own = weights_of(model)
+    both = {name: tensor for name, tensor in own.items() if name in weights}
+    _fill(both, weights, path, [])
+    return [name for name in own if name not in weights], [name for name in weights if name not in own]
+
+
+def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path, faults: list[str]) -> None:
+    """Copies those weights that both have, unless there are faults or one has another shape."""
+    both = [name for name in own if name in weights]
     faults += [
-        f"{name!r} has shape {list(weights[name].shape)}, the model wants {list(tensor.shape)}"
-        for name, tensor in own.items()
-        if name in weights and weights[name].shape != tensor.shape
+        f"{name!r} has shape {list(weights[name].shape)}, the model wants {list(own[name].shape)}"
+        for name in both
+        if weights[name].shape != own[name].shape
     ]
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
@@ -243,8 +285,8 @@ def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
             "use the recipe it was trained with"
         )
     with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
+        for name in both:
+            own[name].copy_(weights[name])
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:

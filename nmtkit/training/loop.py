@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils import clip_grad_norm_
 
 from nmtkit.data.batch import Batch
@@ -33,6 +34,7 @@ from nmtkit.training.optimizers import (
     set_rate,
     step_unless,
 )
+from nmtkit.training.reinforce import Reinforce, add_reinforced_gradients
 from nmtkit.training.schedules import Constant, Progress, Schedule
 
 Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
@@ -48,6 +50,12 @@ class TrainingConfig(OptimizerSettings):
     """Share of each target's probability that is spread over the vocabulary."""
     guided_alignment: GuidedAlignment | None = None
     """Teach the attention where to look; without it attention is left to itself."""
+    coverage_weight: float = Field(default=0.0, ge=0)
+    """Weight of the coverage loss, a mean per target token, which makes it costly to look again at what was looked at
+    before (lambda of See et al. 2017, equation 13; 1 in the paper, in a short stage at the end). 0 is none."""
+    reinforce: Reinforce | None = None
+    """Self-critical training: reward summaries that the model draws itself, beside the likelihood of the references;
+    for a stage at the end."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1)
@@ -87,6 +95,12 @@ class TrainingConfig(OptimizerSettings):
             raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
         return self
 
+    @model_validator(mode="after")
+    def _one_teacher(self) -> "TrainingConfig":
+        if self.reinforce is not None and self.guided_alignment is not None:
+            raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
+        return self
+
 
 class Stream(Protocol):
     """An endless source of batches that can be put back to where it was.
@@ -117,7 +131,7 @@ class Step:
     epoch: int
     """How many epochs are complete."""
     loss: float
-    """What is minimised, in nats per target token; with guided alignment its weighted mean loss is in it."""
+    """What is minimised, in nats per target token; the weighted losses of the attention, if any, are in it."""
     nll: float
     """Negative log-likelihood in nats per target token, without smoothing."""
     ppl: float
@@ -136,6 +150,12 @@ class Step:
     """Updates called off because the loss or its gradient was not finite."""
     alignment_loss: float | None = None
     """Loss of the guided alignment, a mean over linked target tokens; None without guided alignment."""
+    coverage_loss: float | None = None
+    """Mean coverage loss per target token, from 0 to 1, without its weight; None where it is not trained by."""
+    sampled_reward: float | None = None
+    """Mean reward of the summaries that were drawn, from 0 to 1; None without reinforcement."""
+    greedy_reward: float | None = None
+    """The same of the most probable ones, which the drawn ones are compared with."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +200,9 @@ _PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 _GIVE_BACK_EVERY = 50
 """So many updates on a CPU between two returns of freed memory; after every tenth it cost a seventh of the speed."""
 
+_SUMS = ("loss", "nll", "alignment_loss", "coverage_loss", "sampled_reward", "greedy_reward")
+"""What is added up over the batches of an update; the losses of the attention are not in the first."""
+
 _GIVE_UP_AFTER = 10
 """So many updates in a row with a loss that is not finite end the training."""
 
@@ -194,6 +217,7 @@ def train(
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
     seed: int = 1,
+    optimizer_state: Mapping[str, Tensor] | None = None,
 ) -> Iterator[Event]:
     """Fits the model in place until a limit of the config is reached.
 
@@ -213,6 +237,8 @@ def train(
         resume: go on from `checkpoints.last` instead of from the model's weights.
         stop: asked between updates whether to stop; the state is saved first. A `threading.Event().is_set` fits.
         seed: of dropout and whatever else is random while training.
+        optimizer_state: what the optimizer of an earlier training knew of some of the weights, as its checkpoint holds
+            it, to begin with. Not looked at where training is resumed.
 
     Yields:
         `Step` every `log_every` updates and before every validation and save, `Evaluated`, `Saved`, and one `Stopped`.
@@ -231,6 +257,8 @@ def train(
         )
     else:
         randomness.seed_all(seed + distributed.rank())
+        if optimizer_state is not None:
+            restore_state(training.optimizer, training.parameters, optimizer_state)
         yield training.save()
     distributed.send_from_first(list(checkpoint.weights_of(model).values()))
 
@@ -264,8 +292,10 @@ class _Made:
     tokens: int
     linked: int
     """Target tokens whose attention was taught."""
+    sentences: int
+    """How many examples."""
     numbers: Tensor
-    """Sums of loss and nll in nats, of the alignment's loss if there is a guide, gradient norm, 1 if called off."""
+    """Sums of `_SUMS`, then the gradient's norm, and 1 if the update was called off."""
 
 
 class _Training:
@@ -339,7 +369,7 @@ class _Training:
 
         linked, guide = self._guide(batches)
 
-        losses = torch.stack([self._backward(batch, tokens, guide) for batch in batches]).sum(0)  # (2,) or (3,)
+        losses = torch.stack([self._backward(batch, tokens, guide) for batch in batches]).sum(0)  # (6,)
         distributed.add_up([*self._gradients(), losses])
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
@@ -351,7 +381,8 @@ class _Training:
         if self.ema:
             self.ema.update(self.update)
         numbers = torch.cat([losses, torch.stack([norm.to(losses), bad.to(losses)])])
-        self._made.append(_Made(self.update, epoch, position, tokens, linked, numbers))
+        sentences = distributed.total(sum(batch.size for batch in batches)) if self.config.reinforce else 0
+        self._made.append(_Made(self.update, epoch, position, tokens, linked, sentences, numbers))
         if self.device.type == "cpu" and self.update % _GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
         self._busy += time.monotonic() - begun
@@ -371,10 +402,21 @@ class _Training:
         return linked, Guide(settings, settings.weight / max(linked, 1))
 
     def _backward(self, batch: Batch, tokens: int, guide: Guide | None) -> Tensor:
-        """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of the losses."""
+        """Adds the gradient of this batch's part of the mean loss over `tokens`; gives the sums of `_SUMS`."""
         size = _PART_BYTES.get(self.device.type, _PART_BYTES["cpu"])
+        smoothing, coverage, reinforce = (
+            self.config.label_smoothing,
+            self.config.coverage_weight,
+            self.config.reinforce,
+        )
         with self._precision():
-            return add_gradients(self.model, batch, 1 / tokens, self.config.label_smoothing, self.device, size, guide)
+            if reinforce is None:
+                sums = add_gradients(self.model, batch, 1 / tokens, smoothing, self.device, size, guide, coverage)
+                return pad(sums, (0, 2))
+            loss, nll, covered, sampled, greedy = add_reinforced_gradients(
+                self.model, batch, 1 / tokens, reinforce, smoothing, self.device, size, coverage
+            )
+        return torch.stack([loss, nll, torch.zeros_like(loss), covered, sampled, greedy])
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)
@@ -392,9 +434,9 @@ class _Training:
         begun = time.monotonic()
         rows = torch.stack([made.numbers for made in self._made]).tolist()
         busy = self._busy + time.monotonic() - begun  # reading waits for the device
-        good_tokens, loss, nll, skipped = 0, 0.0, 0.0, []
-        linked, taught = 0, 0.0
-        for made, (loss_sum, nll_sum, *alignment, norm, bad) in zip(self._made, rows, strict=True):
+        good, skipped = [], []
+        sums = dict.fromkeys(_SUMS, 0.0)
+        for made, (*numbers, norm, bad) in zip(self._made, rows, strict=True):
             if bad:
                 skipped.append(made)
                 self._skipped_in_a_row += 1
@@ -403,16 +445,28 @@ class _Training:
                 continue
             self._skipped_in_a_row = 0
             self._grad_norm = norm
-            good_tokens, loss, nll = good_tokens + made.tokens, loss + loss_sum, nll + nll_sum
-            linked, taught = linked + made.linked, taught + sum(alignment)
+            good.append(made)
+            sums = {name: total + number for (name, total), number in zip(sums.items(), numbers, strict=True)}
         tokens = sum(made.tokens for made in self._made)
+        good_tokens = sum(made.tokens for made in good)
         self._made, self._busy = [], 0.0
-        mean_nll = nll / good_tokens if good_tokens else math.nan
-        mean_loss = loss / good_tokens if good_tokens else math.nan
-        alignment_loss = None
-        if self.config.guided_alignment is not None:
-            alignment_loss = taught / max(linked, 1)
-            mean_loss += self.config.guided_alignment.weight * alignment_loss
+        config = self.config
+
+        def mean(name: str, count: int) -> float:
+            return sums[name] / count if count else math.nan
+
+        mean_nll, mean_loss = mean("nll", good_tokens), mean("loss", good_tokens)
+        alignment_loss = coverage_loss = sampled_reward = greedy_reward = None
+        if config.guided_alignment is not None:
+            alignment_loss = sums["alignment_loss"] / max(sum(made.linked for made in good), 1)
+            mean_loss += config.guided_alignment.weight * alignment_loss
+        if config.coverage_weight:
+            coverage_loss = mean("coverage_loss", good_tokens)
+            likelihood_share = 1 - config.reinforce.gamma if config.reinforce else 1.0
+            mean_loss += likelihood_share * config.coverage_weight * coverage_loss
+        if config.reinforce is not None:
+            sentences = sum(made.sentences for made in good)
+            sampled_reward, greedy_reward = mean("sampled_reward", sentences), mean("greedy_reward", sentences)
         return Step(
             update=self.update,
             epoch=self.stream.epoch,
@@ -426,6 +480,9 @@ class _Training:
             seconds=self.seconds,
             skipped=len(skipped),
             alignment_loss=alignment_loss,
+            coverage_loss=coverage_loss,
+            sampled_reward=sampled_reward,
+            greedy_reward=greedy_reward,
         )
 
     def _not_finite(self, skipped: list[_Made]) -> str:
@@ -502,10 +559,10 @@ class _Training:
                 f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
                 "resume with the same one, or train in another folder"
             )
-        checkpoint.fill_weights(self.model, _under(checkpoint.WEIGHTS, tensors), last)
-        restore_state(self.optimizer, self.parameters, _under(checkpoint.OPTIMIZER, tensors))
+        checkpoint.fill_weights(self.model, checkpoint.under(checkpoint.WEIGHTS, tensors), last)
+        restore_state(self.optimizer, self.parameters, checkpoint.under(checkpoint.OPTIMIZER, tensors))
         if self.ema:
-            self.ema.restore(_under(checkpoint.EMA, tensors))
+            self.ema.restore(checkpoint.under(checkpoint.EMA, tensors))
         self.update = facts["update"]
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
@@ -516,7 +573,3 @@ class _Training:
             randomness.restore_states(facts["random"][distributed.rank()], self.device)
         else:  # there are more processes than before
             randomness.seed_all(seed + distributed.rank() + self.update)
-
-
-def _under(prefix: str, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Memory, Output, Readout, Seq2Seq
@@ -44,7 +45,12 @@ class Loss:
 
 
 def likelihood(
-    output: Output, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
+    output: Output,
+    batch: Batch,
+    vocabulary_size: int,
+    smoothing: float = 0.0,
+    part: slice = slice(None),
+    weights: Tensor | None = None,
 ) -> Loss:
     """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
 
@@ -60,6 +66,7 @@ def likelihood(
         vocabulary_size: V. If X is larger, the targets are the extended ids.
         smoothing: share of the probability that is spread evenly, in [0, 1).
         part: which of those positions `output` holds; all unless said otherwise.
+        weights: what the loss of each of these positions is multiplied with, `(M,)`; the nll is not. None: nothing.
     """
     log_probs = output.log_probs
     copies = log_probs.shape[-1] > vocabulary_size
@@ -68,9 +75,11 @@ def likelihood(
     assert batch.tgt_mask is not None, "the batch has no targets"
     targets = ids[batch.tgt_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
-    nll = -log_probs.gather(-1, targets.unsqueeze(-1)).sum(dtype=_wide(log_probs))
-    total = nll
+    each = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
+    nll = each.sum(dtype=_wide(log_probs))
+    total = nll if weights is None else (each * weights).sum(dtype=_wide(log_probs))
     if smoothing:
+        assert weights is None, "smoothing has no weights"
         words = log_probs[:, :vocabulary_size] if copies else log_probs
         total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=_wide(log_probs))
     return Loss(total, nll.detach(), targets.numel())
@@ -118,6 +127,25 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     return ((gold - weights).square() * (counts > 0)).sum()
 
 
+def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
+    """How much a summary looks again at what it has looked at before, summed over the target tokens.
+
+    See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
+    the sum of the attention of all steps before it (eq. 10), so that the first step costs nothing and every step at
+    most 1.
+
+    Args:
+        attention: a, weights `(B,T,S)`.
+        mask: `(B,T)`, True where a target token is real.
+
+    Returns:
+        A scalar.
+    """
+    weights = attention.to(_wide(attention))
+    before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)
+    return (torch.minimum(weights, before).sum(-1) * mask).sum()
+
+
 def _own_links(heads: Tensor, positions: Tensor) -> Tensor:
     """One link for each position `(B,T)`: where the heads `(B,A,T,S)` look most on average; `(B,T,S)`, a constant."""
     best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
@@ -142,14 +170,17 @@ def add_gradients(
     device: torch.device,
     part_bytes: int,
     guide: Guide | None = None,
+    coverage_weight: float = 0.0,
+    weights: Tensor | None = None,
+    memory: Memory | None = None,
 ) -> Tensor:
     """Adds the gradient of `scale` times the summed loss of a batch to the model's parameters.
 
     The output layer, whose log-probabilities are by far the largest tensors of a model with a real vocabulary, is gone
-    through in parts: each part's loss is taken back to the decoder's features before the next part begins. The gradient
-    is the same; the memory is that of one part, and every part takes the same place in the memory and in the caches.
-    `predict` may read ids and masks in the model's `Memory`, but nothing there that needs a gradient: that graph is
-    gone after the first part.
+    through in parts: each part's loss is taken back to the decoder's features, and to the attention and the gate where
+    the model copies, before the next part begins. The gradient is the same; the memory is that of one part, and every
+    part takes the same place in the memory and in the caches. `predict` may read ids and masks in the model's `Memory`,
+    but nothing there that needs a gradient: that graph is gone after the first part.
 
     Args:
         model: in training mode, on `device`.
@@ -159,32 +190,45 @@ def add_gradients(
         device: where to compute.
         part_bytes: how large a part's log-probabilities may be.
         guide: adds the gradient of the alignment's loss as well; None leaves the attention to itself.
+        coverage_weight: adds so many times `scale` times the gradient of the coverage loss (See et al. 2017, lambda).
+        weights: what the loss of each sentence is multiplied with, `(B,)`, on the device; needs a smoothing of 0.
+        memory: what `encode` makes of the batch, if somebody has it already.
 
     Returns:
-        Sums of loss and nll, `(2,)`, or with a guide those and the alignment's loss, which the first does not hold,
-        `(3,)`; on the device and outside the graph.
+        Sums of loss, nll, the alignment's loss and the coverage loss, `(4,)`, of which the first holds neither of the
+        last two, and those are zero where they were not asked for; on the device and outside the graph.
     """
     assert batch.tgt_mask is not None
     moved = batch.to(device, non_blocking=True)
-    memory = model.encode(moved)
-    guided = None
-    if guide is None:
-        readout = model.unroll(moved, memory)
-    else:
-        readout, guided = _guided(model, moved, memory, guide.settings)
+    assert moved.tgt_mask is not None
+    if memory is None:
+        memory = model.encode(moved)
+    readout, guided = _unrolled(model, moved, memory, guide, need_attention=coverage_weight > 0)
+    # What is asked of the attention itself: its loss, and the factor before it. The attention is not cut into parts
+    # for it: its gradient goes back together with what the parts leave at the attention and at the features.
+    asked: dict[str, tuple[Tensor, float]] = {}
+    if guide is not None and guided is not None:
+        asked["alignment"] = (guided, guide.scale)
+    if coverage_weight:
+        assert readout.attention is not None, f"{model.config.kind} shows no attention"
+        asked["coverage"] = (coverage_loss(readout.attention, moved.tgt_mask), coverage_weight * scale)
+
     whole = readout.at(batch.tgt_mask)
     rows = max(1, part_bytes // (4 * (model.sizes.tgt + batch.n_oov)))
     inputs = [whole.features, whole.attention, whole.copy_gate]
     # One leaf per tensor and part: backward stops there, and `cut` collects what arrived.
     cut = [None if tensor is None else [_leaf(piece) for piece in torch.split(tensor, rows)] for tensor in inputs]
+    output_weight = None if whole.output_weight is None else _leaf(whole.output_weight)  # one for all parts
     sums = []
     for number in range(len(cut[0] or [])):
         features, attention, gate = (None if pieces is None else pieces[number] for pieces in cut)
         assert features is not None
         place = slice(number * rows, number * rows + features.shape[0])
         sentence = None if whole.sentence is None else whole.sentence[place]
-        log_probs = model.predict(Readout(features, attention, gate, sentence), memory)
-        loss = likelihood(Output(log_probs), batch, model.sizes.tgt, smoothing, place)
+        readout = Readout(features, attention, gate, sentence, output_weight=output_weight)
+        log_probs = model.predict(readout, memory)
+        factors = None if weights is None or sentence is None else weights.index_select(0, sentence)
+        loss = likelihood(Output(log_probs), batch, model.sizes.tgt, smoothing, place, factors)
         _backward([loss.total * scale], [None])
         sums.append(torch.stack([loss.total.detach(), loss.nll]))
     reached: list[tuple[Tensor, Tensor | None]] = [
@@ -192,18 +236,23 @@ def add_gradients(
         for tensor, pieces in zip(inputs, cut, strict=True)
         if tensor is not None and pieces is not None and tensor.requires_grad
     ]
+    if output_weight is not None and whole.output_weight is not None:
+        reached.append((whole.output_weight, _gradient(output_weight)))
+    reached += [(loss * factor, None) for loss, factor in asked.values()]
     total = torch.stack(sums).sum(0)
-    if guide is not None and guided is not None:
-        # The attention is not cut: its loss goes back together with what the parts left at the decoder's features.
-        reached.append((guided * guide.scale, None))
-        total = torch.cat([total, guided.detach().reshape(1).to(total.dtype)])
+    nothing = total.new_zeros(())
+    extra = [asked[name][0].detach().to(total) if name in asked else nothing for name in ("alignment", "coverage")]
     _backward([tensor for tensor, _ in reached], [gradient for _, gradient in reached])
-    return total
+    return torch.cat([total, torch.stack(extra)])
 
 
-def _guided(model: Seq2Seq, batch: Batch, memory: Memory, settings: GuidedAlignment) -> tuple[Readout, Tensor]:
-    """All steps of the model, and the summed loss of its alignment."""
-    if settings.source == "model":
+def _unrolled(
+    model: Seq2Seq, batch: Batch, memory: Memory, guide: Guide | None, need_attention: bool
+) -> tuple[Readout, Tensor | None]:
+    """All steps of the model, and the summed loss of its alignment if there is a guide."""
+    if guide is None:
+        return model.unroll(batch, memory, need_attention), None
+    if guide.settings.source == "model":
         readout, heads = model.unroll_with_heads(batch, memory)
         links = _own_links(heads, linked_positions(batch, "model"))
     else:
@@ -211,7 +260,7 @@ def _guided(model: Seq2Seq, batch: Batch, memory: Memory, settings: GuidedAlignm
         assert batch.alignment is not None, "the batch has no alignments"
         links = batch.alignment
     assert readout.attention is not None, f"{model.config.kind} shows no attention"
-    return readout, alignment_loss(readout.attention, links, settings.loss)
+    return readout, alignment_loss(readout.attention, links, guide.settings.loss)
 
 
 def _backward(tensors: list[Tensor], gradients: list[Tensor | None]) -> None:

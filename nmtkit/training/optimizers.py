@@ -22,6 +22,8 @@ class OptimizerSettings(Settings):
     """Adam, AdamW: decay of the running mean of the gradients and of their squares."""
     eps: float | None = Field(default=None, gt=0)
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
+    initial_accumulator: float = Field(default=0.0, ge=0)
+    """Adagrad: what the sum of squares of every weight begins with; larger: smaller first steps."""
     rho: float = Field(default=0.95, gt=0, lt=1)
     """Adadelta: decay of the running means of squares."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
@@ -50,7 +52,8 @@ def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Param
     if config.optimizer == "adadelta":
         return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
     if config.optimizer == "adagrad":
-        return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10)
+        start = config.initial_accumulator
+        return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
     return SGD(groups, lr=config.lr, momentum=config.momentum)
 
 
@@ -89,6 +92,8 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
 def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
     """Puts back what `read_state` gave, into a new optimizer of the same kind over parameters of the same shapes.
 
+    Parameters that the state knows nothing of stay as they are in a new optimizer.
+
     Raises:
         CheckpointError: a tensor belongs to no parameter of the model, or has another shape.
     """
@@ -104,10 +109,7 @@ def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], 
             )
         state.setdefault(name, {})[key] = tensor
     numbers = {id(p): n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    new = optimizer.state_dict()
+    known = {numbers[id(parameters[name])]: entry for name, entry in state.items()}
     with torch.no_grad():
-        optimizer.load_state_dict(
-            {
-                "state": {numbers[id(parameters[name])]: entry for name, entry in state.items()},
-                "param_groups": optimizer.state_dict()["param_groups"],
-            }
-        )
+        optimizer.load_state_dict({"state": {**new["state"], **known}, "param_groups": new["param_groups"]})

@@ -1,0 +1,231 @@
+"""Self-critical training: Paulus et al. 2018, "A Deep Reinforced Model for Abstractive Summarization", section 3.
+
+For each article the model writes two summaries: y^s, drawn word by word from its distribution, and y^, always its most
+probable word. Where the drawn one is rewarded more than the greedy one it shall become more probable, where less, less:
+
+    L_rl    = (r(y^) - r(y^s)) sum_t log p(y^s_t | y^s_1 ... y^s_{t-1}, x)    eq. 15
+    L_mixed = gamma L_rl + (1 - gamma) L_ml                                    eq. 16
+
+The reward r is the ROUGE-L F1 between the ids of a summary and those of the reference, from 0 to 1. Ids are extended,
+so that an unknown word which was copied counts; with subwords it is the ROUGE-L of pieces, not of words.
+
+Scale. In the paper both losses are sums over the words of a summary, and gamma weighs one sum against the other. So
+they are here, and both are divided by one and the same number, the target words of the update, as the likelihood alone
+would be: the mean loss per target word of the likelihood, times 1 - gamma, plus the reinforcement in the same unit. A
+mean over the words of y^s would be another loss, in which a word weighs more in a short summary than in a long one.
+
+Dropout, and words of its own. The gradient of eq. 15 is that of the expected reward only if y^s was drawn from the very
+distribution whose logarithm stands there. So both summaries are written, and y^s is scored, without dropout; and while
+y^s is scored each of its words follows the true one before. The likelihood has both as in any other training.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.models.base import Memory, Seq2Seq
+from nmtkit.settings import Field, Settings
+from nmtkit.training.losses import add_gradients
+
+_CHECK_EVERY = {"cpu": 1, "cuda": 8}
+"""Steps between two looks at whether all summaries have ended; on an accelerator a look waits for the device."""
+
+_NEVER = -1
+"""In place of an unknown word of a reference: what no summary can hold, so that writing UNK earns nothing."""
+
+
+class Reinforce(Settings):
+    """Self-critical training (Paulus et al. 2018, section 3): the reward of drawn summaries, mixed with likelihood."""
+
+    gamma: float = Field(default=0.9984, gt=0, le=1)
+    """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one."""
+    reward: Literal["rougeL"] = "rougeL"
+    """What is rewarded: the ROUGE-L F1 of the tokens, from 0 to 1."""
+    max_length: int = Field(default=100, ge=1)
+    """The most tokens of a summary that the model writes in training, its end mark counted."""
+    max_length_ratio: float = Field(default=1.5, gt=0)
+    """The same, relative to the longest reference of the batch; the smaller of the two limits counts."""
+
+    def limit(self, tgt_length: int) -> int:
+        """The most tokens of a summary where the longest reference of the batch has so many, end marks counted."""
+        return max(1, min(self.max_length, math.ceil(self.max_length_ratio * tgt_length)))
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Two summaries of each article: for each of B sentences one that was drawn, then the greedy one."""
+
+    ids: Tensor
+    """`(B,2,T)`: extended ids, EOS included where a summary ended before the limit; PAD after it."""
+    lengths: Tensor
+    """`(B,2)`: tokens, EOS counted."""
+
+
+@torch.no_grad()
+def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
+    """Writes both summaries of every article in one walk, as two hypotheses of one sentence.
+
+    No word is ruled out, as the rules of a search do: what is drawn must be what the model says.
+
+    Args:
+        model: whichever mode it is in.
+        memory: B sentences.
+        limit: the most tokens of a summary.
+    """
+    sentences, device = memory.mask.shape[0], memory.mask.device
+    state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
+    tokens = torch.full((2 * sentences,), BOS, device=device)
+    ended = torch.zeros_like(tokens, dtype=torch.bool)
+    lengths = torch.zeros_like(tokens)
+    written = []
+    check_every = _CHECK_EVERY.get(device.type, 8)
+    for step in range(limit):
+        log_probs, _, state = model.step(tokens, state, memory)  # (2B,X)
+        drawn = log_probs.view(sentences, 2, -1)[:, 0]  # (B,X), a view
+        # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
+        noise = torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()
+        drawn -= noise
+        tokens = log_probs.argmax(-1).masked_fill(ended, PAD)  # (2B,)
+        written.append(tokens)
+        lengths += ~ended
+        ended |= tokens == EOS
+        if (step + 1) % check_every == 0 and bool(ended.all()):
+            break
+    # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
+    torch.clear_autocast_cache()
+    ids = torch.stack(written, 1)  # (2B,T)
+    return Rollouts(ids.view(sentences, 2, -1), lengths.view(sentences, 2))
+
+
+def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths: Tensor) -> Tensor:
+    """ROUGE-L F1 of token ids, each row for itself: Lin 2004, section 3, with as much weight on recall as on precision.
+
+    The F1 of precision LCS/n and recall LCS/m is 2 LCS / (n + m). The longest common subsequence comes from the usual
+    table, row by row: `L[i,j] = max over j' <= j of max(L[i-1,j'], L[i-1,j'-1] + [x_i = y_j'])`, a running maximum.
+
+    Args:
+        ids: `(R,T)`.
+        lengths: how many of them count, `(R,)`, n.
+        references: `(R,U)`.
+        reference_lengths: how many of them count, `(R,)`, m.
+
+    Returns:
+        `(R,)`, between 0 and 1; 0 where both are empty.
+    """
+    rows, width = references.shape
+    counts = torch.arange(width, device=ids.device) < reference_lengths[:, None]  # (R,U)
+    best = torch.zeros(rows, width + 1, dtype=torch.int64, device=ids.device)
+    for step, token in enumerate(ids.unbind(1)):
+        same = (token[:, None] == references) & counts & (step < lengths)[:, None]  # (R,U)
+        best[:, 1:] = torch.maximum(best[:, 1:], best[:, :-1] + same).cummax(1)[0]
+    return 2 * best[:, -1] / (lengths + reference_lengths).clamp(min=1)
+
+
+def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -> Tensor:
+    """The reward `(B,2)` of both summaries; end marks count neither here nor there.
+
+    Args:
+        rollouts: of B sentences.
+        references: extended ids `(B,U)`, EOS last.
+        reference_lengths: `(B,)`, EOS counted.
+    """
+    known = references.masked_fill(references == UNK, _NEVER).repeat_interleave(2, 0)  # (2B,U)
+    ids, lengths = rollouts.ids.flatten(0, 1), rollouts.lengths.flatten()
+    last = ids.gather(1, (lengths - 1).unsqueeze(1)).squeeze(1)
+    words = lengths - (last == EOS).long()  # (2B,)
+    return rouge_l(ids, words, known, (reference_lengths - 1).repeat_interleave(2)).view(-1, 2)
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """The model gives the same answer twice inside, and gradients can be taken all the same.
+
+    All of it is in evaluation mode, but for torch's recurrent layers, which cuDNN can differentiate in training mode
+    only; their own dropout is set to zero.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
+    model.eval()
+    for layer, _ in rates:
+        layer.train()
+        layer.dropout = 0.0
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for layer, rate in rates:
+            layer.dropout = rate
+
+
+def drawn_batch(batch: Batch, rollouts: Rollouts) -> Batch:
+    """The batch with the drawn summaries as its targets."""
+    ids, lengths = rollouts.ids[:, 0], rollouts.lengths[:, 0]
+    begin = torch.full_like(ids[:, :1], BOS)
+    return replace(
+        batch,
+        tgt_in=torch.cat([begin, ids[:, :-1]], 1),
+        tgt_out=ids,
+        tgt_extended=ids,
+        tgt_mask=torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
+        alignment=None,
+    )
+
+
+def add_reinforced_gradients(
+    model: Seq2Seq,
+    batch: Batch,
+    scale: float,
+    settings: Reinforce,
+    smoothing: float,
+    device: torch.device,
+    part_bytes: int,
+    coverage_weight: float = 0.0,
+) -> Tensor:
+    """Adds the gradient of `scale` times the mixed loss of eq. 16, summed over a batch, to the model's parameters.
+
+    All that is random is drawn from torch's global generators.
+
+    Args:
+        model: in training mode, on `device`.
+        batch: with targets, on the CPU.
+        scale: what the loss is multiplied with, such as one over the number of target tokens.
+        settings: see `Reinforce`.
+        smoothing: of the likelihood; see `likelihood`.
+        device: where to compute.
+        part_bytes: how large a part's log-probabilities may be.
+        coverage_weight: of the coverage loss, a part of L_ml.
+
+    Returns:
+        Sums over the batch, `(5,)`: the mixed loss without the coverage loss, the nll of the targets, the coverage
+        loss, and the rewards of the drawn and of the greedy summaries; on the device and outside the graph.
+    """
+    assert batch.tgt_mask is not None
+    assert batch.tgt_extended is not None
+    gamma = settings.gamma
+    sums = add_gradients(
+        model, batch, (1 - gamma) * scale, smoothing, device, part_bytes, coverage_weight=coverage_weight
+    )
+    limit = settings.limit(batch.tgt_mask.shape[1])
+    with without_dropout(model):
+        moved = batch.to(device, non_blocking=True)
+        assert moved.tgt_extended is not None
+        assert moved.tgt_mask is not None
+        memory = model.encode(moved)
+        rollouts = roll_out(model, memory, limit)
+        reward = rewards(rollouts, moved.tgt_extended, moved.tgt_mask.sum(1))  # (B,2)
+        advantage = reward[:, 0] - reward[:, 1]
+        drawn = drawn_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
+        # add_gradients minimises the sum of weight times -log p, so the weight is r(y^s) - r(y^): eq. 15.
+        reinforced = add_gradients(
+            model, drawn, gamma * scale, 0.0, device, part_bytes, weights=advantage, memory=memory
+        )
+    mixed = gamma * reinforced[0] + (1 - gamma) * sums[0]
+    return torch.stack([mixed, sums[1], sums[3], *reward.sum(0).to(mixed)])

@@ -1,0 +1,102 @@
+"""Text cut to a stage's limits when batches are drawn; unknown words that a cut takes away; empty references."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.data.batch import BatchConfig, BatchStream, batches_of
+from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example
+from nmtkit.data.store import Store, write_store
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn
+from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
+from nmtkit.errors import DataError
+
+# Known words are a to d, with ids 4 to 7; V is 8.
+KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))
+PAIR = TokenizerPair(KNOWN, KNOWN)
+V = 8
+PAIRS = [("a x b y z", "y x z a"), ("b c", "c"), ("d d d d d d d", "a b c d a b")]
+
+
+def store(folder: Path, max_length: int = 20, pairs: list[tuple[str, str]] = PAIRS) -> Store:
+    config = DataConfig.model_validate(
+        {"train": {"src": "a", "tgt": "b"}, "max_length": max_length, "over_long": "truncate"}
+    )
+    examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
+    write_store(folder, "train", examples, PAIR, Checker(config, DataReport()), copying=True)
+    return Store.open(folder, "train")
+
+
+def rows(tensor: torch.Tensor | None) -> set[tuple[int, ...]]:
+    """Rows as real ids, padding and EOS left out."""
+    assert tensor is not None
+    return {tuple(number for number in row if number not in (0, EOS)) for row in tensor.tolist()}
+
+
+def test_words_of_a_part_that_was_cut_off_become_unknown(tmp_path: Path) -> None:
+    (batch,) = batches_of(store(tmp_path), 1000, (3, 4))
+    # Of "a x b y z" the first three tokens stay, of which x has the first extended id; y and z are gone.
+    assert rows(batch.src) == {(4, UNK, 5), (5, 6), (7, 7, 7)}
+    assert rows(batch.src_extended) == {(4, V, 5), (5, 6), (7, 7, 7)}
+    assert rows(batch.tgt_extended) == {(UNK, V, UNK, 4), (6,), (4, 5, 6, 7)}
+    assert rows(batch.tgt_out) == {(UNK, UNK, UNK, 4), (6,), (4, 5, 6, 7)}
+    assert batch.n_oov == 1
+    assert batch.src.shape[1] == 4  # EOS ends what was cut as well
+    assert all(EOS in row for row in batch.src.tolist())
+
+
+def test_without_limits_all_is_there(tmp_path: Path) -> None:
+    (batch,) = batches_of(store(tmp_path), 1000)
+    assert (4, V, 5, V + 1, V + 2) in rows(batch.src_extended)
+    assert (V + 1, V, V + 2, 4) in rows(batch.tgt_extended)
+    assert batch.n_oov == 3
+
+
+def test_the_stream_cuts_and_counts_what_is_cut(tmp_path: Path) -> None:
+    stored = store(tmp_path)
+    stream = BatchStream(stored, BatchConfig(batch_tokens=8), 1, limits=(3, 2))
+    seen = [next(stream) for _ in range(6)]
+    assert stream.epoch == 3  # two rows of four columns fill a batch: two batches an epoch
+    assert {row for batch in seen for row in rows(batch.tgt_extended)} == {(UNK, V), (6,), (4, 5)}
+    assert max(batch.src.shape[1] for batch in seen) == 4
+    assert (stored.longer("src", 3), stored.longer("tgt", 2), stored.longer("src", 20)) == (2, 2, 0)
+
+
+def test_what_was_cut_to_be_stored_is_counted_too(tmp_path: Path) -> None:
+    stored = store(tmp_path, max_length=4)
+    assert stored.lengths("src").tolist() == [4, 2, 4]
+    assert (stored.longer("src", 4), stored.longer("tgt", 4)) == (2, 1)
+    assert (stored.longer("src", 3), stored.longer("tgt", 3)) == (2, 2)
+
+
+def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:
+    config = DataConfig.model_validate(
+        {"train": {"src": "a", "tgt": "b", "alignment": "c"}, "over_long": "truncate", "max_length": 20}
+    )
+    links = frozenset({(0, 0), (2, 1), (1, 2)})
+    examples = [Example("a b c", "a b c", 1, links)]
+    write_store(tmp_path, "train", examples, PAIR, Checker(config, DataReport()))
+    (batch,) = batches_of(Store.open(tmp_path, "train"), 100, (2, 2))
+    assert batch.alignment is not None
+    assert batch.alignment.nonzero().tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
+    checker = Checker(
+        DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}}), DataReport(), need_references=True
+    )
+    examples = [Example("a", "b", 1), Example("a", " ", 2), Example("a", "", 3)]
+    assert checker.texts("train", examples).tolist() == [True, False, False]
+    with pytest.raises(DataError, match=f"{split}, line 2: the reference is empty"):
+        checker.texts(split, examples)
+    assert checker.texts(split, [Example("", "b", 1), Example("a", None, 2)]).all()
+
+
+def test_each_side_can_have_a_vocabulary_of_its_own_size() -> None:
+    config = TokenizerConfig(kind="word", joint=False, vocab_size=10, tgt_vocab_size=6)
+    pairs = learn(config, [Example("a b c d e f g h", "a b c d e f g h", 1)])
+    assert (len(pairs.src.vocabulary), len(pairs.tgt.vocabulary)) == (10, 6)
+    with pytest.raises(ValueError, match="set joint to false"):
+        TokenizerConfig(kind="word", tgt_vocab_size=6)

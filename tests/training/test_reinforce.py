@@ -1,0 +1,484 @@
+"""Self-critical training: rewards by hand, and the sign and size of the gradient of a policy that fits on one line."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import nmtkit.models  # noqa: F401  # fills the registry
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.settings import parse
+from nmtkit.training.losses import add_gradients
+from nmtkit.training.reinforce import (
+    Reinforce,
+    Rollouts,
+    add_reinforced_gradients,
+    drawn_batch,
+    rewards,
+    roll_out,
+    rouge_l,
+    without_dropout,
+)
+
+CPU = torch.device("cpu")
+A, B = 4, 5
+
+
+@dataclass(frozen=True)
+class Position(DecoderState):
+    step: Tensor
+
+
+class Table(Seq2Seq):
+    """A policy without a source: the logits of each step are parameters `(T,V)`; few words are possible in it."""
+
+    def __init__(self, logits: Tensor, *possible: Sequence[int]) -> None:
+        super().__init__(ModelConfig(kind="table"), VocabularySizes(logits.shape[1], logits.shape[1], shared=True))
+        self.logits = nn.Parameter(logits.clone())
+        self.mask = torch.full_like(logits, -math.inf)
+        for step, words in enumerate(possible):
+            self.mask[step, list(words)] = 0.0
+
+    def encode(self, batch: Batch) -> Memory:
+        return Memory(batch.src_mask, batch.src_extended, batch.n_oov)
+
+    def start(self, memory: Memory) -> Position:
+        return Position(torch.zeros(memory.mask.shape[0], dtype=torch.long))
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, Position]:
+        assert isinstance(state, Position)
+        return Readout((self.logits + self.mask)[state.step]), Position(state.step + 1)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        return torch.log_softmax(readout.features, -1)
+
+
+def same_articles(number: int, reference: list[int]) -> Batch:
+    return collate([[A]] * number, [reference] * number)
+
+
+def copier(seed: int = 1, **settings: object) -> Seq2Seq:
+    """A model with everything in it, small and in float64; ids of 12 words, extended ids from there on."""
+    torch.manual_seed(seed)
+    cls = MODELS.get("intra_attention")
+    sizes = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "own_words": 0.0}
+    config = parse(cls.Config, {"kind": "intra_attention", **sizes, **settings}, "test")
+    model = cls(config, VocabularySizes(12, 12, shared=True)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2.0).add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+UNKNOWN_WORDS = collate(
+    [[5, UNK, 7, UNK], [UNK], [8, 9, 6]],
+    [[UNK, 7], [UNK], [6, 8, 10, 4]],
+    src_extended=[[5, 12, 7, 13], [12], [8, 9, 6]],
+    tgt_extended=[[13, 7], [12], [6, 8, 10, 4]],
+    n_oov=2,
+)
+
+
+def gradients(model: Seq2Seq) -> dict[str, Tensor]:
+    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+# Rewards.
+
+
+def lcs(one: Sequence[int], other: Sequence[int]) -> int:
+    """The textbook's recursion."""
+    if not one or not other:
+        return 0
+    if one[-1] == other[-1]:
+        return lcs(one[:-1], other[:-1]) + 1
+    return max(lcs(one[:-1], other), lcs(one, other[:-1]))
+
+
+def rouge_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+    def padded(rows: list[list[int]]) -> Tensor:
+        width = max(1, *map(len, rows))
+        return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+    ids, references = [one for one, _ in pairs], [other for _, other in pairs]
+    lengths, reference_lengths = torch.tensor([*map(len, ids)]), torch.tensor([*map(len, references)])
+    return rouge_l(padded(ids), lengths, padded(references), reference_lengths).tolist()
+
+
+def test_rouge_l_by_hand() -> None:
+    found = rouge_of(
+        [
+            ([4, 5, 6, 7], [4, 6, 7, 8]),  # 4 6 7: P = R = 3/4
+            ([4, 5], [4, 9, 9, 9, 5, 9]),  # 4 5: P = 1, R = 1/3
+            ([5, 4], [4, 5]),  # one of them: P = R = 1/2
+            ([4, 4, 4, 4], [4]),  # a repetition earns nothing: P = 1/4, R = 1
+            ([7], [8]),
+            ([], [8]),
+            ([8], []),
+            ([], []),
+        ]
+    )
+    assert found == pytest.approx([3 / 4, 1 / 2, 1 / 2, 2 / 5, 0.0, 0.0, 0.0, 0.0], abs=1e-7)
+
+
+def test_rouge_l_is_that_of_the_textbook() -> None:
+    draw = random.Random(5)
+    pairs = [
+        ([draw.randrange(4) for _ in range(draw.randrange(9))], [draw.randrange(4) for _ in range(draw.randrange(8))])
+        for _ in range(200)
+    ]
+    expected = [2 * lcs(one, other) / max(1, len(one) + len(other)) for one, other in pairs]
+    assert len({round(value, 3) for value in expected}) > 20
+    assert rouge_of(pairs) == pytest.approx(expected, abs=1e-6)
+
+
+def test_rewards_count_copied_words_and_neither_end_marks_nor_unknown_ones() -> None:
+    references = torch.tensor([[12, 7, UNK, EOS], [6, EOS, PAD, PAD]])
+    drawn = [[12, 7, EOS], [6, 6, 6]]  # the second was cut at the limit
+    greedy = [[13, UNK, EOS], [EOS, PAD, PAD]]
+    rollouts = Rollouts(torch.tensor([drawn, greedy]).transpose(0, 1), torch.tensor([[3, 3], [3, 1]]))
+    found = rewards(rollouts, references, torch.tensor([4, 2]))
+    # 12 7 of 12 7 UNK; 6 of 6 6 6.  Another unknown word, and UNK for UNK, earn nothing; nor does nothing at all.
+    torch.testing.assert_close(found, torch.tensor([[4 / 5, 0.0], [2 / 4, 0.0]]))
+
+
+# Rollouts.
+
+
+def test_the_greedy_summary_is_what_a_plain_loop_writes() -> None:
+    model = copier(3).eval()
+    memory = model.encode(UNKNOWN_WORDS)
+    torch.manual_seed(1)
+    rollouts = roll_out(model, memory, 9)
+    lengths = set()
+    for row in range(3):
+        one = model.encode(UNKNOWN_WORDS.select(torch.tensor([row])))
+        state, token, written = model.start(one), BOS, []
+        while token != EOS and len(written) < 9:
+            log_probs, _, state = model.step(torch.tensor([token]), state, one)
+            token = int(log_probs.argmax())
+            written.append(token)
+        assert rollouts.ids[row, 1].tolist() == written + [PAD] * (rollouts.ids.shape[2] - len(written))
+        assert int(rollouts.lengths[row, 1]) == len(written)
+        lengths.add(len(written))
+    assert int(rollouts.ids.max()) >= 12  # a word that the vocabulary lacks
+
+
+def test_drawn_summaries_come_as_often_as_their_probability_says() -> None:
+    logits = torch.tensor([[0.0] * 4 + [1.0, 0.5], [0.0] * 3 + [0.3, -1.0, 0.7]])
+    model = Table(logits, [EOS, A, B], [EOS, A, B])
+    number = 40_000
+    torch.manual_seed(2)
+    rollouts = roll_out(model, model.encode(same_articles(number, [A])), 2)
+    probabilities = (logits[:, [EOS, A, B]]).softmax(-1)
+    counts: dict[tuple[int, ...], int] = {}
+    for ids, length in zip(rollouts.ids[:, 0].tolist(), rollouts.lengths[:, 0].tolist(), strict=True):
+        counts[tuple(ids[:length])] = counts.get(tuple(ids[:length]), 0) + 1
+    words = {EOS: 0, A: 1, B: 2}
+    assert len(counts) == 1 + 2 * 3
+    for summary, count in counts.items():
+        expected = math.prod(float(probabilities[step, words[word]]) for step, word in enumerate(summary))
+        assert count / number == pytest.approx(expected, abs=4 * math.sqrt(expected / number))
+    assert rollouts.ids[:, 1].tolist() == [[A, B]] * number
+
+
+def test_rollouts_end_when_all_have_ended() -> None:
+    logits = torch.zeros(50, 6)
+    logits[2, EOS] = 1000.0
+    rollouts = roll_out(
+        Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), torch.ones(3, 2), 0), 50
+    )
+    assert rollouts.ids.shape == (3, 2, 3)
+    assert bool((rollouts.lengths <= 3).all())
+
+
+def test_nothing_is_drawn_that_cannot_be() -> None:
+    torch.manual_seed(3)
+    model = Table(torch.randn(5, 6), *[[A]] * 5)
+    assert roll_out(model, model.encode(same_articles(500, [A])), 5).ids.unique().tolist() == [A]
+
+
+def test_limits() -> None:
+    settings = Reinforce(max_length=10, max_length_ratio=1.5)
+    assert [settings.limit(length) for length in (1, 2, 3, 6, 7, 50)] == [2, 3, 5, 9, 10, 10]
+    assert Reinforce(max_length_ratio=0.1).limit(1) == 1
+
+
+def test_the_drawn_summaries_become_targets() -> None:
+    ids = torch.tensor([[[5, 12, EOS], [4, 4, 4]], [[EOS, PAD, PAD], [4, 4, 4]], [[7, 8, 9], [4, 4, 4]]])
+    batch = drawn_batch(UNKNOWN_WORDS, Rollouts(ids, torch.tensor([[3, 3], [1, 3], [3, 3]])))
+    assert batch.tgt_in is not None
+    assert batch.tgt_in.tolist() == [[BOS, 5, 12], [BOS, EOS, PAD], [BOS, 7, 8]]
+    assert batch.tgt_mask is not None
+    assert batch.tgt_mask.tolist() == [[True] * 3, [True, False, False], [True] * 3]
+    assert batch.tgt_out is batch.tgt_extended
+    assert batch.src_extended is UNKNOWN_WORDS.src_extended
+
+
+# The gradient.
+
+
+@pytest.mark.parametrize("theta", [-1.2, 0.4])
+def test_the_gradient_of_one_word(theta: float) -> None:
+    """A or B, the reference is A, p = p(B) = sigmoid(theta); the reward is 1 or 0.
+
+    If the greedy word is A, only a drawn B has an advantage, -1: L_rl = log p(B), its gradient 1 - p. If it is B, only
+    a drawn A has one, +1: L_rl = -log p(A), its gradient p. Descent makes B rarer either way.
+    """
+    logits = torch.zeros(2, 6, dtype=torch.float64)
+    logits[0, B] = theta
+    model = Table(logits, [A, B], [EOS])
+    batch, number = same_articles(64, [A]), 64
+    settings = Reinforce(gamma=1.0, max_length=1)
+    p = 1 / (1 + math.exp(-theta))
+    torch.manual_seed(4)
+    drawn = int((roll_out(model, model.encode(batch), 1).ids[:, 0] == B).sum())
+    assert 0 < drawn < number
+    torch.manual_seed(4)
+    sums = add_reinforced_gradients(model, batch, 1.0, settings, 0.0, CPU, 1 << 20)
+    expected = drawn * (1 - p) if theta < 0 else (number - drawn) * p
+    assert model.logits.grad is not None
+    assert float(model.logits.grad[0, B]) == pytest.approx(expected, rel=1e-9)
+    assert float(model.logits.grad[0, A]) == pytest.approx(-expected, rel=1e-9)
+    loss = drawn * math.log(p) if theta < 0 else -(number - drawn) * math.log(1 - p)
+    greedy = number if theta < 0 else 0
+    assert sums.tolist() == pytest.approx([loss, -number * math.log(1 - p), 0.0, number - drawn, greedy], rel=1e-6)
+
+
+def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
+    """Two words, A and EOS, at most two steps, the reference is A. With p_t = p(A) in step t:
+
+    E r = p_1 ((1 - p_2) 1 + p_2 2/3),  for "A" and "A A"; the empty summary has nothing.
+    dE r / dtheta_1 = p_1 (1 - p_1) (1 - p_2 / 3),  dE r / dtheta_2 = -p_1 p_2 (1 - p_2) / 3.
+    """
+    number = 60_000
+    logits = torch.zeros(2, 6, dtype=torch.float64)
+    logits[:, A] = torch.tensor([0.3, -0.4])
+    model = Table(logits, [EOS, A], [EOS, A])
+    first, second = logits[:, A].sigmoid().tolist()
+    torch.manual_seed(5)
+    settings = Reinforce(gamma=1.0, max_length=2)
+    sums = add_reinforced_gradients(model, same_articles(number, [A]), 1 / number, settings, 0.0, CPU, 1 << 20)
+    expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
+    assert model.logits.grad is not None
+    # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
+    assert (-model.logits.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
+    assert (model.logits.grad[:, A] + model.logits.grad[:, EOS]).abs().max() < 1e-12
+    reward = first * ((1 - second) + second * 2 / 3)
+    assert float(sums[3]) / number == pytest.approx(reward, abs=2 / math.sqrt(number))
+    assert float(sums[4]) / number == 1.0  # the greedy summary is "A"
+
+
+def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -> Tensor:
+    """Equation 16 as it stands in the paper, from one whole forward pass for each of its halves."""
+
+    def token_log_probs(targets: Batch) -> Tensor:
+        ids = targets.tgt_extended if model.config.copies else targets.tgt_out
+        assert ids is not None
+        log_probs = model(targets).log_probs.gather(2, ids[:, :, None]).squeeze(2)
+        return torch.where(targets.tgt_mask, log_probs, torch.zeros_like(log_probs)).sum(1)
+
+    assert batch.tgt_extended is not None
+    assert batch.tgt_mask is not None
+    reward = rewards(rollouts, batch.tgt_extended, batch.tgt_mask.sum(1)).double()
+    reinforced = (reward[:, 1] - reward[:, 0]) * token_log_probs(drawn_batch(batch, rollouts))
+    return gamma * reinforced.sum() - (1 - gamma) * token_log_probs(batch).sum()
+
+
+def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
+    """A seed whose drawn summaries are rewarded otherwise than the greedy ones, one better and one worse."""
+    assert batch.tgt_extended is not None
+    assert batch.tgt_mask is not None
+    for seed in range(200):
+        torch.manual_seed(seed)
+        reward = rewards(roll_out(model, model.encode(batch), limit), batch.tgt_extended, batch.tgt_mask.sum(1))
+        advantage = reward[:, 0] - reward[:, 1]
+        if bool((advantage > 0.1).any()) and bool((advantage < -0.1).any()):
+            return seed
+    raise AssertionError("no such seed")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_the_gradient_of_the_mixed_loss(rows: int) -> None:
+    """In parts of the output layer and as a whole, to the last digits; and against differences of the loss itself."""
+    gamma, scale = 0.7, 0.25
+    settings = Reinforce(gamma=gamma, max_length=6)
+    model = copier(3)
+    limit = settings.limit(5)
+    seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
+    torch.manual_seed(seed)
+    sums = add_reinforced_gradients(model, UNKNOWN_WORDS, scale, settings, 0.0, CPU, part_bytes=rows * 4 * 14)
+    found = {name: gradient.clone() for name, gradient in gradients(model).items()}
+    model.zero_grad(set_to_none=True)
+
+    torch.manual_seed(seed)
+    rollouts = roll_out(model, model.encode(UNKNOWN_WORDS), limit)
+    loss = mixed_loss(model, UNKNOWN_WORDS, rollouts, gamma)
+    torch.autograd.backward(scale * loss)
+    expected = gradients(model)
+    assert expected.keys() == found.keys() == dict(model.named_parameters()).keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9, msg=name)
+    assert float(sums[0]) == pytest.approx(loss.item(), rel=1e-6)
+    assert float(sums[1]) == pytest.approx(mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9)
+
+    generator, step = torch.Generator().manual_seed(6), 1e-6
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            values = []
+            for side in (step, -step):
+                parameter += side * direction
+                values.append(scale * float(mixed_loss(model, UNKNOWN_WORDS, rollouts, gamma)))
+                parameter -= side * direction
+            slope = (values[0] - values[1]) / (2 * step)
+            assert float((found[name] * direction).sum()) == pytest.approx(slope, rel=1e-4, abs=1e-7), name
+
+
+OTHERS: dict[str, dict[str, object]] = {
+    "pointer_generator": {"embedding_size": 6, "hidden_size": 8, "coverage": True},
+    "transformer": {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "copying": "learned"},
+    "luong": {"embedding_size": 6, "hidden_size": 8},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_model_can_be_reinforced(name: str) -> None:
+    cls, settings = MODELS.get(name), Reinforce(gamma=0.7, max_length=6)
+    torch.manual_seed(1)
+    config = parse(cls.Config, {"kind": name, "dropout": 0.0, **OTHERS[name]}, "test")
+    model = cls(config, VocabularySizes(12, 12, shared=True)).double()
+    limit = settings.limit(5)
+    seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
+    torch.manual_seed(seed)
+    add_reinforced_gradients(model, UNKNOWN_WORDS, 0.25, settings, 0.0, CPU, part_bytes=3 * 4 * 14)
+    found = {key: gradient.clone() for key, gradient in gradients(model).items()}
+    model.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    rollouts = roll_out(model, model.encode(UNKNOWN_WORDS), limit)
+    torch.autograd.backward(0.25 * mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.7))
+    assert found.keys() == gradients(model).keys()
+    for key, gradient in gradients(model).items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-6, atol=1e-8, msg=key)
+
+
+def test_without_reinforcement_nothing_but_the_likelihood_is_left() -> None:
+    tiny = 1e-300
+    one, other = copier(), copier()
+    torch.manual_seed(7)
+    sums = add_reinforced_gradients(one, UNKNOWN_WORDS, 0.1, Reinforce(gamma=tiny), 0.2, CPU, 1 << 20)
+    plain = add_gradients(other, UNKNOWN_WORDS, 0.1, 0.2, CPU, 1 << 20)
+    assert sums[:2].tolist() == pytest.approx(plain[:2].tolist(), rel=1e-12)
+    for name, gradient in gradients(other).items():
+        torch.testing.assert_close(gradients(one)[name], gradient, rtol=1e-12, atol=0)
+
+
+def test_all_that_is_random_comes_from_torch() -> None:
+    """The loop restores torch's generators when training is resumed, and others draw from the rest."""
+    found = []
+    for _ in range(2):
+        model = copier(dropout=0.3, own_words=0.5).train()
+        random.seed(8)
+        np.random.seed(8)
+        states = random.getstate(), np.random.get_state()[1].tolist()
+        torch.manual_seed(8)
+        add_reinforced_gradients(model, UNKNOWN_WORDS, 1.0, Reinforce(), 0.0, CPU, 1 << 20)
+        assert states == (random.getstate(), np.random.get_state()[1].tolist())
+        found.append((gradients(model), torch.get_rng_state()))
+    assert torch.equal(found[0][1], found[1][1])
+    for name, gradient in found[0][0].items():
+        assert torch.equal(gradient, found[1][0][name])
+
+
+# Dropout, and precision.
+
+
+def test_without_dropout_answers_are_the_same_twice_and_the_model_is_as_before() -> None:
+    cls = MODELS.get("luong")
+    settings = {"kind": "luong", "embedding_size": 6, "hidden_size": 8, "layers": 2, "dropout": 0.5}
+    torch.manual_seed(1)
+    model = cls(parse(cls.Config, settings, "test"), VocabularySizes(12, 12, shared=True)).train()
+    model.output.eval()  # a part that somebody has frozen stays so
+    modes = [module.training for module in model.modules()]
+    with torch.no_grad():
+        assert not torch.equal(model(UNKNOWN_WORDS).log_probs, model(UNKNOWN_WORDS).log_probs)
+        with without_dropout(model):
+            inside = model(UNKNOWN_WORDS).log_probs
+            assert torch.equal(inside, model(UNKNOWN_WORDS).log_probs)
+            assert all(layer.training for layer in model.modules() if isinstance(layer, nn.RNNBase))
+        assert modes == [module.training for module in model.modules()]
+        assert not torch.equal(model(UNKNOWN_WORDS).log_probs, model(UNKNOWN_WORDS).log_probs)
+        model.eval()
+        torch.testing.assert_close(model(UNKNOWN_WORDS).log_probs, inside, rtol=0, atol=0)
+
+
+def test_a_model_is_as_before_after_a_fault() -> None:
+    model = copier().train()
+    with pytest.raises(RuntimeError), without_dropout(model):
+        raise RuntimeError
+    assert all(module.training for module in model.modules())
+
+
+def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
+    """Autocast keeps the 16-bit copies of weights, and those made while nothing had a gradient must not stay."""
+    model = copier(3).float().train()
+    with torch.autocast("cpu", torch.bfloat16):
+        roll_out(model, model.encode(UNKNOWN_WORDS), 3)
+        add_gradients(model, UNKNOWN_WORDS, 1.0, 0.0, CPU, 1 << 20)
+    assert gradients(model).keys() == dict(model.named_parameters()).keys()
+    assert all(float(gradient.abs().max()) > 0 for gradient in gradients(model).values())
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_trains_in_evaluation_mode() -> None:
+    model = copier(own_words=0.5, dropout=0.1).cuda().train()
+    sums = add_reinforced_gradients(
+        model, UNKNOWN_WORDS, 1.0, Reinforce(max_length=6), 0.0, torch.device("cuda"), 1 << 20
+    )
+    assert sums.shape == (5,)
+    assert bool(sums.isfinite().all())
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients(model).values())
+
+
+# Training.
+
+
+def test_reinforcement_raises_the_reward() -> None:
+    """The reference is the article's first two words. Likelihood alone, gone through shortly, leaves much to earn."""
+    draw = random.Random(9)
+    articles = [[draw.randrange(4, 12) for _ in range(draw.randrange(3, 6))] for _ in range(48)]
+    batch = collate(articles, [article[:2] for article in articles])
+    model = copier(4, hidden_size=24, embedding_size=12).float().train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+
+    def update(settings: Reinforce | None) -> Tensor | None:
+        optimizer.zero_grad()
+        if settings is None:
+            add_gradients(model, batch, 1 / 144, 0.0, CPU, 1 << 20)
+            sums = None
+        else:
+            sums = add_reinforced_gradients(model, batch, 1 / 144, settings, 0.0, CPU, 1 << 20)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return sums
+
+    for _ in range(12):
+        update(None)
+    earned = []
+    for _ in range(40):
+        sums = update(Reinforce(gamma=1.0, max_length=4))
+        assert sums is not None
+        earned.append(sums[3:] / len(articles))  # drawn, greedy
+    before, after = torch.stack(earned[:5]).mean(0), torch.stack(earned[-5:]).mean(0)
+    assert after[0] > before[0] + 0.1
+    assert after[1] > before[1] + 0.04
