@@ -3,7 +3,7 @@
 from nmtkit.pictures.attention import AttentionPicture, LayeredPicture, Window
 from nmtkit.pictures.files import FORMATS, PictureWarning, check_path
 from nmtkit.pictures.heatmaps import save
-from nmtkit.pictures.words import merge_subwords, merge_windows
+from nmtkit.pictures.words import merge_gates, merge_subwords, merge_windows
 
 __all__ = [
     "FORMATS",
@@ -12,6 +12,7 @@ __all__ = [
     "PictureWarning",
     "Window",
     "check_path",
+    "merge_gates",
     "merge_subwords",
     "merge_windows",
     "save",

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -48,6 +49,11 @@ class AttentionPicture:
         score: Log-probability of the target (natural log), if known.
         gold: Pairs (source index, target index), from 0, that are known to be right; drawn as outlines.
         windows: The T windows of local attention, one for each row; empty where attention is global.
+        p_gen: Probability that the word of each row was generated rather than copied, (T,); None if the model cannot
+            copy. Such a model has neither known alignments nor windows.
+        copied: The rows whose words were copied from the source.
+        article: Whether the source is an article and the target its summary, so that it is drawn as `is_summary` says.
+        left_out: Source tokens behind the last of `src_words` that the model did not read.
     """
 
     src_words: Sequence[str]
@@ -57,16 +63,41 @@ class AttentionPicture:
     score: float | None = None
     gold: Sequence[tuple[int, int]] = ()
     windows: Sequence[Window] = ()
+    p_gen: NDArray[Any] | None = None
+    copied: frozenset[int] = frozenset()
+    article: bool = False
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         rows, columns = len(self.tgt_words), len(self.src_words)
         assert self.weights.shape == (rows, columns), f"weights {self.weights.shape} for {rows} x {columns} words"
         assert len(self.windows) in (0, rows), f"{len(self.windows)} windows for {rows} rows"
+        assert self.p_gen is None or self.p_gen.shape == (rows,), f"p_gen of {self.p_gen!r} for {rows} rows"
+        assert self.p_gen is None or not (self.windows or self.gold), "p_gen beside windows or known alignments"
+        assert self.copied <= set(range(rows)), f"copied rows {sorted(self.copied)} of {rows}"
+        assert self.p_gen is not None or not self.copied, "copied rows without p_gen"
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether it is drawn as a summary: the source as a text with its coverage, p_gen under each target word.
+
+        So is every picture of a model that copies, and of any model that summarizes an article; windows of local
+        attention and known alignments are drawn in the heat-map of a translation only.
+        """
+        return self.p_gen is not None or (self.article and not self.windows and not self.gold)
+
+    @property
+    def coverage(self) -> NDArray[Any]:
+        """How much each source word was looked at in all, (S,): the sum of its column (See et al. 2017, eq. 10)."""
+        return np.asarray(self.weights.sum(axis=0))
 
     @property
     def heading(self) -> str:
-        """The title with the score behind it."""
-        return with_score(self.title, self.score)
+        """The title with the score behind it, and how much of the source was not read."""
+        heading = with_score(self.title, self.score)
+        if self.left_out:
+            heading += f"  (the last {self.left_out:,} source tokens were not read)"
+        return heading.strip()
 
     def outside(self, row: int, column: int) -> bool:
         """Whether a column was out of the row's sight: outside its window, and without any weight."""

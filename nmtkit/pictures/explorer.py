@@ -6,17 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures.attention import LayeredPicture
 from nmtkit.pictures.files import check_path, printable, write
-from nmtkit.pictures.page import HEAD, asset
+from nmtkit.pictures.markup import HEAD, asset, pack
 
 START = "<s>"
-# A weight is rounded to thousandths and written as two of these signs: its number of thousandths to the base of 64.
-DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 PAGE = (
     HEAD
@@ -110,11 +107,3 @@ def _sentence(picture: LayeredPicture, heading: str) -> dict[str, Any]:
         "decoder": pack(picture.decoder),
         "cross": pack(picture.cross),
     }
-
-
-def pack(weights: NDArray[Any]) -> str:
-    """Two signs a weight, rounded to thousandths: `DIGITS[thousandths // 64]`, `DIGITS[thousandths % 64]`."""
-    thousandths = np.rint(np.clip(weights, 0, 1) * 1000).astype(np.int64).ravel()
-    signs = np.frombuffer(DIGITS.encode("ascii"), dtype=np.uint8)
-    packed: bytes = signs[np.stack([thousandths // 64, thousandths % 64], axis=1)].tobytes()
-    return packed.decode("ascii")

@@ -2,7 +2,7 @@
 
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -95,17 +95,20 @@ def _glyphs(path: str) -> frozenset[int]:
         return frozenset()
 
 
-def measure(labels: Iterable[str], fonts: Sequence[str], font_size: float) -> list[tuple[float, float]]:
-    """Width and height of each label in inches."""
-    return [_size(label, tuple(fonts), font_size) for label in labels]
+def measure(
+    labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
+) -> list[tuple[float, float]]:
+    """Width and height of each label in inches; `bold` has the numbers of those that are written in bold."""
+    return [_size(label, tuple(fonts), font_size, number in bold) for number, label in enumerate(labels)]
 
 
 @lru_cache(maxsize=10_000)  # words come back, and measuring one takes half a millisecond
-def _size(label: str, fonts: tuple[str, ...], font_size: float) -> tuple[float, float]:
+def _size(label: str, fonts: tuple[str, ...], font_size: float, bold: bool) -> tuple[float, float]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(dpi=72)
     FigureCanvasAgg(figure)  # a figure measures text with its canvas
-    extent = figure.text(0, 0, label, fontfamily=fonts, fontsize=font_size).get_window_extent()
+    weight = "bold" if bold else "normal"
+    extent = figure.text(0, 0, label, fontfamily=fonts, fontsize=font_size, fontweight=weight).get_window_extent()
     return extent.width / 72, extent.height / 72

@@ -15,6 +15,10 @@ from nmtkit.pictures.sheets import image
 def save(pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Path, grid: bool = False) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
+    A picture that `is_summary` has a heat-map of its own kind in .png, .svg and .pdf, with the rows and columns of a
+    translation changed over, and two coloured texts in .html. Of an article longer than 60 words the heat-map has a row
+    for each of the words that were looked at most, and adds up the stretches between them.
+
     Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
     .html. Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html.
 
@@ -47,6 +51,11 @@ def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
         if not np.isfinite(picture.weights).all():
             raise NmtkitError(
                 f"{path}: sentence {number} has attention weights that are not finite numbers; "
+                "the model is broken, use an earlier checkpoint"
+            )
+        if picture.p_gen is not None and not np.isfinite(picture.p_gen).all():
+            raise NmtkitError(
+                f"{path}: sentence {number} has a p_gen that is not a finite number; "
                 "the model is broken, use an earlier checkpoint"
             )
         rows, columns = picture.weights.shape

@@ -1,5 +1,5 @@
 // Pointing at a target word colours the source words with its row of weights; at a source word, the other way.
-for (const section of document.querySelectorAll("section")) {
+for (const section of document.querySelectorAll("section:not(.summary)")) {
   const rows = [...section.querySelectorAll("tbody tr")];
   const src = { words: [...section.querySelectorAll(".src span")], heads: [...section.querySelectorAll("thead th")] };
   const tgt = { words: [...section.querySelectorAll(".tgt span")], heads: rows.map((row) => row.cells[0]) };

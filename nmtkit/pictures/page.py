@@ -2,31 +2,16 @@
 
 import unicodedata
 from collections.abc import Sequence
-from html import escape
-from pathlib import Path
 
+from nmtkit.pictures import summary_section
 from nmtkit.pictures.attention import AttentionPicture
-from nmtkit.pictures.files import printable
-
-# The policy forbids a page to load anything from anywhere, whatever a sentence holds.
-HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-  content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>{style}</style>
-</head>
-"""
+from nmtkit.pictures.markup import HEAD, asset, direction, text
 
 PAGE = (
     HEAD
     + """<body>
 <h1>{title}</h1>
-<p class="faint">Each row shows where the model looked while it wrote that target word. {legend}</p>
+{legends}
 <main{layout}>
 {sections}
 </main>
@@ -46,26 +31,40 @@ def page(pictures: Sequence[AttentionPicture], grid: bool) -> str:
         pictures: What to show.
         grid: Whether sections stand side by side where the window is wide enough.
     """
-    count = f": {len(pictures)} sentences" if len(pictures) > 1 else ""
+    translations = [picture for picture in pictures if not picture.is_summary]
+    summaries = [picture for picture in pictures if picture.is_summary]
+    unit = "articles" if not translations else "sentences"
+    count = f": {len(pictures)} {unit}" if len(pictures) > 1 else ""
+    legends, style, script = [], asset("base.css") + asset("layout.css"), ""
+    if translations:
+        legends.append(_legend(translations))
+        style += asset("page.css")
+        script += asset("page.js")
+    if summaries:
+        legends.append(summary_section.legend(summaries))
+        style += asset("summary.css")
+        script += asset("summary.js")
+    sections = "\n".join(
+        summary_section.section(number, picture) if picture.is_summary else _section(number, picture)
+        for number, picture in enumerate(pictures, start=1)
+    )
+    return PAGE.format(
+        title=f"Attention{count}",
+        style=style,
+        legends="\n".join(legends),
+        layout=' class="grid"' if grid else "",
+        sections=sections,
+        script=script,
+    )
+
+
+def _legend(pictures: Sequence[AttentionPicture]) -> str:
     legend = '<span class="key"></span> from 0 to the largest weight of the sentence.'
     if any(picture.gold for picture in pictures):
         legend += ' <span class="box"></span> known alignment.'
     if any(picture.windows for picture in pictures):
         legend += ' <span class="ring"></span> centre of the window of local attention; hatched: outside the window.'
-    sections = "\n".join(_section(number, picture) for number, picture in enumerate(pictures, start=1))
-    return PAGE.format(
-        title=f"Attention{count}",
-        style=asset("base.css") + asset("page.css"),
-        legend=legend,
-        layout=' class="grid"' if grid else "",
-        sections=sections,
-        script=asset("page.js"),
-    )
-
-
-def asset(name: str) -> str:
-    """The text of a file that lies beside this one."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return f'<p class="faint">Each row shows where the model looked while it wrote that target word. {legend}</p>'
 
 
 def _section(number: int, picture: AttentionPicture) -> str:
@@ -74,8 +73,8 @@ def _section(number: int, picture: AttentionPicture) -> str:
     body = []
     for t, (word, row) in enumerate(zip(picture.tgt_words, picture.weights.tolist(), strict=True)):
         cells = "".join(_cell(picture, weight, t, s, (s, t) in gold) for s, weight in enumerate(row))
-        body.append(f'<tr><th scope="row" dir="auto"><span>{_text(word)}</span></th>{cells}</tr>')
-    heading = _text(picture.heading) or f"Sentence {number}"
+        body.append(f'<tr><th scope="row" dir="auto"><span>{text(word)}</span></th>{cells}</tr>')
+    heading = text(picture.heading) or f"Sentence {number}"
     return f"""<section aria-label="Sentence {number}">
 <h2 dir="auto">{heading}</h2>
 {_line("source", "src", picture.src_words)}
@@ -90,21 +89,14 @@ def _section(number: int, picture: AttentionPicture) -> str:
 
 
 def _line(name: str, side: str, words: Sequence[str]) -> str:
-    spans = " ".join(f'<span tabindex="0" dir="auto">{_text(word)}</span>' for word in words)
-    return f'<p class="words {side}"><b>{name}</b><bdi dir="{_direction(words)}">{spans}</bdi></p>'
-
-
-def _direction(words: Sequence[str]) -> str:
-    """Which way the line runs, told by its first letter that has a direction."""
-    kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
-    first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
-    return "ltr" if first == "L" else "rtl"
+    spans = " ".join(f'<span tabindex="0" dir="auto">{text(word)}</span>' for word in words)
+    return f'<p class="words {side}"><b>{name}</b><bdi dir="{direction(words)}">{spans}</bdi></p>'
 
 
 def _column_head(word: str) -> str:
     # East Asian letters read upright from top to bottom; all others are turned to read from bottom to top.
     upright = ' class="upright"' if any(unicodedata.east_asian_width(c) in "WF" for c in word) else ""
-    return f'<th scope="col"{upright}><span>{_text(word)}</span></th>'
+    return f'<th scope="col"{upright}><span>{text(word)}</span></th>'
 
 
 def _cell(picture: AttentionPicture, weight: float, row: int, column: int, gold: bool) -> str:
@@ -123,7 +115,3 @@ def _cell(picture: AttentionPicture, weight: float, row: int, column: int, gold:
     attributes = (f' class="{" ".join(classes)}"' if classes else "") + (f' style="{style}"' if style else "")
     number = f"{weight:.2f}" if weight >= 0.005 else ""
     return f"<td{attributes}>{number}</td>"
-
-
-def _text(word: str) -> str:
-    return escape(printable(word))

@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from nmtkit.pictures import drawing, fonts
+from nmtkit.pictures import drawing
 from nmtkit.pictures.attention import AttentionPicture
 from nmtkit.pictures.files import printable
+from nmtkit.pictures.panel import Panel
+from nmtkit.pictures.summary_panel import SummaryPanel
+from nmtkit.pictures.translation_panel import TranslationPanel
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LONGEST_LABEL = 36
-ROTATION = 50.0
 GAP = 0.3
-COLOUR_BAR = 0.9
 SHEET_WIDTH = 16.0
 GRID_SHAPE = 4 / 3
-WIDE_ENOUGH_FOR_A_TITLE = 4.5
-GOLD = "#e8710a"
-WINDOW = "#c2185b"
-OUTSIDE = "#e5e7eb"
-
-
-@dataclass(frozen=True)
-class _Panel:
-    """A picture with its measures; all lengths in inches, fonts in points."""
-
-    picture: AttentionPicture
-    title: str
-    src_labels: list[str]
-    tgt_labels: list[str]
-    cell: float
-    font_size: float
-    rotation: float
-    left: float
-    top: float
-    width: float
-    height: float
 
 
 @dataclass(frozen=True)
 class _Sheet:
     """Panels with the places of their upper left corners, in inches from the sheet's own."""
 
-    places: list[tuple[_Panel, float, float]]
+    places: list[tuple[Panel, float, float]]
     width: float
     height: float
 
@@ -76,8 +51,7 @@ def image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, g
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
     with drawing.settings("".join((*headings, *words)), suffix) as families:
-        longest = max(max(picture.weights.shape) for picture in pictures)
-        panels = [_panel(picture, families, longest if grid else max(picture.weights.shape)) for picture in pictures]
+        panels = _panels(pictures, families, grid)
         if grid:
             sheets = [_grid(panels)]
         elif suffix == ".pdf":
@@ -89,49 +63,22 @@ def image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, g
         return drawing.content(map(_figure, sheets), suffix)
 
 
-def _panel(picture: AttentionPicture, families: list[str], longest: int) -> _Panel:
-    """Measures a picture; `longest` is how many words the longest side has that is drawn in cells of this size."""
-    rows, columns = picture.weights.shape
-    cell, font_size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
-    src_labels = [_shorten(printable(word)) for word in picture.src_words]
-    tgt_labels = [_shorten(printable(word)) for word in picture.tgt_words]
-    heading = printable(picture.heading)
-    src_sizes = fonts.measure(src_labels, families, font_size)
-    label_height = max(height for _, height in src_sizes)
-    rotation = 0.0 if max(width for width, _ in src_sizes) < cell * 0.9 else ROTATION
-    sine, cosine = math.sin(math.radians(rotation)), math.cos(math.radians(rotation))
-    left = max(width for width, _ in fonts.measure(tgt_labels, families, font_size)) + 0.12
-    label_top = max(width * sine + height * cosine for width, height in src_sizes) + 0.12
-    overhang = max((j + 0.5) * cell + width * cosine + label_height * sine for j, (width, _) in enumerate(src_sizes))
-    width = left + max(columns * cell + COLOUR_BAR, overhang)
-    title = ""
-    title_height = 0.0
-    if heading:
-        ((title_width, line_height),) = fonts.measure([heading], families, 12.0)
-        width = max(width, min(title_width, WIDE_ENOUGH_FOR_A_TITLE))
-        letters = max(1, int(len(heading) * width / title_width))
-        lines = textwrap.wrap(heading, letters) if title_width > width else [heading]
-        title = "\n".join(lines)
-        title_height = len(lines) * line_height * 1.35 + 0.15
-    return _Panel(
-        picture=picture,
-        title=title,
-        src_labels=src_labels,
-        tgt_labels=tgt_labels,
-        cell=cell,
-        font_size=font_size,
-        rotation=rotation,
-        left=left,
-        top=title_height + label_top,
-        width=width,
-        height=title_height + label_top + max(rows * cell, 0.8),
-    )
+def _panels(pictures: Sequence[AttentionPicture], families: list[str], grid: bool) -> list[Panel]:
+    longest = max(max(picture.weights.shape) for picture in pictures)
+    panels: list[Panel] = []
+    for picture in pictures:
+        if picture.is_summary:
+            panels.append(SummaryPanel.measure(picture, families, pictures if grid else [picture]))
+        else:
+            size = longest if grid else max(picture.weights.shape)
+            panels.append(TranslationPanel.measure(picture, families, size))
+    return panels
 
 
-def _shelves(panels: Sequence[_Panel]) -> _Sheet:
+def _shelves(panels: Sequence[Panel]) -> _Sheet:
     """Lays panels out from left to right in shelves."""
     widest = max(SHEET_WIDTH, max(panel.width for panel in panels) + 2 * GAP)
-    places: list[tuple[_Panel, float, float]] = []
+    places: list[tuple[Panel, float, float]] = []
     x, y, shelf, width = GAP, GAP, 0.0, 0.0
     for panel in panels:
         if x > GAP and x + panel.width + GAP > widest:
@@ -142,7 +89,7 @@ def _shelves(panels: Sequence[_Panel]) -> _Sheet:
     return _Sheet(places, width, height=y + shelf + GAP)
 
 
-def _grid(panels: Sequence[_Panel]) -> _Sheet:
+def _grid(panels: Sequence[Panel]) -> _Sheet:
     """Lays panels out in rows and columns that line up, with as many columns as make a full sheet of about 4:3."""
 
     def edges(sizes: Sequence[float]) -> list[float]:
@@ -166,92 +113,5 @@ def _figure(sheet: _Sheet) -> Figure:
 
     figure = Figure(figsize=(sheet.width, sheet.height), facecolor="white")
     for panel, x, y in sheet.places:
-        _draw(figure, panel, x / sheet.width, 1 - y / sheet.height, sheet.width, sheet.height)
+        panel.draw(figure, x, y)
     return figure
-
-
-def _draw(figure: Figure, panel: _Panel, x: float, y: float, width: float, height: float) -> None:
-    """Draws a panel with its upper left corner at (x, y), in fractions of a figure of width x height inches."""
-    from matplotlib.patches import Rectangle
-
-    picture = panel.picture
-    rows, columns = picture.weights.shape
-    box_x, box_y = x + panel.left / width, y - panel.top / height
-    box_width, box_height = columns * panel.cell / width, rows * panel.cell / height
-    axes = figure.add_axes((box_x, box_y - box_height, box_width, box_height))
-    axes.set_axis_off()
-    mesh = axes.pcolormesh(
-        picture.weights, cmap=drawing.colour_map(), vmin=0.0, vmax=picture.top, edgecolors=drawing.LINE, linewidth=0.4
-    )
-    axes.set_xlim(0, columns)
-    axes.set_ylim(rows, 0)
-    for src, tgt in picture.gold:
-        outline = Rectangle((src + 0.06, tgt + 0.06), 0.88, 0.88, fill=False, edgecolor=GOLD, linewidth=1.5)
-        axes.add_patch(outline)
-    if picture.windows:
-        _draw_windows(axes, picture)
-    _label(axes, panel)
-    if panel.title:
-        figure.text(x, y, panel.title, fontsize=12.0, color=drawing.INK, va="top")
-    bar_height = min(max(rows * panel.cell, 0.8), 2.5) / height
-    place = (box_x + box_width + 0.18 / width, box_y - bar_height, 0.12 / width, bar_height)
-    drawing.colour_bar(figure, mesh, place, "weight")
-
-
-def _draw_windows(axes: Axes, picture: AttentionPicture) -> None:
-    """Greys out what local attention could not see, outlines the rest, and marks the centre of each row's window."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Rectangle
-
-    rows, columns = picture.weights.shape
-    seen = np.ones((rows, columns), dtype=bool)
-    for row, column in np.ndindex(rows, columns):
-        if picture.outside(row, column):
-            seen[row, column] = False
-            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=OUTSIDE, edgecolor="none"))
-    upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(seen[:, 1:] != seen[:, :-1])]
-    level = [[(x, y + 1), (x + 1, y + 1)] for y, x in np.argwhere(seen[1:] != seen[:-1])]
-    axes.add_collection(LineCollection(upright + level, colors=WINDOW, linewidths=1.2, capstyle="projecting"))
-    axes.plot(
-        [window.centre + 0.5 for window in picture.windows],
-        [row + 0.5 for row in range(len(picture.windows))],
-        linestyle="none",
-        marker="o",
-        markersize=5,
-        markerfacecolor="white",
-        markeredgecolor=WINDOW,
-        markeredgewidth=1.4,
-    )
-
-
-def _label(axes: Axes, panel: _Panel) -> None:
-    gap = 0.07 / panel.cell
-    for j, word in enumerate(panel.src_labels):
-        axes.text(
-            j + 0.5,
-            -gap,
-            word,
-            fontsize=panel.font_size,
-            color=drawing.INK,
-            rotation=panel.rotation,
-            rotation_mode="anchor",
-            ha="left" if panel.rotation else "center",
-            va="bottom" if not panel.rotation else "center",
-        )
-    for i, word in enumerate(panel.tgt_labels):
-        axes.text(
-            -gap,
-            i + 0.5,
-            word,
-            fontsize=panel.font_size,
-            color=drawing.INK,
-            ha="right",
-            va="center_baseline",
-        )
-
-
-def _shorten(word: str) -> str:
-    if len(word) <= LONGEST_LABEL:
-        return word
-    half = LONGEST_LABEL // 2
-    return f"{word[:half]}…{word[-half + 1 :]}"

@@ -1,7 +1,7 @@
 """From subword pieces to words: attention between pieces becomes attention between words."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,35 @@ def merge_windows(src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows:
         left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
         merged.append(Window(centre, centre - left, right - centre))
     return merged
+
+
+def merge_gates(
+    tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
+) -> tuple[NDArray[np.float64], frozenset[int]]:
+    """What is known of target pieces that were generated or copied becomes what is known of their words.
+
+    The pieces with a letter or a digit speak for their word, since a comma that joins a copied name is mostly
+    generated; in a word without any, all pieces do. The word's p_gen is the mean of theirs, and the word was copied
+    if all of them were.
+
+    Args:
+        tgt_pieces: The pieces of the rows.
+        p_gen: Probability that each piece was generated.
+        copied: Which pieces were copied, from 0.
+
+    Returns:
+        For the words that `merge_subwords` makes: p_gen (T,), and which of them were copied.
+    """
+    assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
+    pieces_copied = frozenset(copied)
+    starts = _word_starts(tgt_pieces)
+    merged, words_copied = [], []
+    for word, (start, end) in enumerate(zip(starts, [*starts[1:], len(tgt_pieces)], strict=False)):
+        speaking = [i for i in range(start, end) if any(map(str.isalnum, tgt_pieces[i]))] or range(start, end)
+        merged.append(sum(p_gen[i] for i in speaking) / len(speaking))
+        if pieces_copied.issuperset(speaking):
+            words_copied.append(word)
+    return np.array(merged), frozenset(words_copied)
 
 
 def _word_starts(pieces: Sequence[str]) -> list[int]:

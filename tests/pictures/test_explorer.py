@@ -9,7 +9,8 @@ from explorer_example import SRC, TGT, layered
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import LayeredPicture
-from nmtkit.pictures.explorer import DIGITS, pack, save_layered
+from nmtkit.pictures.explorer import save_layered
+from nmtkit.pictures.markup import DIGITS, pack
 
 
 class Page(HTMLParser):
@@ -38,7 +39,7 @@ def test_what_the_pages_are_made_of_is_installed():
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
     parts = sorted(path.suffix for path in (root / "nmtkit" / "pictures").iterdir() if path.suffix in (".css", ".js"))
-    assert parts == [".css"] * 3 + [".js"] * 2
+    assert parts == [".css"] * 5 + [".js"] * 3
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
     assert {"*.css", "*.js"} <= set(json.loads(named))

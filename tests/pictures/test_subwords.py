@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nmtkit.pictures import Window, merge_subwords, merge_windows
+from nmtkit.pictures import Window, merge_gates, merge_subwords, merge_windows
 
 # Merging, by hand: two target pieces over the four source pieces.
 SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]
@@ -86,3 +86,29 @@ def test_windows_over_whole_words_stay_as_they_are():
     merged = merge_windows(["▁a", "▁b", "▁c"], ["▁x", "▁y"], given)
     for before, after in zip(given, merged, strict=True):
         assert (after.centre, after.left, after.right) == pytest.approx((before.centre, before.left, before.right))
+
+
+def test_gates_of_words():
+    """A word has the mean of its pieces; a comma does not speak for the word that it joins; punctuation for itself."""
+    pieces = ["▁Har", "row", "gate", ",", "▁won", "▁4", "-", "2", "▁—", "</s>"]
+    p_gen = [0.1, 0.2, 0.3, 0.99, 0.8, 0.1, 0.9, 0.3, 0.4, 1.0]
+    merged, copied = merge_gates(pieces, p_gen, [0, 1, 2, 5, 7, 8])
+    np.testing.assert_allclose(merged, [0.2, 0.8, 0.2, 0.4, 1.0], rtol=0, atol=1e-12)
+    assert copied == {0, 2, 3}
+    assert merge_subwords(["▁x"], pieces, np.ones((10, 1)))[1] == ["Harrowgate,", "won", "4-2", "—", "</s>"]
+
+
+def test_a_word_is_copied_only_if_all_of_it_is():
+    assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 2])[1] == frozenset()
+    assert merge_gates(["▁un", "seen", "."], [0.0, 1.0, 0.0], [0, 1])[1] == {0}
+
+
+def test_gates_of_nothing():
+    merged, copied = merge_gates([], [], [])
+    assert merged.shape == (0,)
+    assert copied == frozenset()
+
+
+def test_gates_need_one_a_piece():
+    with pytest.raises(AssertionError, match="p_gen of 1 for 2 pieces"):
+        merge_gates(["▁a", "</s>"], [0.5], [])

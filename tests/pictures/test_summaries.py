@@ -1,0 +1,334 @@
+"""Pictures of summaries: what is known of them, long articles on little room, and every format."""
+
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures import AttentionPicture, Window, drawing, save, summary_panel
+from nmtkit.pictures.condense import condense
+from nmtkit.pictures.summary_panel import COPIED, COPYING, GENERATING, MOST_ROWS
+
+
+def test_coverage_is_the_sum_over_the_summary():
+    np.testing.assert_allclose(summary().coverage, COVERAGE, rtol=0, atol=1e-12)
+
+
+def test_which_pictures_are_summaries():
+    assert summary().is_summary
+    assert summary(article=False).is_summary  # a model that copies, whatever its task
+    assert summary(p_gen=None, copied=frozenset()).is_summary  # the baseline that cannot copy
+    assert not summary(p_gen=None, copied=frozenset(), article=False).is_summary
+    # Windows and known alignments are drawn in the heat-map of a translation, and nothing may be lost.
+    assert not summary(p_gen=None, copied=frozenset(), windows=[Window(0, 1)] * 5).is_summary
+    assert not summary(p_gen=None, copied=frozenset(), gold=[(0, 2)]).is_summary
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"p_gen": np.ones(4)}, "5 rows"),
+        ({"copied": frozenset({5})}, r"copied rows \[5\] of 5"),
+        ({"p_gen": None}, "copied rows without p_gen"),
+        ({"windows": [Window(0, 1)] * 5}, "p_gen beside windows"),
+    ],
+    ids=["p_gen", "copied", "copied only", "windows"],
+)
+def test_facts_that_do_not_fit(changes: dict[str, object], message: str):
+    with pytest.raises(AssertionError, match=message):
+        summary(**changes)
+
+
+def test_the_heading_tells_what_was_not_read():
+    assert summary().heading == "news  (score -1.50)"
+    assert summary(left_out=1234).heading == "news  (score -1.50)  (the last 1,234 source tokens were not read)"
+    assert summary(title="", score=None, left_out=1).heading == "(the last 1 source tokens were not read)"
+
+
+# ------------------------------------------------------------------------------------------------------- long articles
+
+
+def test_stretches_between_the_most_attended_words_are_added_up():
+    """Five rows: the words with coverage 0.9, 0.8, 0.8 are places 1, 0, 5; what is between and behind are stretches."""
+    short, sizes = condense(summary(), 5)
+    assert short.src_words == ["Ravensmoor", "beat", "… 3 words", "Tavares", "… 3 words"]
+    assert sizes == [1, 1, 3, 1, 3]
+    expected = [
+        [0.0, 0.0, 0.0, 0.8, 0.2],
+        [0.0, 0.5, 0.1, 0.0, 0.4],
+        [0.6, 0.1, 0.3, 0.0, 0.0],
+        [0.2, 0.3, 0.4, 0.0, 0.1],
+        [0.0, 0.0, 0.0, 0.0, 1.0],
+    ]
+    np.testing.assert_allclose(short.weights, expected, rtol=0, atol=1e-12)
+    assert short.tgt_words == SUMMARY
+    assert short.copied == {0, 2}
+
+
+def test_an_article_that_fits_stays_as_it_is():
+    for most in (9, 10, 1000):
+        short, sizes = condense(summary(), most)
+        assert short.src_words == ARTICLE
+        assert sizes == [1] * 9
+        assert short.weights.tolist() == WEIGHTS
+
+
+def test_a_single_word_between_two_keeps_its_name():
+    weights = np.array([[0.3, 0.1, 0.4, 0.05, 0.05, 0.1]])
+    short, sizes = condense(AttentionPicture(list("abcdef"), ["x"], weights, article=True), 4)
+    assert short.src_words == ["a", "b", "c", "… 3 words"]
+    assert sizes == [1, 1, 1, 3]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 60, 119])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_nothing_of_a_long_article_is_lost(most: int, seed: int):
+    picture = long_summary(120, 10, seed)
+    short, sizes = condense(picture, most)
+    assert len(sizes) == len(short.src_words) <= most
+    assert sum(sizes) == 120
+    np.testing.assert_allclose(short.weights.sum(axis=1), 1.0, rtol=0, atol=1e-12)
+    starts = np.cumsum([0, *sizes[:-1]])
+    for word, size, start in zip(short.src_words, sizes, starts, strict=True):
+        assert word == (f"word{start}" if size == 1 else f"… {size} words")
+    # No stretch is beside another, and every word within a stretch has less coverage than every word that was chosen.
+    assert all(1 in pair for pair in pairwise(sizes))
+    hidden = [i for start, size in zip(starts, sizes, strict=True) if size > 1 for i in range(start, start + size)]
+    ranked = np.argsort(-picture.coverage, kind="stable")
+    shown = [place for place in ranked if place not in set(hidden)]
+    if shown and hidden:
+        assert picture.coverage[shown[0]] >= picture.coverage[hidden].max()
+
+
+# ------------------------------------------------------------------------------------------------------ PNG, SVG, PDF
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(path: Path) -> dict[str, str]:
+    """The texts of an SVG, each with its style."""
+    return {"".join(node.itertext()): node.get("style", "") for node in ET.parse(path).iter(f"{SVG}text")}
+
+
+def boxes(path: Path, colour: str) -> list[tuple[float, ...]]:
+    """Left, top, width and height of the filled rectangles of one colour, in points."""
+    found = []
+    for node in ET.parse(path).iter(f"{SVG}path"):
+        if f"fill: {colour}" in node.get("style", ""):
+            corners = np.array([float(n) for n in re.findall(r"-?[\d.]+", node.get("d", ""))]).reshape(-1, 2)
+            found.append((*corners.min(axis=0), *np.ptp(corners, axis=0)))
+    return found
+
+
+def test_svg_of_a_summary(tmp_path: Path):
+    save(summary(), tmp_path / "a.svg")
+    found = texts(tmp_path / "a.svg")
+    assert {*ARTICLE, *SUMMARY, "coverage", "p_gen", "weight", "news  (score -1.50)"} <= set(found)
+    assert "bold: copied from the article · p_gen: blue, share of generating; orange, of copying" in found
+    bold = {word for word, style in found.items() if "bold" in style or " 700 " in style}
+    assert bold & {"leads", "home."} == set()
+    for word in ("Tavares", "Ravensmoor"):  # in both texts: the copied one is bold, the article's is not
+        styles = [
+            node.get("style", "") for node in ET.parse(tmp_path / "a.svg").iter(f"{SVG}text") if node.text == word
+        ]
+        assert sorted(("bold" in style or "700" in style, COPIED in style) for style in styles) == [
+            (False, False),
+            (True, True),
+        ]
+
+
+def test_the_strips_are_as_long_as_their_numbers(tmp_path: Path):
+    save(summary(), tmp_path / "a.svg")
+    strip = 0.5 * 72
+    generated = [height / strip for *_, height in boxes(tmp_path / "a.svg", GENERATING)]
+    copied = [height / strip for *_, height in boxes(tmp_path / "a.svg", COPYING)]
+    np.testing.assert_allclose(generated, P_GEN, atol=1e-4)
+    np.testing.assert_allclose(np.add(generated, copied), 1.0, atol=1e-4)
+    blue = boxes(tmp_path / "a.svg", summary_panel.COVERAGE)  # cells may have that colour too, but bars are less high
+    bars = [width / strip for *_, width, height in blue if height < 0.2 * 72]
+    np.testing.assert_allclose(bars, np.array(COVERAGE) / 0.9, atol=1e-4)
+
+
+def test_a_model_that_cannot_copy_has_no_strip_of_p_gen(tmp_path: Path):
+    save(summary(p_gen=None, copied=frozenset()), tmp_path / "a.svg")
+    found = texts(tmp_path / "a.svg")
+    assert "coverage" in found
+    assert not any("p_gen" in text or "copied" in text for text in found)
+    assert not boxes(tmp_path / "a.svg", GENERATING)
+
+
+def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(tmp_path: Path):
+    """The one dark cell moves right with the word of the summary, and down with the word of the article."""
+    corners = []
+    for row, column in ((0, 0), (3, 5)):
+        weights = np.zeros((5, 9))
+        weights[row, column] = 1.0
+        save(AttentionPicture(ARTICLE, SUMMARY, weights, article=True), tmp_path / "a.svg")
+        (cell,) = boxes(tmp_path / "a.svg", drawing.BLUES[-1])
+        np.testing.assert_allclose(cell[2:], [0.34 * 72, 0.24 * 72], atol=1e-3)
+        corners.append(cell[:2])
+    np.testing.assert_allclose(np.subtract(*reversed(corners)), [3 * 0.34 * 72, 5 * 0.24 * 72], atol=1e-3)
+
+
+@pytest.mark.parametrize(("length", "words"), [(12, 6), (120, 30), (400, 60), (2000, 8)])
+def test_a_sheet_stays_readable(tmp_path: Path, length: int, words: int):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save(long_summary(length, words), tmp_path / "a.png")
+        save(long_summary(length, words), tmp_path / "a.svg")
+    with Image.open(tmp_path / "a.png") as image:
+        width, height = image.size
+    assert height < 14 * 150
+    assert width > words * 0.25 * 150
+    found = texts(tmp_path / "a.svg")
+    rows = [text for text in found if re.fullmatch(r"word\d+|… \d+ words", text)]
+    assert len(rows) <= min(length, MOST_ROWS)
+    told = [text for text in found if f" of {length} words of the article have rows of their own" in text]
+    assert len(told) == (length > MOST_ROWS)
+    if told:
+        assert int(told[0].split()[0]) == sum(text.startswith("word") for text in rows)
+    assert {f"out{i}" for i in range(words)} <= set(found)
+
+
+def test_several_summaries(tmp_path: Path):
+    save([summary(), long_summary(100, 20)], tmp_path / "a.pdf")
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / "a.pdf").read_bytes())) == 2
+    save([summary(), long_summary(100, 20)], tmp_path / "a.pdf", grid=True)
+    assert len(re.findall(rb"/Type /Page\b", (tmp_path / "a.pdf").read_bytes())) == 1
+    save([summary()] * 3, tmp_path / "three.png")
+    save(summary(), tmp_path / "one.png")
+    with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "three.png") as three:
+        assert three.size[0] > 2.5 * one.size[0]
+        assert three.size[1] == one.size[1]
+
+
+def test_a_grid_of_summaries_has_cells_of_one_size(tmp_path: Path):
+    """A small summary beside a large one; each has one weight of the strongest colour."""
+    small, large = np.eye(5, 9), np.zeros((40, 80))
+    large[0, 0] = 1.0
+    both = [
+        AttentionPicture([f"s{i}" for i in range(columns)], [f"t{i}" for i in range(rows)], weights, article=True)
+        for weights in (small[:1], large)
+        for rows, columns in [weights.shape]
+    ]
+    sizes = {}
+    for grid in (True, False):
+        save(both, tmp_path / "a.svg", grid)
+        sizes[grid] = {(round(w, 2), round(h, 2)) for *_, w, h in boxes(tmp_path / "a.svg", drawing.BLUES[-1])}
+    assert sizes == {True: {(18.72, 12.24)}, False: {(24.48, 17.28), (18.72, 12.24)}}
+
+
+def test_a_summary_of_one_word(tmp_path: Path):
+    one = AttentionPicture(["</s>"], ["</s>"], np.ones((1, 1)), p_gen=np.ones(1))
+    for name in ("a.png", "a.svg", "a.pdf", "a.html"):
+        save(one, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 500
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_a_broken_p_gen_is_told(tmp_path: Path, name: str):
+    with pytest.raises(NmtkitError, match="sentence 1 has a p_gen that is not a finite number"):
+        save(summary(p_gen=np.array([0, 1, np.nan, 1, 1])), tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf", "a.html"])
+def test_the_same_summary_gives_the_same_file(tmp_path: Path, name: str):
+    save(long_summary(80, 10), tmp_path / name)
+    first = (tmp_path / name).read_bytes()
+    save(long_summary(80, 10), tmp_path / name)
+    assert (tmp_path / name).read_bytes() == first
+
+
+# ---------------------------------------------------------------------------------------------------------------- HTML
+
+
+class Words(HTMLParser):
+    """The words of a page's two texts, each with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.texts: dict[str, list[tuple[str, dict[str, str | None]]]] = {}
+        self.sections: list[dict[str, str | None]] = []
+        self._here: list[tuple[str, dict[str, str | None]]] = []
+        self._word: dict[str, str | None] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag == "section":
+            self.sections.append(attributes)
+        if attributes.get("role") == "listbox":
+            self._here = self.texts.setdefault(str(attributes["aria-labelledby"]), [])
+        if attributes.get("role") == "option":
+            self._word = attributes
+
+    def handle_data(self, data: str) -> None:
+        if self._word is not None:
+            self._here.append((data, self._word))
+            self._word = None
+
+
+def html(tmp_path: Path, *pictures: AttentionPicture, grid: bool = False) -> str:
+    save(pictures, tmp_path / "a.html", grid)
+    return (tmp_path / "a.html").read_text(encoding="utf-8")
+
+
+def test_html_shows_coverage_copies_and_p_gen_without_a_script(tmp_path: Path):
+    text = html(tmp_path, summary())
+    words = Words(text).texts
+    assert [word for word, _ in words["article-1"]] == ARTICLE
+    shades = [float((found["style"] or "0").removeprefix("--w:")) for _, found in words["article-1"]]
+    np.testing.assert_allclose(shades, np.array(COVERAGE) / 0.9, atol=0.0005)
+    assert [found.get("class") for _, found in words["article-1"]] == [
+        "strong" if value > 0.785 * 0.9 else "lit" if value > 0.1 * 0.9 else None for value in COVERAGE
+    ]
+    assert [word for word, _ in words["summary-1"]] == SUMMARY
+    assert [found.get("class") for _, found in words["summary-1"]] == ["copied", None, "copied", None, None]
+    assert [found["style"] for _, found in words["summary-1"]] == [f"--p:{value:.3f}" for value in P_GEN]
+    assert words["summary-1"][0][1]["aria-label"] == "Tavares, copied, p_gen 0.05"
+    assert "coverage, 0 to 0.90" in text
+    assert "copied from the article" in text
+    # One stop for the Tab key; the arrow keys move on from it.
+    assert [found["tabindex"] for _, found in words["summary-1"]] == ["0", "-1", "-1", "-1", "-1"]
+
+
+def test_html_of_a_model_that_cannot_copy(tmp_path: Path):
+    text = html(tmp_path, summary(p_gen=None, copied=frozenset()))
+    words = Words(text).texts
+    assert not any("style" in found or "aria-label" in found for _, found in words["summary-1"])
+    assert "p_gen," not in text.partition("<script>")[0]
+
+
+def test_html_of_summaries_stands_alone(tmp_path: Path):
+    evil = '"><script>alert(1)</script>'
+    one = AttentionPicture([evil, "&amp;"], ["</span>", "'"], np.full((2, 2), 0.5), title=evil, p_gen=np.ones(2))
+    text = html(tmp_path, one)
+    assert text.count("<script>") == 1
+    assert [word for word, _ in Words(text).texts["article-1"]] == [evil, "&amp;"]
+    assert not re.search(r"https?://|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_html_of_a_summary_and_a_translation(tmp_path: Path):
+    translation = AttentionPicture(["a", "b"], ["x"], np.array([[0.25, 0.75]]))
+    text = html(tmp_path, summary(), translation, summary(), grid=True)
+    parsed = Words(text)
+    assert [found.get("class") for found in parsed.sections] == ["summary", None, "summary"]
+    assert set(parsed.texts) == {"summary-1", "article-1", "summary-3", "article-3"}
+    assert "Attention: 3 sentences" in text
+    assert '<main class="grid">' in text
+    assert "Attention: 2 articles" in html(tmp_path, summary(), summary())
+
+
+def test_html_grows_slowly(tmp_path: Path):
+    """400 words and 60: two signs a weight, not a cell of a table."""
+    assert len(html(tmp_path, long_summary(400, 60))) < 120_000
