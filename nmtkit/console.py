@@ -6,9 +6,10 @@ Results go to stdout and everything about them to stderr, so that a command's ou
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -36,6 +37,10 @@ def _console(file: TextIO) -> Console:
 
 def _file(stream: Stream) -> TextIO:
     return sys.stdout if stream == "stdout" else sys.stderr
+
+
+def _is_coloured(console: Console) -> bool:
+    return console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
 
 
 def say(text: str, stderr: bool = False) -> None:
@@ -84,6 +89,7 @@ BLOCKS = " ░▒▓█"
 # Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
 COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
 TALLEST_LABEL = 16
+LEAST_WEIGHT = 0.005  # what is written as 0.00 is not written
 # Letters of these scripts join or change places: they cannot be written one below the other.
 JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "KHMER", "MYANMAR", "MONGOLIAN")
 
@@ -117,7 +123,7 @@ def heatmap(
     assert weights.shape == (len(tgt_words), len(src_words)), f"{weights.shape}, {len(tgt_words)}, {len(src_words)}"
     console = _console(_file(stream))
     width = width or console.width
-    coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+    coloured = _is_coloured(console)
     lines = list(Text(_clean(title), style="bold").wrap(console, width)) if title else []
     if weights.size == 0:
         lines.append(Text("(no words)"))
@@ -125,6 +131,113 @@ def heatmap(
         lines.extend(_heatmap_lines(src_words, tgt_words, weights.tolist(), width, coloured, windows))
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def summary(
+    src_words: Sequence[str],
+    tgt_words: Sequence[str],
+    weights: NDArray[np.floating[Any]],
+    p_gen: NDArray[np.floating[Any]] | None = None,
+    copied: Collection[int] = (),
+    title: str = "",
+    width: int | None = None,
+    stream: Stream = "stdout",
+) -> None:
+    """Prints where a model looked while it wrote a summary: too many words for the columns of a heat-map.
+
+    First the article, shaded by its coverage: how much each of its words was looked at in all. A colour terminal shows
+    it as background colours, anything else as blocks below the words. Then a line for each word of the summary: its
+    p_gen, a "*" if it was copied, and as many of the words that it looked at most as fit, with their weights.
+
+    Args:
+        src_words: S words of the article.
+        tgt_words: T words of the summary.
+        weights: (T, S), not negative.
+        p_gen: Probability that each word of the summary was generated, (T,); None if the model cannot copy.
+        copied: The numbers of the words of the summary that were copied.
+        title: A line printed above.
+        width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
+        stream: Where to print.
+    """
+    assert weights.shape == (len(tgt_words), len(src_words)), f"{weights.shape}, {len(tgt_words)}, {len(src_words)}"
+    console = _console(_file(stream))
+    width = width or console.width
+    lines = list(Text(_clean(title), style="bold").wrap(console, width)) if title else []
+    if weights.size == 0:
+        lines.append(Text("(no words)"))
+    else:
+        src_words, tgt_words = [_clean(word) for word in src_words], [_clean(word) for word in tgt_words]
+        coloured = _is_coloured(console)
+        coverage = weights.sum(axis=0).tolist()
+        lines.extend(_article_lines(src_words, coverage, width, coloured))
+        lines.append(Text("coverage ").append_text(_scale(max(coverage), coloured)))
+        lines.append(Text())
+        lines.extend(_summary_lines(src_words, tgt_words, weights.tolist(), p_gen, copied, width, coloured))
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _article_lines(words: Sequence[str], coverage: Sequence[float], width: int, coloured: bool) -> list[Text]:
+    """The words as a text, each shaded by its coverage: in a colour of its own, or by blocks in a line below."""
+    largest = max(coverage) or 1.0
+    lines: list[Text] = []
+    shades: list[Text] = []
+    for word, value in zip(words, coverage, strict=True):
+        level = _level(value / largest, len(COLOURS) if coloured else len(BLOCKS))
+        for piece in _cut(_then_left_to_right(word), width):
+            if not lines or cell_len(lines[-1].plain) + 1 + cell_len(piece) > width:
+                lines.append(Text())
+                shades.append(Text())
+            elif lines[-1]:
+                lines[-1].append(" ")
+                shades[-1].append(" ")
+            lines[-1].append(piece, _shade(level) if coloured and level else None)
+            shades[-1].append((" " if coloured else BLOCKS[level]) * cell_len(piece))
+    for shade in shades:
+        shade.rstrip()
+    return lines if coloured else [line for both in zip(lines, shades, strict=True) for line in both if line]
+
+
+def _summary_lines(
+    src_words: Sequence[str],
+    tgt_words: Sequence[str],
+    weights: list[list[float]],
+    p_gen: NDArray[np.floating[Any]] | None,
+    copied: Collection[int],
+    width: int,
+    coloured: bool,
+) -> list[Text]:
+    """A line for each word of the summary, and what its parts mean."""
+    margin = min(max(cell_len(word) for word in tgt_words), max(width // 3, 8))
+    largest = max(max(row) for row in weights) or 1.0
+    lines = []
+    for t, (word, row) in enumerate(zip(tgt_words, weights, strict=True)):
+        line = Text()
+        if p_gen is not None:
+            line.append(f"{p_gen[t]:.2f} ")
+        line.append(_fit(word, margin), "bold" if t in copied else None)
+        line.append("* " if t in copied else "  ")
+        for rank, s in enumerate(sorted(range(len(row)), key=lambda s: -row[s])):
+            name, weight = src_words[s], f" {row[s]:.2f} "
+            room = width - cell_len(line.plain) - 1 - len(weight)
+            if rank == 0 and 1 < room < cell_len(name):  # the best is always there, if not all of its letters
+                name = _cut(name, room - 1)[0] + "…"
+            if row[s] < LEAST_WEIGHT or cell_len(name) > room:
+                break
+            shade = _shade(_level(row[s] / largest, len(COLOURS))) if coloured else None
+            line.append(f" {_then_left_to_right(name)}{weight}", shade)
+        line.rstrip()
+        lines.append(line)
+    facts = ["word of the summary", "words of the article with the largest weights"]
+    if p_gen is not None:
+        facts = ["p_gen, the probability of generating", f"{facts[0]}, * if copied", facts[1]]
+    return [*lines, *(Text(line) for line in textwrap.wrap("Columns: " + "; ".join(facts), width))]
+
+
+def _shade(level: int) -> Style:
+    """A background colour, and ink that can be read on it."""
+    ink = "color(232)" if level >= len(COLOURS) // 2 else "color(252)"
+    return Style.parse(f"{ink} on color({COLOURS[level]})")
 
 
 def _heatmap_lines(
@@ -189,12 +302,11 @@ def _cell(weight: float, largest: float, cell: int, coloured: bool, window: Wind
         return Text(block * (cell - len(mark)) + mark)
     level = _level(share, len(COLOURS))
     hundredths = f"{weight * 100:.0f}"
-    ink = "color(232)" if level >= len(COLOURS) // 2 else "color(252)"
     number = hundredths if hundredths != "0" else ""
     width = cell - (window is not None)
     return Text(
         (number.rjust(width - 1).ljust(width)[:width] + mark).ljust(cell),
-        Style.parse(f"{ink} on color({COLOURS[level]})"),
+        _shade(level),
     )
 
 
@@ -340,13 +452,13 @@ class TrainingDisplay(_Display):
 
         Args:
             update: Optimizer steps done since training began, earlier runs included.
-            share: How much of the training that is, from 0 to 1; None if nobody knows when it will end.
+            share: How much of the training, or of its stage, that is, from 0 to 1; None if its end is not known.
             metrics: `tokens_per_second`, `loss` (nats per token), `perplexity`, `learning_rate`, `gradient_norm`;
                 any others are shown after them by name.
         """
+        if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
+            self._first = (share, time.monotonic())
         self._update, self._share, self._metrics = update, share, metrics
-        if share is not None:
-            self._first = self._first or (share, time.monotonic())
         if self._is_terminal:
             if self._is_due:
                 self._draw(self._content())

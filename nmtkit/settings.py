@@ -5,7 +5,7 @@ line of every key, so that a fault is reported where it stands; all faults of a 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -172,10 +172,12 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
     return [c for part in get_args(annotation) for c in _classes_in(part)]
 
 
-def _sentence(fault: Mapping[str, Any], cls: type[BaseModel], places: Places, where: str) -> str:
+def _sentence(
+    fault: Mapping[str, Any], cls: type[BaseModel], places: Places, where: str, called: Callable[[KeyPath], KeyPath]
+) -> str:
     """One fault of pydantic's as one sentence: place, dotted key, what was given, what is valid."""
     owner, path = _settings_at(cls, tuple(fault["loc"]))
-    dotted = ".".join(str(part) for part in path)
+    dotted = ".".join(str(part) for part in called(path))
     place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
     kind, given = fault["type"], fault["input"]
     if kind == "extra_forbidden":
@@ -197,7 +199,13 @@ def _sentence(fault: Mapping[str, Any], cls: type[BaseModel], places: Places, wh
     return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
 
 
-def parse(cls: type[S], data: Mapping[str, Any], where: str, places: Places | None = None) -> S:
+def parse(
+    cls: type[S],
+    data: Mapping[str, Any],
+    where: str,
+    places: Places | None = None,
+    called: Callable[[KeyPath], KeyPath] = lambda path: path,
+) -> S:
     """Checks `data` against the settings class.
 
     Args:
@@ -205,6 +213,7 @@ def parse(cls: type[S], data: Mapping[str, Any], where: str, places: Places | No
         data: plain mappings, lists, numbers and strings, as YAML gives them.
         where: what to call the place in a message where `places` has none: a file's name, or `--set`.
         places: where each key stands, as `load_yaml` gives it.
+        called: what the user calls a key, where that is another path than its own.
 
     Raises:
         RecipeError: one line for every fault, each with the place, the dotted key, what was given and what is valid.
@@ -212,5 +221,5 @@ def parse(cls: type[S], data: Mapping[str, Any], where: str, places: Places | No
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        sentences = [_sentence(dict(fault), cls, places or {}, where) for fault in error.errors()]
+        sentences = [_sentence(dict(fault), cls, places or {}, where, called) for fault in error.errors()]
         raise RecipeError("\n".join(sentences)) from error

@@ -1,33 +1,39 @@
-"""Text to text for any model: windows of input, order kept, n-best, scores, attention."""
+"""Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit.alignment import SoftAlignment, merge
-from nmtkit.data.batch import collate, in_order_batches
+from nmtkit.copies import copied_from
+from nmtkit.data.batch import in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS
 from nmtkit.data.words import cut
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import Seq2Seq
-from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_subwords, merge_windows
+from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_gates, merge_subwords, merge_windows
+from nmtkit.recipe import Recipe
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.sources import Source, Target, make_batch, read_sources, read_targets, target_of
 from nmtkit.unknowns import Replacement, UnknownReplacer
 
-FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+FloatArray = NDArray[np.float32]
 
 # How many padded source tokens one batch holds unless the caller says otherwise. A CPU is busy with few rows and its
 # caches overflow with many; a GPU wants all it can get.
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+# A search goes over the budget for so many rows, up to so many times: of articles few would fit into it, and every step
+# reads the matrix of the output layer anew, however few rows it is for.
+LEAST_ROWS = {"cpu": 32, "cuda": 128}
+MOST_OVER = 16
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,13 @@ class Translation:
     """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
     replaced: list[Replacement] = field(default_factory=list)
     """Unknown words of `tokens` that `text` has other words for; see `Translator.replace_unknown`."""
+    p_gen: list[float] | None = None
+    """One a token, EOS last: how likely the model was to generate and not to copy. None where it does not copy, or was
+    not asked, here and below."""
+    copied: list[int | None] | None = None
+    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `nmtkit.copies.copied_from`."""
+    src_left_out: int = 0
+    """Tokens at the end of the source that were not read; see `Translator`."""
 
 
 EMPTY = Translation("", 0.0, 0.0, [], [], [])
@@ -63,8 +76,11 @@ class Translator:
         model: in evaluation mode, on its device.
         tokenizers: of both sides.
         config: how to search.
-        batch_tokens: padded source tokens in a batch; None takes what suits the device.
+        batch_tokens: padded source tokens in a batch; None takes what suits the device, and long sources.
         name: what to call the model in titles.
+        max_source_tokens: only so many tokens of a source are read; `Translation.src_left_out` says how many were not.
+            None reads all.
+        task: what the model is for, as recipes call it; pictures of summaries are laid out otherwise.
     """
 
     def __init__(
@@ -74,13 +90,19 @@ class Translator:
         config: SearchConfig,
         batch_tokens: int | None = None,
         name: str = "",
+        max_source_tokens: int | None = None,
+        task: str = "translation",
     ) -> None:
         self.model = model
         self.tokenizers = tokenizers
         self.config = config
         self.device = next(model.parameters()).device
         self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 4096)
+        self._least_rows = 1 if batch_tokens else LEAST_ROWS.get(self.device.type, 32)
         self.name = name
+        self.copies = model.config.copies
+        self.max_source_tokens = max_source_tokens
+        self.task = task
         self._replacer: UnknownReplacer | None = None
 
     @classmethod
@@ -91,21 +113,26 @@ class Translator:
         weights: str = "auto",
         batch_tokens: int | None = None,
         search_settings: Mapping[str, object] | None = None,
+        max_source_tokens: int | None = None,
     ) -> "Translator":
         """Opens a trained run.
 
         Args:
-            run: its folder or its name under `runs/`; None as `nmtkit translate` without `-m`.
+            run: its folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run.
             device: `auto`, `cpu`, `cuda`, `cuda:1`, ...
             weights: `auto`, `best`, `last`, `average`, or a file.
             batch_tokens: padded source tokens in a batch.
             search_settings: keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`.
+            max_source_tokens: only so many tokens of a source are read; None as in training, where a recipe for
+                summaries says `data.over_long: truncate`, else all.
 
         Raises:
             NmtkitError: no such run, weights, device or setting; the message says what there is.
         """
         folder, _ = folders.find(run)
-        return cls.from_folder(folder, device, weights, batch_tokens, search_settings)
+        return cls.from_folder(
+            folder, device, weights, batch_tokens, search_settings, max_source_tokens=max_source_tokens
+        )
 
     @classmethod
     def from_folder(
@@ -116,42 +143,62 @@ class Translator:
         batch_tokens: int | None = None,
         search_settings: Mapping[str, object] | None = None,
         threads: int | None = None,
+        max_source_tokens: int | None = None,
     ) -> "Translator":
         """As `load`, for a run already found; `threads` is the number of CPU threads, None for torch's choice."""
         place = devices.choose(device)
         model, tokenizers, recipe = folder.open_model(place, weights)
         devices.prepare(place, recipe.training.matmul_precision, threads)
         config = recipe.search.changed(search_settings or {})
-        return cls(model, tokenizers, config, batch_tokens, recipe.name)
+        limit = max_source_tokens or source_limit(recipe)
+        return cls(model, tokenizers, config, batch_tokens, recipe.name, limit, recipe.task)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
         """The best translation of each line; an empty line gives an empty line."""
         return [best[0].text for best in self.search(list(lines))]
 
-    def search(self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False) -> list[list[Translation]]:
+    def search(
+        self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False, need_copies: bool = False
+    ) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
         Lines are sorted by length into batches and given back in their own order. An empty line is translated by an
         empty line, without asking the model.
+
+        Args:
+            lines: source lines.
+            n_best: how many of each, at most the beam size.
+            need_attention: whether to keep the attention.
+            need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
         """
-        encoded = [ids if line.strip() else [] for line, ids in zip(lines, self._encode(lines), strict=True)]
+        sources = self._read(lines)
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
-        filled = [number for number, ids in enumerate(encoded) if ids]
-        lengths = np.array([len(encoded[number]) + 1 for number in filled], dtype=np.int64)
+        filled = [number for number, source in enumerate(sources) if source.ids]
+        lengths = np.array([len(sources[number].ids) + 1 for number in filled], dtype=np.int64)
+        attend = need_attention or self._replacer is not None or (need_copies and self.copies)
 
         def work(members: list[int]) -> None:
             numbers = [filled[member] for member in members]
-            batch = collate([encoded[number] for number in numbers], None).to(self.device)
-            attend = need_attention or self._replacer is not None
+            batch = make_batch([sources[number] for number in numbers]).to(self.device)
             results = search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
             for number, hypotheses in zip(numbers, results, strict=True):
-                translations = [self._translation(hypothesis, encoded[number]) for hypothesis in hypotheses]
+                translations = [self._translation(hypothesis, sources[number]) for hypothesis in hypotheses]
                 if self._replacer is not None:
-                    translations = [self._without_unknown(lines[number], one, need_attention) for one in translations]
+                    translations = [self._without_unknown(lines[number], one) for one in translations]
+                if attend and not need_attention:
+                    translations = [replace(one, attention=None) for one in translations]
                 found[number] = translations
 
-        self._each(work, in_order_batches(lengths, self.batch_tokens))
+        self._each(work, self._search_batches(lengths))
         return found
+
+    def _search_batches(self, lengths: NDArray[np.int64]) -> list[list[int]]:
+        """Which sources are searched together; long ones count as shorter, so that a batch has `LEAST_ROWS`."""
+        if self._least_rows == 1:
+            return in_order_batches(lengths, self.batch_tokens)
+        order = np.argsort(-lengths, kind="stable")
+        widths = np.minimum(lengths, self.batch_tokens // self._least_rows).clip(min=lengths // MOST_OVER)
+        return [order[part].tolist() for part in in_order_batches(widths[order], self.batch_tokens)]
 
     def replace_unknown(self, dictionary: Mapping[str, str] | None = None) -> None:
         """From now on `translate` and `search` write source words in place of unknown words.
@@ -170,12 +217,12 @@ class Translator:
         self.config = self.config.changed({"forbid_unknown": False})
         self._replacer = UnknownReplacer(self.tokenizers, dictionary)
 
-    def _without_unknown(self, line: str, translation: Translation, keep_attention: bool) -> Translation:
+    def _without_unknown(self, line: str, translation: Translation) -> Translation:
         assert self._replacer is not None
         assert translation.attention is not None
-        text, replaced = self._replacer.replace(line, translation.tokens, translation.attention)
-        attention = translation.attention if keep_attention else None
-        return replace(translation, text=text, replaced=replaced, attention=attention)
+        read = len(translation.src_tokens)
+        text, replaced = self._replacer.replace(line, translation.tokens, translation.attention[:, :read])
+        return replace(translation, text=text, replaced=replaced)
 
     def _needs_attention(self, purpose: str) -> None:
         if not self.model.has_attention:
@@ -200,21 +247,26 @@ class Translator:
         finally:
             torch.set_num_threads(threads)
 
-    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return self.tokenizers.src.encode_many(list(lines))
+    def _read(self, lines: Sequence[str]) -> list[Source]:
+        return read_sources(self.tokenizers, lines, self.copies, self.max_source_tokens)
 
-    def _translation(self, hypothesis: Hypothesis, src_ids: list[int]) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, source: Source) -> Translation:
         ids = [int(token) for token in hypothesis.ids]
         tokenizer = self.tokenizers.tgt
+        attention = None if hypothesis.attention is None else hypothesis.attention[:, : len(source.ids) + 1]
+        log_probs = [float(value) for value in hypothesis.token_log_probs]
         return Translation(
-            text=tokenizer.decode(ids),
+            text=tokenizer.decode(ids, source.oov),
             score=hypothesis.score,
             log_prob=hypothesis.log_prob,
-            tokens=tokenizer.pieces(ids),
-            token_log_probs=[float(value) for value in hypothesis.token_log_probs],
-            src_tokens=self.tokenizers.src.pieces(src_ids),
+            tokens=tokenizer.pieces(ids, source.oov),
+            token_log_probs=log_probs,
+            src_tokens=source.tokens,
             finished=hypothesis.finished,
-            attention=None if hypothesis.attention is None else hypothesis.attention[:, : len(src_ids) + 1],
+            attention=attention,
+            p_gen=hypothesis.p_gen,
+            copied=_copied(ids, log_probs, hypothesis.p_gen, attention, source),
+            src_left_out=source.left_out,
         )
 
     @torch.no_grad()
@@ -234,7 +286,7 @@ class Translator:
         Args:
             sources: source lines.
             targets: a translation of each: text, or what `search` found.
-            need_attention: whether to keep the attention.
+            need_attention: whether to keep the attention, and to say of a model that copies what it copied.
             first: the number of the first pair, for messages.
 
         Raises:
@@ -243,59 +295,67 @@ class Translator:
         """
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
-        src = [ids if line.strip() else [] for line, ids in zip(sources, self._encode(sources), strict=True)]
-        texts = iter(self.tokenizers.tgt.encode_many([target for target in targets if isinstance(target, str)]))
+        src = self._read(sources)
+        given = [number for number, target in enumerate(targets) if isinstance(target, str)]
+        texts = [target for target in targets if isinstance(target, str)]
+        read = dict(zip(given, read_targets(self.tokenizers, texts, [src[n] for n in given]), strict=True))
         tgt = [
-            next(texts) if isinstance(target, str) else self._ids(target.tokens, number)
-            for number, target in enumerate(targets, start=first)
+            read[number] if isinstance(target, str) else self._target(target.tokens, src[number], number + first)
+            for number, target in enumerate(targets)
         ]
         ends = [isinstance(target, str) or target.finished for target in targets]
-        for number, (source, target) in enumerate(zip(src, tgt, strict=True), start=first):
-            if target and not source:
+        for number, (source, wanted) in enumerate(zip(src, tgt, strict=True), start=first):
+            if wanted.ids and not source.ids:
                 raise DataError(
                     f"pair {number}: its source side is empty and its target side is not; "
                     "take the pair out, or see whether the files belong together"
                 )
         attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
-        filled = [number for number, ids in enumerate(src) if ids]
-        lengths = np.array([max(len(src[n]), len(tgt[n])) + 1 for n in filled], dtype=np.int64)
+        filled = [number for number, source in enumerate(src) if source.ids]
+        lengths = np.array([max(len(src[n].ids), len(tgt[n].ids)) + 1 for n in filled], dtype=np.int64)
         for members in in_order_batches(lengths, self.batch_tokens):
             numbers = [filled[member] for member in members]
-            batch = collate([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
+            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
             output = self.model(batch, need_attention=attend)
-            assert batch.tgt_out is not None
-            chosen = output.log_probs.gather(-1, batch.tgt_out[..., None])[..., 0].float().cpu()  # (B,T)
+            assert batch.tgt_extended is not None
+            chosen = output.log_probs.gather(-1, batch.tgt_extended[..., None])[..., 0].float().cpu()  # (B,T)
             attention = None if output.attention is None else output.attention.float().cpu().numpy()  # (B,T,S)
+            gates = None if output.copy_gate is None else output.copy_gate[..., 0].float().cpu()  # (B,T)
             for row, number in enumerate(numbers):
-                length = len(tgt[number]) + ends[number]
+                ids, source = tgt[number].extended, src[number]
+                length = len(ids) + ends[number]
                 log_probs = chosen[row, :length].double()
-                weights = None if attention is None else attention[row, :length, : len(src[number]) + 1]
-                ids = tgt[number]
+                weights = None if attention is None else attention[row, :length, : len(source.ids) + 1]
+                p_gen = None if gates is None or not need_attention else gates[row, :length].tolist()
                 log_prob = float(log_probs.sum())
                 found[number] = Translation(
-                    text=self.tokenizers.tgt.decode(ids),
+                    text=self.tokenizers.tgt.decode(ids, source.oov),
                     score=self._score(log_prob, length, weights),
                     log_prob=log_prob,
-                    tokens=self.tokenizers.tgt.pieces(ids),
+                    tokens=self.tokenizers.tgt.pieces(ids, source.oov),
                     token_log_probs=log_probs.tolist(),
-                    src_tokens=self.tokenizers.src.pieces(src[number]),
+                    src_tokens=source.tokens,
                     finished=ends[number],
-                    attention=weights,
+                    attention=weights if need_attention else None,
+                    p_gen=p_gen,
+                    copied=_copied(ids, log_probs.tolist(), p_gen, weights, source),
+                    src_left_out=source.left_out,
                 )
         return found
 
-    def _ids(self, tokens: Sequence[str], number: int) -> list[int]:
-        """The ids of target pieces; `number` is the pair's, for the message."""
-        tokenizer = self.tokenizers.tgt
-        ids = tokenizer.vocabulary.ids(tokens)
-        if tokenizer.pieces(ids) != list(tokens):
-            missing = [given for given, known in zip(tokens, tokenizer.pieces(ids), strict=False) if given != known]
+    def _target(self, tokens: Sequence[str], source: Source, number: int) -> Target:
+        """Target pieces as a model reads them; `number` is the pair's, for the message."""
+        target = target_of(self.tokenizers, tokens, source)
+        known = self.tokenizers.tgt.pieces(target.extended, source.oov)
+        if known != list(tokens):
+            missing = [one for one, other in zip(tokens, known, strict=False) if one != other]
             raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing[0]!r}; "
-                "only translations by a model with the same tokenizer can be rescored token for token"
+                f"pair {number}: the model's vocabulary has no token {missing[0]!r}"
+                + (", nor has its source; " if self.copies else "; ")
+                + "only translations by a model with the same tokenizer can be rescored token for token"
             )
-        return ids
+        return target
 
     def align(
         self,
@@ -343,7 +403,8 @@ class Translator:
         @torch.no_grad()  # here and not above: it holds in its own thread only
         def work(members: list[int]) -> None:
             numbers = [filled[member] for member in members]
-            batch = collate([src[n].ids for n in numbers], [tgt[n].ids for n in numbers]).to(self.device)
+            pairs = [Source(src[n].ids, []) for n in numbers], [Target(tgt[n].ids, tgt[n].ids) for n in numbers]
+            batch = make_batch(*pairs).to(self.device)
             attention = self.model.unroll(batch, self.model.encode(batch), need_attention=True).attention
             assert attention is not None
             rows = attention.float().cpu().numpy()  # (B,T,S)
@@ -362,7 +423,11 @@ class Translator:
         score = log_prob / float(divisor)
         if config.coverage_penalty and attention is not None:
             coverage = torch.from_numpy(attention).sum(0)
-            score += float(coverage_penalty(coverage, torch.ones_like(coverage).bool(), config.coverage_penalty))
+            score += float(
+                coverage_penalty(
+                    config.coverage_kind, coverage, torch.ones_like(coverage).bool(), config.coverage_penalty
+                )
+            )
         return score
 
     def pictures(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[AttentionPicture]:
@@ -396,9 +461,21 @@ class Translator:
         src_words, tgt_words, weights = merge_subwords(
             [*translation.src_tokens, end], tgt_tokens, translation.attention.astype(np.float64)
         )
-        windows = merge_windows([*translation.src_tokens, end], tgt_tokens, self._windows(translation))
+        p_gen, copied = None, frozenset[int]()
+        if translation.p_gen is not None and translation.copied is not None:
+            places = (token for token, place in enumerate(translation.copied) if place is not None)
+            p_gen, copied = merge_gates(tgt_tokens, translation.p_gen, places)
         return AttentionPicture(
-            src_words, tgt_words, weights, title=self.name, score=translation.score, windows=windows
+            src_words,
+            tgt_words,
+            weights,
+            title=self.name,
+            score=translation.score,
+            windows=merge_windows([*translation.src_tokens, end], tgt_tokens, self._windows(translation)),
+            p_gen=p_gen,
+            copied=copied,
+            article=self.task == "summarization",
+            left_out=translation.src_left_out,
         )
 
     @torch.no_grad()
@@ -411,9 +488,8 @@ class Translator:
         if half_width is None:
             return []
         assert translation.attention is not None
-        src = self.tokenizers.src.vocabulary.ids(translation.src_tokens)
-        tgt = self.tokenizers.tgt.vocabulary.ids(translation.tokens)
-        batch = collate([src], [tgt]).to(self.device)
+        src = Source(self.tokenizers.src.vocabulary.ids(translation.src_tokens), translation.src_tokens)
+        batch = make_batch([src], [target_of(self.tokenizers, translation.tokens, src)]).to(self.device)
         centres = self.model.unroll(batch, self.model.encode(batch), need_attention=True).centres  # (1,T)
         assert centres is not None
         rows = len(translation.attention)
@@ -440,15 +516,18 @@ class Translator:
             )
         _refuse_empty(sources, targets)
         read = [best[0] for best in self.search(sources)] if targets is None else self.rescore(sources, targets)
-        src = self._encode(sources)
-        for number, ids in enumerate(src, start=1):
-            if not ids:
+        src = self._read(sources)
+        for number, source in enumerate(src, start=1):
+            if not source.ids:
                 raise _nothing_known(number)
-        tgt = [self._ids(translation.tokens, number) for number, translation in enumerate(read, start=1)]
-        lengths = np.array([max(len(ids), len(other)) + 1 for ids, other in zip(src, tgt, strict=True)], dtype=np.int64)
+        tgt = [
+            self._target(translation.tokens, source, number)
+            for number, (translation, source) in enumerate(zip(read, src, strict=True), start=1)
+        ]
+        lengths = np.array([max(len(s.ids), len(t.ids)) + 1 for s, t in zip(src, tgt, strict=True)], dtype=np.int64)
         drawn: dict[int, LayeredPicture] = {}
         for numbers in in_order_batches(lengths, BATCH_TOKENS["cpu"]):  # few: all weights of all layers are kept
-            batch = collate([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
+            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
             found = self.model.attentions(batch)
             encoder, decoder, cross = (
                 torch.stack(side, 1).float().cpu().numpy() for side in (found.encoder, found.decoder, found.cross)
@@ -456,7 +535,7 @@ class Translator:
             for row, number in enumerate(numbers):
                 translation, end = read[number], self.tokenizers.tgt.vocabulary.tokens[EOS]
                 tgt_tokens = [*translation.tokens, *([end] if translation.finished else [])]
-                columns, rows = len(src[number]) + 1, len(tgt_tokens)
+                columns, rows = len(src[number].ids) + 1, len(tgt_tokens)
                 drawn[number] = LayeredPicture(
                     [*translation.src_tokens, end],
                     tgt_tokens,
@@ -469,6 +548,27 @@ class Translator:
         return [drawn[number] for number in range(len(sources))]
 
 
+def source_limit(recipe: Recipe) -> int | None:
+    """How many tokens of a source a recipe's model reads at most; None where it reads all.
+
+    A model of summaries that was trained on the beginnings of articles reads the beginnings.
+    """
+    cuts = recipe.data.cuts
+    return cuts[0] if cuts is not None and recipe.task == "summarization" else None
+
+
+def _copied(
+    ids: list[int],
+    log_probs: list[float],
+    p_gen: list[float] | None,
+    attention: FloatArray | None,
+    source: Source,
+) -> list[int | None] | None:
+    if p_gen is None or attention is None or source.extended is None:
+        return None
+    return copied_from(ids, log_probs, p_gen, attention, source.extended)
+
+
 def _nothing_known(number: int) -> DataError:
     return DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
 
@@ -478,43 +578,3 @@ def _refuse_empty(sources: Sequence[str], targets: Sequence[str] | None) -> None
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 raise DataError(f"{side} line {number} is empty: there is nothing to draw")
-
-
-def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
-    """Cuts a stream of lines into windows to be translated together.
-
-    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into
-    full windows, while somebody who types, or a program that waits for each answer, is answered at once. The first
-    window is smaller, so that first results come early. At most two windows are held in memory. A fault of `lines` is
-    raised after the lines before it were given.
-    """
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
-
-    def read() -> None:
-        try:
-            for line in lines:
-                arrived.put(line)
-            arrived.put(None)
-        except BaseException as fault:
-            arrived.put(fault)
-
-    threading.Thread(target=read, daemon=True).start()
-    limit = min(64, most)
-    window: list[str] = []
-    while True:
-        try:
-            item = arrived.get(timeout=patience if window else None)
-        except queue.Empty:
-            yield window
-            window = []
-            continue
-        if item is None or isinstance(item, BaseException):
-            if window:
-                yield window
-            if item is not None:
-                raise item
-            return
-        window.append(item)
-        if len(window) >= limit:
-            yield window
-            window, limit = [], most

@@ -67,7 +67,8 @@ class UnknownReplacer:
         Args:
             line: the source.
             tokens: T pieces of the translation.
-            attention: at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at.
+            attention: at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at. It may have fewer
+                columns: then only so many tokens were read.
 
         Returns:
             The text, and what was replaced, in order.
@@ -76,7 +77,7 @@ class UnknownReplacer:
         # A word tokenizer marks it as the beginning of a word.
         unknown = {SPECIALS[UNK], MARK + SPECIALS[UNK]}
         places = [number for number, token in enumerate(tokens) if token in unknown]
-        source = _Source(self._tokenizers.src, line) if places else None
+        source = _Source(self._tokenizers.src, line, attention.shape[1]) if places else None
         if source is None or not source.tokens:
             return tgt.join(tokens), []
         written = list(tokens)
@@ -92,9 +93,9 @@ class UnknownReplacer:
 class _Source:
     """A source line: its tokens by their own spelling, and the words that they make up."""
 
-    def __init__(self, tokenizer: Tokenizer, line: str) -> None:
-        self.tokens = tokenizer.tokens(line)
-        self._unknown = np.array([number == UNK for number in tokenizer.encode(line)], dtype=bool)
+    def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
+        self.tokens = tokenizer.tokens(line)[:limit]
+        self._unknown = np.array([number == UNK for number in tokenizer.encode(line)[:limit]], dtype=bool)
         # A word tokenizer's tokens are words each; a subword's word begins at its mark.
         starts = [
             number

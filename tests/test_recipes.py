@@ -11,7 +11,14 @@ from nmtkit.training.schedules import Progress
 
 NAMES = recipe.shipped()
 ASKED_FOR = {
+    "cnndm-intra-attention",
+    "cnndm-pointer-generator",
     "demo",
+    "demo-news-attention",
+    "demo-news-pointer-generator",
+    "inshorts-attention",
+    "inshorts-intra-attention",
+    "inshorts-pointer-generator",
     "iwslt15-en-vi-luong-global",
     "iwslt15-en-vi-luong-local-m",
     "iwslt15-en-vi-luong-local-p",
@@ -41,7 +48,8 @@ def test_dry_run(name: str) -> None:
     assert len(loaded.description) > 20
     rows = dict(run.dry_run(loaded))
     assert rows["model"] == loaded.model.kind
-    assert loaded.training.schedule.rate(loaded.training.lr, Progress(1)) > 0
+    for one in loaded.by_stage().values():
+        assert one.training.schedule.rate(one.training.lr, Progress(1)) > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,3 +123,57 @@ def test_luong_on_captions_is_as_large_as_rnnsearch_and_trained_alike() -> None:
         weights[name] = sum(weight.numel() for weight in model.parameters())
     assert len(weights) == 4
     assert all(count == pytest.approx(weights["rnnsearch"], rel=0.15) for count in weights.values()), weights
+
+
+def test_the_pointer_generator_has_the_papers_settings() -> None:
+    """See et al. 2017, section 5; the parameters of the paper, and the second biases of torch's LSTMs."""
+    loaded = recipe.load("cnndm-pointer-generator")
+    with torch.device("meta"):
+        last = list(loaded.by_stage().values())[-1]
+        model = MODELS.get(last.model.kind)(last.model, VocabularySizes(50000, 50000, shared=True))
+    second_biases = 3 * 4 * 256
+    assert sum(weight.numel() for weight in model.parameters()) - second_biases == 21_499_600 + 1153 + 512
+    assert loaded.tokenizer.vocab_size - 4 == 50000
+    assert (loaded.batch.batch_size, loaded.search.beam_size) == (16, 4)
+    assert (loaded.search.min_length, loaded.search.max_length) == (35, 120)
+    training = loaded.training
+    assert (training.optimizer, training.lr, training.initial_accumulator) == ("adagrad", 0.15, 0.1)
+    assert training.clip_norm == 2
+    stages = list(loaded.by_stage().values())
+    assert sum(one.training.max_updates or 0 for one in stages[:-1]) == 230_000
+    limits = [one.data.limits for one in stages]
+    assert limits == sorted(limits)
+    assert limits[-2:] == [(400, 100)] * 2
+    assert (last.training.coverage_weight, last.training.max_updates) == (1, 3000)
+    assert [one.training.coverage_weight for one in stages[:-1]] == [0] * 5
+
+
+def test_intra_attention_has_the_papers_settings() -> None:
+    """Paulus et al. 2018, section 6.1 and appendix: sizes, rates, gamma, words, beam."""
+    loaded = recipe.load("cnndm-intra-attention")
+    sizes = loaded.model.model_dump()
+    assert (sizes["hidden_size"], sizes["embedding_size"], sizes["own_words"]) == (400, 100, 0.25)
+    assert loaded.data.limits == (800, 100)
+    assert (loaded.tokenizer.vocab_size - 4, (loaded.tokenizer.tgt_vocab_size or 0) - 4) == (150_000, 50_000)
+    assert loaded.batch.batch_size == 50
+    assert (loaded.search.beam_size, loaded.search.no_repeat_ngram) == (5, 3)
+    likelihood, reinforced = (one.training for one in loaded.by_stage().values())
+    assert (likelihood.optimizer, likelihood.lr, likelihood.reinforce) == ("adam", 0.001, None)
+    assert reinforced.lr == 0.0001
+    assert reinforced.reinforce is not None
+    assert reinforced.reinforce.gamma == 0.9984
+
+
+@pytest.mark.parametrize("corpus", ["demo-news", "inshorts"])
+def test_the_baseline_differs_by_what_it_lacks_only(corpus: str) -> None:
+    """Pointer and coverage; in all it makes as many updates."""
+    ours, plain = recipe.load(f"{corpus}-pointer-generator"), recipe.load(f"{corpus}-attention")
+    stages = [list(one.by_stage().values()) for one in (ours, plain)]
+    first, second = (sum(one.training.max_updates or 0 for one in group) for group in stages)
+    assert first == second
+    assert ours.model.copies
+    assert not plain.model.copies
+    assert stages[0][-1].model.model_dump()["coverage"] is True
+    assert plain.model == ours.model.changed({"copying": False})
+    for part in ("data", "tokenizer", "batch", "search", "evaluation"):
+        assert getattr(ours, part) == getattr(plain, part)

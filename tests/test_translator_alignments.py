@@ -21,6 +21,8 @@ SMALL: dict[str, dict[str, object]] = {
     "rnnsearch": RNN,
     "rnn_encdec": RNN,
     "luong": {**RNN, "reverse_source": True, "window": "local_p", "window_size": 2},
+    "pointer_generator": {**RNN, "coverage": True},
+    "intra_attention": RNN,
     "transformer": {"hidden_size": 16, "feed_forward_size": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 2},
 }
 WITH_ATTENTION = [name for name in MODELS.names() if MODELS.get(name).has_attention]

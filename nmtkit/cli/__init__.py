@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "Train the model of a recipe; --resume goes on where it stopped.",
     "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
     "translate": "Translate standard input, one line out for each line in.",
+    "summarize": "Summarize standard input, one article a line.",
     "score": "BLEU, chrF, TER and ROUGE of one or several outputs; alignment error rates.",
     "rescore": "Log-probabilities of given translations under a model.",
     "align": "Which word of a translation comes from which word of its source.",

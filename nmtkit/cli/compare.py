@@ -52,6 +52,12 @@ def command(
     if plot is not None:
         pictures.check_path(plot)
     loaded = [recipe.load(name, overrides) for name in names]
+    for one in loaded:
+        if one.task != "translation":
+            raise RecipeError(
+                f"recipe {one.name}: compare measures translations by BLEU; train summarizers one by one and set "
+                "their outputs side by side with `nmtkit score --summary`"
+            )
     if len({one.name for one in loaded}) < len(loaded):
         raise RecipeError("two of the recipes have one name, so they would share a run: give each a `name` of its own")
     for one in loaded:

@@ -1,7 +1,12 @@
 """Opening a translator for the commands that use a trained run."""
 
+from collections.abc import Mapping
+
 from nmtkit import console, device, folder
+from nmtkit.errors import NmtkitError
 from nmtkit.translator import Translator
+
+COMMAND_OF_TASK = {"translation": "translate", "summarization": "summarize"}
 
 
 def open_translator(
@@ -11,14 +16,33 @@ def open_translator(
     batch_tokens: int | None = None,
     settings: dict[str, object] | None = None,
     threads: int | None = None,
+    task: str | None = None,
+    max_source_tokens: int | None = None,
 ) -> Translator:
-    """Finds the run, opens it, and says on stderr which run, which weights and which device it is."""
-    run, why = folder.find(model)
-    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings, threads)
+    """Finds the run, opens it, and says on stderr which run, which weights and which device it is.
+
+    Raises:
+        NmtkitError: the run cannot be opened, or is of another task than the one that is named.
+    """
+    run, why = folder.find(model, task=task)
+    found = run.load_recipe().task
+    if task is not None and found != task:
+        raise NmtkitError(
+            f"{run.path} ({why}) was trained for {found}: use `nmtkit {COMMAND_OF_TASK[found]}`, or name another run "
+            "with -m RUN"
+        )
+    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)
     console.say(
         f"model {run.path} ({why}), {run.weights(weights).name}, on {device.describe(translator.device)}", stderr=True
     )
     return translator
+
+
+def widen_beam(translator: Translator, n_best: int, given: Mapping[str, object]) -> None:
+    """Makes the beam wide enough for the results asked for, unless its size is among the search settings given."""
+    if "beam_size" not in given and n_best > translator.config.beam_size:
+        console.say(f"beam size {n_best} instead of {translator.config.beam_size}, for --n-best {n_best}", stderr=True)
+        translator.config = translator.config.changed({"beam_size": n_best})
 
 
 def show_heads(translator: Translator, layer: int | None, head: int | None) -> None:

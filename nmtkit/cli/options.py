@@ -1,6 +1,7 @@
 """Options that several commands share, so that they are spelled and explained alike."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
@@ -56,6 +57,62 @@ head: Decorator = click.option(
     metavar="N",
     help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
 )
+
+
+n_best: Decorator = click.option(
+    "--n-best", type=click.IntRange(1), default=1, help="How many results for each line, best first."
+)
+SEARCH: dict[str, Decorator] = {
+    "min_length": click.option(
+        "--min-length", type=click.IntRange(0), metavar="TOKENS", help="The fewest tokens of a result."
+    ),
+    "max_length": click.option(
+        "--max-length", type=click.IntRange(1), metavar="TOKENS", help="The most tokens, the end mark counted."
+    ),
+    "min_length_ratio": click.option(
+        "--min-length-ratio", type=click.FloatRange(0), metavar="R", help="At least R tokens for each source token."
+    ),
+    "max_length_ratio": click.option(
+        "--max-length-ratio",
+        type=click.FloatRange(0),
+        metavar="R",
+        help="At most R tokens for each source token, and search.max_length_offset more.",
+    ),
+    "no_repeat_ngram": click.option(
+        "--no-repeat-ngram",
+        type=click.IntRange(0),
+        metavar="N",
+        help="No N tokens in a row twice; 3 is trigram blocking, 0 allows all.",
+    ),
+    "coverage_penalty": click.option(
+        "--coverage-penalty",
+        type=click.FloatRange(0),
+        metavar="BETA",
+        help="Strength of the penalty for badly spread attention; 0 is none.",
+    ),
+    "coverage_kind": click.option(
+        "--coverage-kind",
+        type=click.Choice(["gnmt", "summary"]),
+        help="It punishes source tokens that got too little attention (gnmt), or too much (summary).",
+    ),
+}
+"""Options by the key of the recipe's `search` group that they set; the default of each is the recipe's."""
+
+
+def search(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command all options of the search; it takes the settings that they make as `search`."""
+
+    @wraps(command)
+    def with_settings(**given: Any) -> Any:
+        settings = search_settings(given.pop("beam_size"), given.pop("length_penalty"))
+        changed = {key: given.pop(key) for key in SEARCH}
+        settings |= {key: value for key, value in changed.items() if value is not None}
+        return command(search=settings, **given)
+
+    decorated: Callable[..., Any] = with_settings
+    for decorate in reversed([beam_size, length_penalty, *SEARCH.values()]):
+        decorated = decorate(decorated)
+    return decorated
 
 
 def search_settings(beam_size: int | None, length_penalty: str | None) -> dict[str, object]:

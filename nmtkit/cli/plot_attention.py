@@ -76,17 +76,27 @@ def command(
 ) -> None:
     """Draw what a model looks at while it writes: a row for each target word, a column for each source word.
 
-    SOURCE is a sentence; with TARGET the given translation is drawn, without it the model's own. Without SOURCE,
-    standard input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a target
-    word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns. Of a model with
-    local attention the windows and their centres are drawn too. A Transformer shows the mean of the heads of its
+    SOURCE is a sentence or an article; with TARGET the given translation is drawn, without it the model's own. Without
+    SOURCE, standard input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a
+    target word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns. Of a model
+    with local attention the windows and their centres are drawn too. A Transformer shows the mean of the heads of its
     alignment layer, or those that --layer and --head choose; --layers shows all of them.
+
+    A model that copies or summarizes is drawn otherwise: a column for each word of the summary with the words that were
+    copied in bold, p_gen (the probability of generating a word and not copying it) as a strip under the heat-map, and a
+    row for each word of the article with its coverage (the sum of its row) beside it. Of a long article the 60 rows are
+    the words with the most coverage and the stretches between them, added up. In .html the article is a text coloured
+    by coverage, and pointing at a word of the summary shows where the model looked. The terminal shows that text too,
+    then a line for each word of the summary with the words that the model looked at most. A word of several pieces has
+    the mean of the p_gen of those with letters or digits, and was copied if all of them were.
 
     \b
     Examples:
       nmtkit plot-attention "The old woman sleeps."
       nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png
       head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
+      head -1 articles.txt | nmtkit plot-attention -m runs/news -o summary.html
+      paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
       nmtkit plot-attention -m runs/transformer "The old woman sleeps." --layers -o layers.html
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
       nmtkit plot-attention -m runs/transformer --what positions -o positions.png
@@ -116,9 +126,7 @@ def command(
             console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
     else:
         for picture in _drawn(translator, pairs):
-            console.heatmap(
-                picture.src_words, picture.tgt_words, picture.weights, picture.heading, windows=picture.windows
-            )
+            _print(picture)
 
 
 def _check_options(source: str | None, output: Path | None, grid: bool, layers: bool, what: str) -> None:
@@ -165,6 +173,14 @@ def _drawn(translator: Translator, pairs: Pairs) -> list[pictures.AttentionPictu
     for text, given in pairs:
         found += translator.pictures([text], None if given is None else [given])
     return found
+
+
+def _print(picture: pictures.AttentionPicture) -> None:
+    words, title = (picture.src_words, picture.tgt_words), picture.heading
+    if picture.is_summary:
+        console.summary(*words, picture.weights, picture.p_gen, picture.copied, title)
+    else:
+        console.heatmap(*words, picture.weights, title, windows=picture.windows)
 
 
 def _layered(translator: Translator, pairs: Pairs) -> list[pictures.LayeredPicture]:

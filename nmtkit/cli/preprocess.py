@@ -16,12 +16,17 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None) -> None
 
     What is wrong with the text is counted and shown with the first line of each kind: empty sides, over-long lines,
     length ratio, duplicates, overlap of train with validation and test. Different line counts, invalid UTF-8 and
-    broken files are errors. `train` does all this by itself if it was not done before.
+    broken files are errors, and so is an empty reference where a recipe for summaries validates or tests by it. `train`
+    does all this by itself if it was not done before.
+
+    Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see
+    `nmtkit recipe explain data.train`.
 
     \b
     Examples:
       nmtkit preprocess demo
       nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
+      nmtkit preprocess cnndm-pointer-generator --set data.folder=$PWD/cnndm
     """
     loaded = recipe.load(name, overrides)
     run.require_data(loaded)

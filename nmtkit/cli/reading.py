@@ -1,6 +1,9 @@
 """Standard input as lines of text, for the commands that read it."""
 
-from collections.abc import Iterator
+import json
+import queue
+import threading
+from collections.abc import Iterable, Iterator
 
 from nmtkit.errors import DataError
 
@@ -23,3 +26,69 @@ def stdin_lines() -> Iterator[str]:
             ) from fault
         text = text.removesuffix("\n").removesuffix("\r")
         yield text.removeprefix("\ufeff") if number == 1 else text
+
+
+def stdin_field(name: str) -> Iterator[str]:
+    """The values of one key of standard input, where each line is a JSON object; an empty line has an empty value.
+
+    Raises:
+        DataError: a line is no such object, or its value is neither a string nor a list of strings.
+    """
+    for number, line in enumerate(stdin_lines(), start=1):
+        if not line.strip():
+            yield ""
+            continue
+        where = f"standard input, line {number}"
+        try:
+            record = json.loads(line)
+        except ValueError as fault:
+            raise DataError(f"{where}: not JSON ({fault}); plain text is read without --article-field") from fault
+        if not isinstance(record, dict) or name not in record:
+            has = f"it has {', '.join(record) or 'none'}" if isinstance(record, dict) else "it is no object"
+            raise DataError(f"{where}: no field {name!r}; {has}: name another with --article-field")
+        value = record[name]
+        if isinstance(value, list) and all(isinstance(part, str) for part in value):
+            value = " ".join(value)
+        if not isinstance(value, str):
+            raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
+        yield " ".join(value.splitlines())  # one article is one line
+
+
+def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
+    """Cuts a stream of lines into windows to be translated together.
+
+    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into
+    full windows, while somebody who types, or a program that waits for each answer, is answered at once. The first
+    window is smaller, so that first results come early. At most two windows are held in memory. A fault of `lines` is
+    raised after the lines before it were given.
+    """
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as fault:
+            arrived.put(fault)
+
+    threading.Thread(target=read, daemon=True).start()
+    limit = min(64, most)
+    window: list[str] = []
+    while True:
+        try:
+            item = arrived.get(timeout=patience if window else None)
+        except queue.Empty:
+            yield window
+            window = []
+            continue
+        if item is None or isinstance(item, BaseException):
+            if window:
+                yield window
+            if item is not None:
+                raise item
+            return
+        window.append(item)
+        if len(window) >= limit:
+            yield window
+            window, limit = [], most

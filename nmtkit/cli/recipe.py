@@ -89,6 +89,7 @@ def explain(key: str | None, name: str) -> None:
       nmtkit recipe explain
       nmtkit recipe explain search
       nmtkit recipe explain model.attention_size --recipe multi30k-en-de-rnnsearch
+      nmtkit recipe explain stages --recipe demo-news-pointer-generator
     """
     loaded = recipe.load(name)
     rows = [row for row in _rows(loaded, "") if key is None or row[0] == key or row[0].startswith(f"{key}.")]
@@ -103,9 +104,23 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
         value = getattr(settings, key)
         if isinstance(value, Settings):
             rows += _rows(value, f"{prefix}{key}.")
+        elif key == "stages" and value:
+            rows += _rows_of_stages(settings)
         else:
             default = "(required)" if field.is_required() else _short(field.get_default(call_default_factory=True))
             rows.append([f"{prefix}{key}", _short(value), default, " ".join((field.description or "").split())])
+    return rows
+
+
+def _rows_of_stages(whole: recipe.Recipe) -> list[list[str]]:
+    """What every stage changes; the value without it stands where others have their default."""
+    usual = {row[0]: row for row in _rows(whole.model_copy(update={"stages": []}), "")}
+    rows = []
+    for name, one in whole.by_stage().items():
+        for row in _rows(one, ""):
+            before = usual.get(row[0], [row[0], "-", row[2], row[3]])
+            if row[1] != before[1] and row[0] != "stages":
+                rows.append([f"stages.{name}.{row[0]}", row[1], f"{before[1]} (before)", row[3]])
     return rows
 
 

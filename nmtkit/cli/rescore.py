@@ -28,7 +28,8 @@ WINDOW = 2048
     "--target",
     required=True,
     type=click.Path(path_type=Path),
-    help="Their translations, line by line; or FILE.json or .jsonl, what `nmtkit translate --json` printed.",
+    help="Their translations, line by line; or FILE.json or .jsonl, what `nmtkit translate` or `summarize --json` "
+    "printed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each pair, with every token's share.")
 @options.length_penalty
@@ -45,10 +46,11 @@ def command(
     batch_tokens: int | None,
     threads: int | None,
 ) -> None:
-    """Log-probabilities of given translations under a model.
+    """Log-probabilities of given translations or summaries under a model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair
     (the score is the log-probability after the length penalty; both in nats). The sum and the perplexity go to stderr.
+    A model that copies gives words of the source that its vocabulary lacks the probability of copying them.
 
     Plain text is cut by the tokenizer, and a search may have built the same text from other subwords. What `translate
     --json` printed names its tokens, and is rescored token for token.
@@ -64,7 +66,7 @@ def command(
     )
     pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]))
     in_json = {".json", ".jsonl"} & set(target.suffixes[-2:])  # the last may be .gz
-    log_prob, n_tokens, n_pairs = 0.0, 0, 0
+    log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
     with console.LineProgress("pairs") as progress:
         while window := list(islice(pairs, WINDOW)):
             targets: list[str | Translation] = [
@@ -77,6 +79,7 @@ def command(
                 raise DataError(f"{source} and {target}: {fault}") from fault
             for one in found:
                 n_pairs += 1
+                n_cut += one.src_left_out > 0
                 log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
                 if as_json:
                     record: dict[str, Any] = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
@@ -85,6 +88,9 @@ def command(
                 else:
                     sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
             progress.advance(len(found))
+    if n_cut:
+        limit = translator.max_source_tokens
+        console.say(f"{n_cut} of {n_pairs} sources were longer than {limit} tokens and were cut", stderr=True)
     if n_tokens:
         level = perplexity(log_prob, n_tokens).value
         console.say(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}", stderr=True)

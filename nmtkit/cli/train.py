@@ -38,7 +38,10 @@ def command(
 
     Everything goes into one folder, runs/NAME: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl. Ctrl-C
     and SIGTERM save the state and stop; `--resume` goes on from there, a second Ctrl-C stops at once. When training is
-    over the recipe's test set, if it names one, is translated and scored.
+    over the recipe's test set, if it names one, is translated (or summarized) and scored.
+
+    A recipe may train in stages, one after the other: growing inputs, coverage, reinforcement. Each begins with
+    the best weights of the one before. `--resume` goes on in whichever was stopped.
 
     \b
     Examples:
@@ -46,6 +49,7 @@ def command(
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
       nmtkit train mine.yaml --set data.train.alignment=train.align --set training.guided_alignment.weight=0.05
+      nmtkit train demo-news-pointer-generator --set stages.coverage.training.max_updates=500
       nmtkit train mine.yaml --resume
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml
     """
@@ -77,11 +81,14 @@ def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, p
         _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
-    stopped = None
+    stopped, stage = None, None
     with console.TrainingDisplay() as display:
-        for event in work.train(place, _say if first else _quiet, resume, stop.is_set):
+        for event in work.train(place, display.message if first else _quiet, resume, stop.is_set):
+            if isinstance(event, run.StageBegun):
+                stage = event
+                continue
             if first:
-                _show(display, event, work.recipe.training)
+                _show(display, event, work.recipe.training, stage)
             if isinstance(event, Stopped):
                 stopped = event
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,7 +124,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
-def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig) -> None:
+def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: run.StageBegun | None) -> None:
     if isinstance(event, Step):
         shown = {
             "tokens_per_second": event.tokens_per_second,
@@ -126,36 +133,48 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
             "learning_rate": event.lr,
             "gradient_norm": event.grad_norm,
         }
-        if event.alignment_loss is not None:
-            shown["alignment_loss"] = event.alignment_loss
-        display.update(event.update, _share(event, config), shown)
+        for name in ("alignment_loss", "coverage_loss", "sampled_reward", "greedy_reward"):
+            value = getattr(event, name)
+            if value is not None:
+                shown[name] = value
+        share = _share(event.update, event.seconds, event.epoch, config)
+        if stage is not None:
+            updates, seconds = event.update - stage.updates_before, event.seconds - stage.seconds_before
+            share = _share(updates, seconds, event.epoch, stage.training)
+        display.update(event.update, share, shown)
         if event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
         figures = "  ".join(f"{key} {value:.2f}" for key, value in event.metrics.items())
         best = "  (best so far)" if event.best else ""
         display.message(f"validation at update {event.update}: {figures}{best}")
+    elif isinstance(event, Stopped) and stage is not None:
+        display.message(f"stage {stage.name} is over after update {event.update} ({event.reason})")
 
 
-def _share(event: Step, config: TrainingConfig) -> float | None:
-    """How much of the training is done, by the limit that is nearest; None if only `patience` will end it."""
+def _share(update: int, seconds: float, epoch: int, config: TrainingConfig) -> float | None:
+    """How much of a stage is done, by the limit that is nearest; None if only `patience` will end it."""
     shares = []
     if config.max_updates:
-        shares.append(event.update / config.max_updates)
+        shares.append(update / config.max_updates)
     if config.max_minutes:
-        shares.append(event.seconds / (60 * config.max_minutes))
+        shares.append(seconds / (60 * config.max_minutes))
     if config.max_epochs:
-        shares.append(event.epoch / config.max_epochs)
+        shares.append(epoch / config.max_epochs)
     return min(max(shares), 1.0) if shares else None
 
 
 def _test(work: run.Run, place: torch.device) -> None:
-    """Translates and scores the test set, and shows a few translations."""
+    """Translates or summarizes the test set, scores it, and shows a few of the texts."""
     result = work.test(place)
     if result is None:
         return
     speed = len(result.sources) / max(result.seconds, 1e-9)
-    _say(f"translated the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    did, text = ("summarized", "summary") if work.recipe.task == "summarization" else ("translated", "translation")
+    _say(f"{did} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    cut = sum(one.src_left_out > 0 for one in result.translations)
+    if cut:
+        _say(f"of {cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
         return
     step = max(len(result.sources) // EXAMPLES_SHOWN, 1)
@@ -163,7 +182,7 @@ def _test(work: run.Run, place: torch.device) -> None:
         console.say("")
         console.say(f"source       {result.sources[number]}")
         console.say(f"reference    {result.references[number]}")
-        console.say(f"translation  {result.translations[number].text}")
+        console.say(f"{text:11}  {result.translations[number].text}")
     console.say("")
     rows = [[score.name, f"{score.value:.2f}", score.signature] for score in result.scores]
     console.table("test set", ["metric", "score", "signature"], rows)

@@ -1,19 +1,16 @@
 """`nmtkit translate`."""
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.cli.opening import open_translator
-from nmtkit.cli.reading import stdin_lines
+from nmtkit.cli.opening import open_translator, widen_beam
+from nmtkit.cli.reading import stdin_lines, windows
+from nmtkit.cli.results import Printer
 from nmtkit.data.corpus import read_lines
-from nmtkit.translator import Translation, windows
 from nmtkit.unknowns import parse_dictionary
 
 
@@ -21,9 +18,8 @@ from nmtkit.unknowns import parse_dictionary
 @options.model
 @options.weights
 @options.device
-@options.beam_size
-@options.length_penalty
-@click.option("--n-best", type=click.IntRange(1), default=1, help="How many translations of each line, best first.")
+@options.search
+@options.n_best
 @click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each line, with scores and tokens.")
 @click.option(
@@ -43,8 +39,7 @@ def command(
     model: str | None,
     weights: str,
     device: str,
-    beam_size: int | None,
-    length_penalty: str | None,
+    search: dict[str, object],
     n_best: int,
     scores: bool,
     as_json: bool,
@@ -64,6 +59,9 @@ def command(
     source word that is unknown to the model is preferred to one that it knows. --json then lists what was "replaced"
     and from which source token; tokens, score and log-probability stay those of <unk>.
 
+    Of a model that copies, --json says for each token how likely the model was to generate it and not to copy ("p_gen")
+    and which source token it was copied from ("copied"), and lists what was copied in one piece ("copied_spans").
+
     \b
     Examples:
       nmtkit translate < input.txt > output.txt
@@ -75,52 +73,22 @@ def command(
     if dictionary is not None and not replace_unknown:
         raise click.UsageError("--dictionary is for --replace-unknown; give both")
     entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
-    settings = options.search_settings(beam_size, length_penalty)
-    translator = open_translator(model, device, weights, batch_tokens, settings, threads)
-    if beam_size is None and n_best > translator.config.beam_size:
-        console.say(f"beam size {n_best} instead of {translator.config.beam_size}, for --n-best {n_best}", stderr=True)
-        translator.config = translator.config.changed({"beam_size": n_best})
+    translator = open_translator(model, device, weights, batch_tokens, search, threads, "translation")
+    widen_beam(translator, n_best, search)
     if replace_unknown:
         if translator.config.forbid_unknown:
             console.say("the recipe's search.forbid_unknown is off, for --replace-unknown", stderr=True)
         translator.replace_unknown(entries)
-    unfinished = 0
-    number = 0
+    printer = Printer(translator.tokenizers.tgt, n_best, scores, as_json, replace_unknown)
     with console.LineProgress("lines") as progress:
         for window in windows(stdin_lines()):
-            for found in translator.search(window, n_best):
-                number += 1
-                unfinished += not found[0].finished
-                if as_json:
-                    lines = [json.dumps(_json(number, found, replace_unknown), ensure_ascii=False)]
-                elif n_best > 1:
-                    lines = [f"{number}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}" for one in found]
-                elif scores:
-                    lines = [f"{found[0].score:.6f}\t{found[0].log_prob:.6f}\t{found[0].text}"]
-                else:
-                    lines = [found[0].text]
-                sys.stdout.write("".join(line + "\n" for line in lines))
+            for found in translator.search(window, n_best, need_copies=as_json):
+                printer.write(found)
             sys.stdout.flush()
             progress.advance(len(window))
-    if unfinished:
+    if printer.unfinished:
         console.say(
-            f"{unfinished} of the translations reached the length limit before their end; "
-            "raise search.max_length_ratio or search.max_length_offset if they look cut",
+            f"{printer.unfinished} of the translations reached the length limit before their end; "
+            "raise it with --max-length-ratio or --max-length if they look cut",
             stderr=True,
         )
-
-
-def _json(number: int, found: list[Translation], replace_unknown: bool) -> dict[str, Any]:
-    def one(translation: Translation) -> dict[str, Any]:
-        fields = asdict(translation)
-        del fields["attention"], fields["src_tokens"]
-        if not replace_unknown:
-            del fields["replaced"]
-        return fields
-
-    return {
-        "line": number,
-        "source_tokens": found[0].src_tokens,
-        "best": one(found[0]),
-        "others": [one(translation) for translation in found[1:]],
-    }

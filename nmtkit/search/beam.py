@@ -23,9 +23,9 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.errors import CheckpointError, RecipeError
-from nmtkit.models.base import Memory, Seq2Seq
-from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, length_limits
-from nmtkit.search.scoring import LengthPenalty, coverage_penalty, length_penalty
+from nmtkit.models.base import Memory, Readout, Seq2Seq
+from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, least_lengths, length_limits
+from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 from nmtkit.settings import Field
 
 BLOCK = 64
@@ -49,7 +49,9 @@ class SearchConfig(RuleSettings):
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
     coverage_penalty: float = Field(default=0.0, ge=0.0)
-    """Strength (beta) of the penalty for source words that got little attention; needs a model with attention."""
+    """Strength (beta) of the penalty for badly spread attention; needs a model with attention."""
+    coverage_kind: CoverageKind = "gnmt"
+    """What it punishes: gnmt source words that got little attention, summary those that got more than one word's."""
     stop: Literal["first_k", "exact"] = "first_k"
     """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
 
@@ -73,6 +75,9 @@ class Hypothesis:
 
     None if not asked for, or if the model has no attention.
     """
+    p_gen: list[float] | None = None
+    """One for each of `token_log_probs`: how likely the model was to generate and not to copy. None where `attention`
+    was not asked for, or where the model does not copy."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +116,15 @@ def search(
     are finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
     length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
 
-    Equal scores are ordered as `torch.topk` orders them, which depends only on the numbers of that sentence: the
-    sentences of a batch do not influence each other.
+    Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
+    each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
 
     Args:
         model: any model, in eval mode; it is not changed.
         batch: B sentences, on the model's device; targets are not read.
         config: how to search.
         n_best: hypotheses to return for each sentence, at most `beam_size`.
-        need_attention: whether to return attention as well.
+        need_attention: whether to return attention, and p_gen, as well.
         prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
 
@@ -140,6 +145,8 @@ class _Sentences(Rows):
     memory: Memory
     limits: Tensor
     """Most tokens, EOS counted, `(R,)`."""
+    least: Tensor | None
+    """Fewest tokens `(R,)`, EOS not counted; None where they are the same for all."""
     largest_divisor: Tensor
     """The length penalty at the limit `(R,)`."""
     prefix: Tensor | None
@@ -185,16 +192,18 @@ def walk(
         wanted = None
         if live.prefix is not None and step < live.prefix.shape[1]:
             wanted = live.prefix[:, step].repeat_interleave(width)  # (N,)
-        choice = choose(apply_rules(log_probs, config, step, history, wanted), scores, beam_size)
+        least = None if live.least is None else live.least.repeat_interleave(width)  # (N,)
+        choice = choose(apply_rules(log_probs, config, step, history, wanted, least), scores, beam_size)
         choice = replace(choice, ended=choice.ended & ~live.done[:, None])
         final = choice.scores / divisor  # (R,C)
         if config.coverage_penalty:
             assert readout.attention is not None
             coverage = readout.attention if coverage is None else coverage + readout.attention
             mask = live.memory.mask.repeat_interleave(width, 0)
-            cost = coverage_penalty(coverage, mask, config.coverage_penalty).view(-1, width)  # (R,W)
+            cost = coverage_penalty(config.coverage_kind, coverage, mask, config.coverage_penalty)
+            cost = cost.view(-1, width)  # (R,W)
             final = final + cost.gather(1, choice.candidates // n_tokens)
-        trace.add(choice, final, n_tokens, readout.attention if need_attention else None)
+        trace.add(choice, final, n_tokens, readout if need_attention else None)
         live = _note_finished(live, choice, final, config, step + 1)
 
         kept = None  # rows among R, if some are dropped now
@@ -242,6 +251,7 @@ def _begin(
     sentences = _Sentences(
         memory=memory,
         limits=limits.to(device),
+        least=least_lengths(config, batch.src_lengths.cpu()).to(device) if config.min_length_ratio else None,
         largest_divisor=penalties[limits - 1].float().to(device),
         prefix=None if prefix is None else prefix.to(device),
         done=zeros.bool().to(device),
@@ -281,7 +291,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
 
     Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
-    that win it, and only those are looked into.
+    that win it, and only those are looked into. Of equal ones the first wins, in both.
 
     Args:
         log_probs: `(R*W,X)`.
@@ -304,7 +314,8 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
         n_blocks += 1
     block_tops = torch.cat(tops, 1) if len(tops) > 1 else tops[0]  # (N,n_blocks)
     block_tops = (block_tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
-    blocks = block_tops.topk(min(count, width * n_blocks), 1, sorted=False)[1]  # (R,c)
+    # In their order, so that the columns of all of them are in order.
+    blocks = first_of_best(block_tops, min(count, width * n_blocks)).sort(1)[0]  # (R,c)
 
     parents = blocks // n_blocks
     columns = (blocks % n_blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (R,c,BLOCK)
@@ -313,9 +324,34 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     inside = log_probs.reshape(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
     if whole < n_tokens:
         inside = inside.masked_fill(columns >= n_tokens, -INFINITY)
-    missing = max(0, count - inside[0].numel())
-    values, places = inside.view(n_sentences, -1).topk(count - missing, 1)
-    return pad(values, (0, missing), value=-INFINITY), pad(flat.gather(1, places), (0, missing))
+    inside = inside.view(n_sentences, -1)
+    missing = max(0, count - inside.shape[1])
+    places = first_of_best(inside, count - missing)
+    values, found = inside.gather(1, places), flat.gather(1, places)
+    return pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
+
+
+def first_of_best(values: Tensor, count: int) -> Tensor:
+    """Where the best values of each row are, best first, and of equal ones the first first.
+
+    `torch.topk` leaves open which of equal values it takes; it depends on how long the row is.
+
+    Args:
+        values: `(R,M)`; what is not a number counts as the best.
+        count: how many, at most M.
+
+    Returns:
+        `(R,count)`, int64.
+    """
+    if values.dtype != torch.float32:
+        return values.sort(dim=1, descending=True, stable=True)[1][:, :count]
+    # The bits of floats, read as integers, are in order where the sign bit is not set, and in reverse where it is. With
+    # the place behind them all keys differ.
+    last = values.shape[1] - 1
+    bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)
+    keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    keys += torch.arange(last, -1, -1, device=values.device)
+    return last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)
 
 
 @dataclass
@@ -327,6 +363,7 @@ class _Segment:
     choices: list[Choice] = field(default_factory=list)
     final: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
+    p_gen: list[Tensor] = field(default_factory=list)
 
 
 class _Trace:
@@ -337,14 +374,16 @@ class _Trace:
         self._n_sentences = len(sentences)
         self._segments = [_Segment(sentences)]
 
-    def add(self, choice: Choice, final: Tensor, n_tokens: int, attention: Tensor | None) -> None:
-        """Notes a step: its choice, the ranking scores `(R,C)`, X, and the attention `(R*W,S)` it was made with."""
+    def add(self, choice: Choice, final: Tensor, n_tokens: int, readout: Readout | None) -> None:
+        """Notes a step: its choice, the ranking scores `(R,C)`, X, and what it was made with, if that is asked for."""
         self.n_tokens = n_tokens
         segment = self._segments[-1]
         segment.choices.append(choice)
         segment.final.append(final)
-        if attention is not None:
-            segment.attention.append(attention)
+        if readout is not None and readout.attention is not None:
+            segment.attention.append(readout.attention)
+        if readout is not None and readout.copy_gate is not None:
+            segment.p_gen.append(readout.copy_gate)
 
     def drop(self, kept: Tensor) -> None:
         """From now on only these rows of the sentences go on."""
@@ -399,7 +438,8 @@ class _Trace:
             slot, tokens[:, :, step] = np.divmod(candidates[step, sentence, here], self.n_tokens)
             parents[:, :, step] = slot
             log_probs[:, :, step] = scores[step, sentence, here]
-        attention = self._attention(parents) if self._segments[0].attention else None  # (T,B,2*n,S)
+        attention = self._followed(lambda segment: segment.attention, parents)  # (T,B,2*n,S)
+        p_gen = self._followed(lambda segment: segment.p_gen, parents)  # (T,B,2*n,1)
 
         results = []
         for row in range(n_sentences):
@@ -419,6 +459,7 @@ class _Trace:
                         attention=None
                         if attention is None
                         else attention[:length, row, which, : src_lengths[row]].copy(),
+                        p_gen=None if p_gen is None else p_gen[:length, row, which, 0].tolist(),
                     )
                 )
             results.append(hypotheses)
@@ -435,19 +476,21 @@ class _Trace:
                 parts.append(full)
         return np.concatenate(parts)
 
-    def _attention(self, parents: Integers) -> npt.NDArray[np.float32]:
-        """The attention rows of the hypotheses that were followed: `(T,B,n,S)` for parents `(B,n,T)`."""
+    def _followed(self, pick: Callable[[_Segment], list[Tensor]], parents: Integers) -> npt.NDArray[np.float32] | None:
+        """One kind of rows `(R*W,*)` for the hypotheses that were followed: `(T,B,n,*)` for parents `(B,n,T)`."""
         rows = []
         step = 0
         for segment in self._segments:
             position = torch.zeros(self._n_sentences, dtype=torch.long, device=segment.sentences.device)
             position[segment.sentences] = torch.arange(len(segment.sentences), device=position.device)
-            for weights in segment.attention:
-                width = weights.shape[0] // len(segment.sentences)
-                parent = torch.from_numpy(parents[:, :, step]).to(weights.device)  # (B,n)
+            for values in pick(segment):
+                width = values.shape[0] // len(segment.sentences)
+                parent = torch.from_numpy(parents[:, :, step]).to(values.device)  # (B,n)
                 # Past the end of a hypothesis the row is any row: it is cut off.
-                index = (position[:, None] * width + parent).clamp(max=weights.shape[0] - 1)
-                rows.append(weights[index])
+                index = (position[:, None] * width + parent).clamp(max=values.shape[0] - 1)
+                rows.append(values[index])
                 step += 1
-        attention: npt.NDArray[np.float32] = torch.stack(rows).float().cpu().numpy()
-        return attention
+        if not rows:
+            return None
+        followed: npt.NDArray[np.float32] = torch.stack(rows).float().cpu().numpy()
+        return followed

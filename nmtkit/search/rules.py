@@ -20,6 +20,9 @@ class RuleSettings(Settings):
 
     min_length: int = Field(default=0, ge=0)
     """The fewest tokens of a hypothesis, EOS not counted."""
+    min_length_ratio: float = Field(default=0.0, ge=0.0)
+    """Another least length, by the source: this many tokens for each source token, EOS not counted on either side. The
+    greater of the two holds, but never more than max_length leaves room for."""
     max_length: int = Field(default=256, ge=1)
     """The most tokens of a hypothesis, EOS counted; what has not ended by then is returned as it stands."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
@@ -41,27 +44,46 @@ class RuleSettings(Settings):
         return self
 
 
+def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
+    """The fewest tokens, EOS not counted, of a hypothesis for each sentence.
+
+    Args:
+        settings: the two least lengths.
+        src_lengths: source tokens, EOS counted, `(B,)`.
+
+    Returns:
+        `(B,)`, int64; less than `max_length`.
+    """
+    by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor().long()
+    return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
+
+
 def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None) -> Tensor:
     """The most tokens, EOS counted, of a hypothesis for each sentence.
 
     Args:
         settings: the two limits.
         src_lengths: source tokens, EOS counted, `(B,)`.
-        prefix: forced prefixes `(B,P)`, padded with PAD, or None. A forced prefix is never cut, nor min_length refused:
-            where a limit leaves no room for them it is raised.
+        prefix: forced prefixes `(B,P)`, padded with PAD, or None. A forced prefix is never cut, nor a least length
+            refused: where a limit leaves no room for them it is raised.
 
     Returns:
         `(B,)`, int64, at least 1.
     """
     by_source = (src_lengths.float() * settings.max_length_ratio).floor().long() + settings.max_length_offset
-    limits = by_source.clamp(min=settings.min_length + 1, max=settings.max_length)
+    limits = by_source.maximum(least_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
     if prefix is not None:
         limits = torch.maximum(limits, (prefix != PAD).sum(1) + 1)
     return limits
 
 
 def apply_rules(
-    log_probs: Tensor, settings: RuleSettings, step: int, history: Tensor | None, wanted: Tensor | None
+    log_probs: Tensor,
+    settings: RuleSettings,
+    step: int,
+    history: Tensor | None,
+    wanted: Tensor | None,
+    least: Tensor | None = None,
 ) -> Tensor:
     """All rules of the settings, in the one order in which they do not contradict each other.
 
@@ -74,6 +96,7 @@ def apply_rules(
         step: how many tokens each hypothesis has.
         history: those tokens `(N,step)`; needed by `no_repeat_ngram` only.
         wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
+        least: the fewest tokens of each hypothesis `(N,)`, see `least_lengths`; None: `min_length` for all.
 
     Returns:
         `log_probs`.
@@ -85,7 +108,9 @@ def apply_rules(
     forbid(log_probs, BOS)
     if settings.forbid_unknown:
         forbid(log_probs, UNK)
-    if step < settings.min_length:
+    if least is not None:
+        log_probs[:, EOS].masked_fill_(least > step, -INFINITY)
+    elif step < settings.min_length:
         forbid(log_probs, EOS)
     if end is not None and history is not None:
         forbid_repeats(log_probs, history, settings.no_repeat_ngram)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 LengthPenalty = Literal["none", "average", "gnmt"]
+CoverageKind = Literal["gnmt", "summary"]
 
 
 def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor:
@@ -34,19 +35,28 @@ def length_penalty(kind: LengthPenalty, lengths: Tensor, alpha: float) -> Tensor
     return ((5 + lengths) / 6).pow(alpha)
 
 
-def coverage_penalty(coverage: Tensor, mask: Tensor, beta: float) -> Tensor:
-    """The cost of source words that got less than one word's worth of attention; Wu et al. 2016, equation 14.
+def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: float) -> Tensor:
+    """The cost of attention that is spread badly over the source.
 
-    cp(X, Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention of target word j to source word i.
+    With c_i = sum_j a_ij, the attention of all target words j so far to source word i:
+
+    - `gnmt`: beta * sum_i log(min(c_i, 1)), for words that got less than one word's worth: a translation should leave
+      nothing out. Wu et al. 2016, equation 14.
+    - `summary`: -beta * sum_i (max(c_i, 1) - 1), for words that got more: a summary may leave out what it likes, but
+      should not tell it twice. Gehrmann, Deng and Rush 2018, "Bottom-Up Abstractive Summarization", section 5, whose
+      cp is this cost before the sign.
 
     Args:
+        kind: which one.
         coverage: attention summed over the target words so far, `(..., S)`.
         mask: which source words are real, in the shape of `coverage` or one that broadcasts to it.
         beta: the strength, 0 or more.
 
     Returns:
-        Zero or less, `(...)`. A word that was never looked at costs a large finite amount, so that hypotheses that
-        miss words still compare.
+        Zero or less, `(...)`. For `gnmt` a word that was never looked at costs a large finite amount, so that
+        hypotheses that miss words still compare.
     """
+    if kind == "summary":
+        return -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
     covered = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1.0)
     return beta * covered.log().masked_fill(~mask, 0.0).sum(-1)

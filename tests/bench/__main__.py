@@ -12,20 +12,21 @@ from nmtkit import console, device, folder
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
 
-from . import captions, decoding, hugging_face, machine, training
+from . import captions, decoding, hugging_face, machine, summarization, training
 
-PARTS = ["transformer", "rnnsearch", "decoding"]
+PARTS = ["transformer", "rnnsearch", "decoding", "summarization"]
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
         description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), on a "
-        "CPU. Every engine gets the same work in the same process, in turns. Wants a quiet machine.",
+        "CPU, and how fast it trains and decodes the pointer-generator. Every engine gets the same work in the same "
+        "process, in turns. Wants a quiet machine.",
     )
     parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
     parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
-    parser.add_argument("--only", choices=PARTS, help="one part instead of all three")
+    parser.add_argument("--only", choices=PARTS, help="one part instead of all four")
     parser.add_argument("--threads", type=int, default=2, help="of torch, for every engine (default: %(default)s)")
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
@@ -33,11 +34,16 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=3, help="how often each engine decodes them (default: %(default)s)"
     )
+    parser.add_argument("--articles", type=int, default=128, help="to summarize in batches (default: %(default)s)")
+    parser.add_argument("--alone", type=int, default=32, help="of them also one at a time (default: %(default)s)")
+    parser.add_argument("--together", type=int, default=32, help="articles in a batch (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     given = parser.parse_args()
-    for name in ("threads", "blocks", "updates", "sentences", "rounds"):
+    for name in ("threads", "blocks", "updates", "sentences", "rounds", "articles", "alone", "together"):
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1")
+    if given.alone > given.articles:
+        parser.error("--alone cannot be more than --articles")
     return given
 
 
@@ -48,13 +54,28 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
     console.table("machine", ["what", "value"], list(facts.items()))
     watch = machine.Watch()
     watch.look("before")
+    result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
+    if parts != ["summarization"]:
+        result |= on_captions(given, scratch, parts, watch)
+    if "summarization" in parts:
+        rows = summarization.training(given.updates, given.rounds, given.threads)
+        watch.look("after training the pointer-generator")
+        rows += summarization.decoding(given.articles, given.alone, given.together, given.rounds, given.threads)
+        watch.look("after decoding with it")
+        summarization.show(rows)
+        result["summarization"] = summarization.as_dicts(rows)
+    result["cpu pressure"] = watch.seen
+    return result
+
+
+def on_captions(given: argparse.Namespace, scratch: Path, parts: list[str], watch: machine.Watch) -> dict[str, object]:
+    """The parts that work on a run's data, or on made-up captions."""
     if given.run is not None:
         run = decoding.run_folder(given.run)
     else:
         run = folder.RunFolder(captions.make(scratch))
         console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
-    result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
-
+    result: dict[str, object] = {}
     speeds: list[training.Speed] = []
     if "transformer" in parts or "rnnsearch" in parts:
         store = Store.open(given.data or run.data, "train")
@@ -81,7 +102,6 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
         if missing:
             console.say(f"!!! WITHOUT HUGGING FACE: {missing}")
         result["decoding"] = decoding.as_dicts(found)
-    result["cpu pressure"] = watch.seen
     return result
 
 

@@ -6,12 +6,13 @@ import torch
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import NmtkitError
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, search
 
-from . import hugging_face
+from . import hugging_face, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor
 from .training import build, check_same_function
 
@@ -67,3 +68,24 @@ def test_hugging_face_finds_the_same_translations(beam_size: int, batch: Batch) 
     ours = [best[0].ids for best in search(model, batch, config)]
     theirs = hugging_face.generate(hugging_face.convert(model, 16), batch, beam_size, config.alpha, 12)
     assert theirs == ours
+
+
+def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:
+    """Of articles that are unlike in length too; the bench's own, which are not, are too large for a test."""
+    torch.manual_seed(1)
+    config = PointerGeneratorConfig(embedding_size=8, hidden_size=8, coverage=True)
+    model = PointerGenerator(config, VocabularySizes(VOCABULARY, VOCABULARY, shared=True)).eval()
+    sources = [[5, 6, 7, 8], [9], [], [10, 6, 11, 12, 13, 14]]
+    assert summarization.decode(model, sources, 4, 6) == summarization.decode(model, sources, 1, 6)
+
+
+def test_articles_are_numbered_as_they_must_be() -> None:
+    found = summarization.articles(3, 100, seed=1)
+    assert [len(article) for article in found] == [100] * 3
+    for article in found:
+        unknown = [word for word in article if word >= summarization.VOCABULARY]
+        assert unknown == list(range(summarization.VOCABULARY, summarization.VOCABULARY + len(unknown)))
+        assert 0 < len(unknown) < 20
+    batch = summarization.batch_of(found, found)
+    assert batch.n_oov == max(map(max, found)) - summarization.VOCABULARY + 1
+    assert int(batch.src.max()) < summarization.VOCABULARY <= int(batch.src_extended.max())

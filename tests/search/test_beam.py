@@ -15,7 +15,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import beam
-from nmtkit.search.beam import Hypothesis, SearchConfig, best_candidates, search
+from nmtkit.search.beam import Hypothesis, SearchConfig, best_candidates, first_of_best, search
 from nmtkit.search.scoring import LengthPenalty
 
 
@@ -218,6 +218,15 @@ def test_min_length_counts_words() -> None:
     assert min(len(h.ids) for (h,) in long) >= 3
 
 
+def test_least_length_by_the_source_counts_words_of_each() -> None:
+    tables = random_tables(6, 3, 9, spread=2.0)
+    config = unlimited().model_copy(update={"min_length_ratio": 0.5, "min_length": 1})
+    found = search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), config, 3)
+    assert all(len(h.ids) >= max(1, row + 1) for row, hypotheses in enumerate(found) for h in hypotheses)
+    free = search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), unlimited(), 3)
+    assert any(len(h.ids) < row + 1 for row, hypotheses in enumerate(free) for h in hypotheses)
+
+
 def many() -> tuple[TableModel, list[int]]:
     """Twenty sentences that end after 1 to 12 tokens."""
     tables = random_tables(20, 6, 40, spread=1.5)
@@ -381,6 +390,21 @@ def test_coverage_penalty_by_hand() -> None:
     assert third.score == pytest.approx(math.log(0.2) + missed)
 
 
+def test_summary_coverage_penalty_by_hand() -> None:
+    # "A A" looks at word 0 three times, "A B" twice (EOS looks at word 1), "A" twice.
+    tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
+    for last, following in {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}.items():
+        for token, probability in following.items():
+            tables[0, :2, last, token] = math.log(probability)
+    tables[0, 2, [A, B], EOS] = 0.0
+    config = SearchConfig(beam_size=3, length_penalty="none", coverage_penalty=0.75, coverage_kind="summary")
+    ((first, second, third),) = search(LookingModel(tables), sources(2), config, 3)
+    assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
+    assert first.score == pytest.approx(math.log(0.3) - 0.75)
+    assert second.score == pytest.approx(math.log(0.5) - 1.5)
+    assert third.score == pytest.approx(math.log(0.2) - 0.75)
+
+
 def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
     lengths = [2] * 12
     config = unlimited().model_copy(update={"coverage_penalty": 0.3, "length_penalty": "gnmt"})
@@ -412,6 +436,56 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
     torch.testing.assert_close(full.gather(1, flat)[alive], values[alive], rtol=0, atol=0)
     for row, real in zip(flat, alive, strict=True):
         assert len(set(row[real].tolist())) == int(real.sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_of_equal_values_the_first_come_first(dtype: torch.dtype) -> None:
+    values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
+    assert first_of_best(values.to(dtype), 4).tolist() == [[2, 3, 0, 5], [2, 6, 0, 1]]
+    assert first_of_best(values.to(dtype), 7)[0].tolist() == [2, 3, 0, 5, 6, 1, 4]
+    damaged = torch.tensor([[1.0, math.nan, math.inf]]).to(dtype)
+    assert 1 in first_of_best(-damaged, 2).tolist()[0]
+
+
+@pytest.mark.parametrize("extra", [0, 1, 63, 200])
+def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> None:
+    """Unknown words of other sentences add columns that are impossible here."""
+    generator = torch.Generator().manual_seed(2)
+    log_probs = -torch.randint(1, 4, (6, 150), generator=generator).float()  # equal values everywhere
+    scores = -torch.randint(0, 2, (2, 3), generator=generator).float()
+    values, flat = best_candidates(log_probs, scores, 6)
+    wide = torch.cat([log_probs, torch.full((6, extra), -math.inf)], 1)
+    other_values, other = best_candidates(wide, scores, 6)
+    assert torch.equal(values, other_values)
+    assert torch.equal(flat // 150, other // (150 + extra))
+    assert torch.equal(flat % 150, other % (150 + extra))
+    full = (log_probs.view(2, 3, 150) + scores[:, :, None]).view(2, -1)
+    assert torch.equal(flat, full.sort(dim=1, descending=True, stable=True)[1][:, :6])
+
+
+class CopyingTable(TableModel):
+    """Its gate tells the path, as its attention does."""
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, DecoderState]:
+        readout, state = super().advance(tokens, state, memory, True)
+        assert readout.attention is not None
+        return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
+
+
+def test_p_gen_follows_the_back_pointers() -> None:
+    model, lengths = many()
+    copying = CopyingTable(model.tables)
+    found = search(copying, sources(*lengths), unlimited(), 5, need_attention=True)
+    for hypotheses in found:
+        for hypothesis in hypotheses:
+            assert hypothesis.attention is not None
+            assert hypothesis.p_gen is not None
+            assert hypothesis.p_gen == pytest.approx((hypothesis.attention[:, 2] / 1_000_003).tolist())
+            assert len(hypothesis.p_gen) == len(hypothesis.token_log_probs)
+    quiet = search(copying, sources(*lengths), unlimited(), 5)
+    assert all(h.p_gen is None and h.attention is None for hypotheses in quiet for h in hypotheses)
 
 
 def test_n_best_must_fit_the_beam() -> None:

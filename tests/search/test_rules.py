@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.errors import RecipeError
-from nmtkit.search.rules import RuleSettings, apply_rules, end_where_stuck, forbid_repeats, force, length_limits
+from nmtkit.search.rules import (
+    RuleSettings,
+    apply_rules,
+    end_where_stuck,
+    forbid_repeats,
+    force,
+    least_lengths,
+    length_limits,
+)
 from nmtkit.settings import parse
 
 
@@ -118,6 +126,25 @@ def test_limits_leave_room_for_min_length_and_prefix() -> None:
     assert length_limits(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
     long_prefix = torch.full((1, 12), 4)
     assert length_limits(limits, torch.tensor([3]), long_prefix).tolist() == [13]
+
+
+def test_least_lengths_by_the_source() -> None:
+    """Of 0, 4, 9 and 29 source tokens without EOS."""
+    lengths = torch.tensor([1, 5, 10, 30])
+    settings = RuleSettings(min_length=2, min_length_ratio=0.5, max_length=12)
+    assert least_lengths(settings, lengths).tolist() == [2, 2, 4, 11]
+    assert least_lengths(RuleSettings(min_length=2), lengths).tolist() == [2] * 4
+
+
+def test_limits_leave_room_for_least_lengths_by_the_source() -> None:
+    settings = RuleSettings(min_length_ratio=0.5, max_length_ratio=0.25, max_length_offset=1, max_length=12)
+    # Least 0, 2, 4, 11; by the source at most 1, 2, 3, 8.
+    assert length_limits(settings, torch.tensor([1, 5, 10, 30]), None).tolist() == [1, 3, 5, 12]
+
+
+def test_each_hypothesis_has_its_own_least_length() -> None:
+    ruled = apply_rules(uniform(3), RuleSettings(), 2, None, None, torch.tensor([1, 2, 3]))
+    assert [EOS in row for row in allowed(ruled)] == [True, True, False]
 
 
 def test_lengths_that_leave_no_room_are_refused() -> None:

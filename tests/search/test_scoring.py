@@ -30,9 +30,18 @@ def test_coverage_penalty_is_the_log_of_what_is_missing() -> None:
     coverage = torch.tensor([[0.5, 1.7, 0.25, 0.125], [1.0, 1.0, 3.0, 0.5]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
     expected = torch.tensor([0.2 * math.log(0.5 * 1.0 * 0.25), 0.2 * math.log(0.5)], dtype=torch.float64)
-    torch.testing.assert_close(coverage_penalty(coverage, mask, 0.2), expected)
+    torch.testing.assert_close(coverage_penalty("gnmt", coverage, mask, 0.2), expected)
 
 
 def test_a_word_never_looked_at_costs_much_but_not_everything() -> None:
-    one, two = coverage_penalty(torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool), 1.0)
+    one, two = coverage_penalty("gnmt", torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool), 1.0)
     assert -math.inf < two < one < -80
+
+
+def test_summary_coverage_is_what_was_looked_at_twice() -> None:
+    coverage = torch.tensor([[0.5, 1.75, 0.25, 9.0], [1.0, 2.0, 3.0, 0.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
+    # 0.2 * 0.75 and 0.2 * (1 + 2); Gehrmann et al.: 0.2 * (-3 + 1 + 1.75 + 1) and 0.2 * (-4 + 1 + 2 + 3 + 1)
+    expected = torch.tensor([-0.15, -0.6], dtype=torch.float64)
+    torch.testing.assert_close(coverage_penalty("summary", coverage, mask, 0.2), expected)
+    assert coverage_penalty("summary", torch.zeros(3), torch.ones(3, dtype=torch.bool), 5.0) == 0

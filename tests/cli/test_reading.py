@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nmtkit.translator import windows
+from nmtkit.cli.reading import windows
 
 
 def test_a_file_is_cut_into_full_windows() -> None:

@@ -1,0 +1,97 @@
+"""How `translate` and `summarize` print what was found."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from nmtkit.copies import copied_spans
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.summarizer import Summary
+from nmtkit.translator import Translation
+
+
+class Printer:
+    """Writes results to standard output, line by line, and counts what a user should be told at the end.
+
+    Args:
+        tokenizer: of the target.
+        n_best: how many results of each line were asked for.
+        scores: put score and log-probability before each.
+        as_json: write objects.
+        replaced: whether unknown words were to be replaced, so that objects say which.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_best: int, scores: bool, as_json: bool, replaced: bool) -> None:
+        self.lines = 0
+        """Lines of input that were written."""
+        self.unfinished = 0
+        """Results that reached the length limit before their end."""
+        self.cut = 0
+        """Lines of input that were not read to their end."""
+        self._tokenizer = tokenizer
+        self._n_best = n_best
+        self._scores = scores
+        self._as_json = as_json
+        self._replaced = replaced
+
+    def write(self, found: Sequence[Translation]) -> None:
+        """Writes the results of one line of input, best first."""
+        self._count(found[:1])
+        best = found[0]
+        if self._as_json:
+            _write_json(
+                {
+                    "line": self.lines,
+                    "source_tokens": best.src_tokens,
+                    **({"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}),
+                    "best": self._record(best),
+                    "others": [self._record(one) for one in found[1:]],
+                }
+            )
+        elif self._n_best > 1:
+            for one in found:
+                _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
+        elif self._scores:
+            _write(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
+        else:
+            _write(best.text)
+
+    def write_windows(self, summary: Summary) -> None:
+        """Writes the summary of one article that was read in windows."""
+        self._count(summary.windows)
+        if self._as_json:
+            windows = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in summary.windows]
+            _write_json({"line": self.lines, "text": summary.text, "windows": windows})
+        else:
+            _write(summary.text)
+
+    def _count(self, found: Sequence[Translation]) -> None:
+        self.lines += 1
+        self.unfinished += any(not one.finished for one in found)
+        self.cut += any(one.src_left_out > 0 for one in found)
+
+    def _record(self, one: Translation) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "text": one.text,
+            "score": one.score,
+            "log_prob": one.log_prob,
+            "tokens": one.tokens,
+            "token_log_probs": one.token_log_probs,
+            "finished": one.finished,
+        }
+        if self._replaced:
+            fields["replaced"] = [asdict(replacement) for replacement in one.replaced]
+        if one.copied is not None:
+            spans = copied_spans(self._tokenizer, one.tokens, one.src_tokens, one.copied)
+            fields |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
+        return fields
+
+
+def _write_json(record: dict[str, Any]) -> None:
+    _write(json.dumps(record, ensure_ascii=False))
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")

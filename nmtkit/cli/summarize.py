@@ -1,0 +1,148 @@
+"""`nmtkit summarize`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from nmtkit import console
+from nmtkit.cli import options
+from nmtkit.cli.opening import open_translator, widen_beam
+from nmtkit.cli.reading import stdin_field, stdin_lines, windows
+from nmtkit.cli.results import Printer
+from nmtkit.data.corpus import Files, read_pairs
+from nmtkit.metrics import lead as lead_of
+from nmtkit.summarizer import Summarizer
+
+WINDOW = 256
+"""Articles that are read before their summaries are written; enough for some batches."""
+
+
+@click.command()
+@options.model
+@options.weights
+@options.device
+@click.option(
+    "--article-field",
+    metavar="KEY",
+    help="Standard input is JSONL: a JSON object a line, with the article under KEY. Default: plain text.",
+)
+@click.option(
+    "--stories",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Read the .story files of a folder, by name, instead of standard input; their own summaries are left out.",
+)
+@options.search
+@options.n_best
+@click.option("--json", "as_json", is_flag=True, help="One JSON object for each article: scores, tokens, copied spans.")
+@click.option(
+    "--max-source-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Read only the first N tokens of an article. Default: as in training.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Read all of an article, in windows of at most N tokens, and summarize each by itself.",
+)
+@click.option(
+    "--lead",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Print the first N sentences of each article instead; no model is opened.",
+)
+@options.batch_tokens
+@options.threads
+def command(
+    model: str | None,
+    weights: str,
+    device: str,
+    article_field: str | None,
+    stories: Path | None,
+    search: dict[str, object],
+    n_best: int,
+    as_json: bool,
+    max_source_tokens: int | None,
+    window: int | None,
+    lead: int | None,
+    batch_tokens: int | None,
+    threads: int | None,
+) -> None:
+    """Summarize standard input: one line out for each article in, in order.
+
+    Every line is an article; an empty line gives an empty line. With --n-best K every article gives up to K lines, each
+    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", NUMBER counting articles from 1, from a beam of at least K.
+
+    A model that was trained on the beginnings of articles (data.over_long: truncate) reads the same number of tokens
+    here, and how many articles were cut is told at the end. --window reads them whole: windows of whole sentences (a
+    sentence that is longer is cut between words), none overlapping, each summarized by itself, and the summaries joined
+    in order. So the summary grows with the article, and a second pass over it may make it shorter.
+
+    --json says of a model that copies how likely it was to generate each token and not to copy it ("p_gen"), and which
+    source token it was copied from ("copied"): the token stands in the article, and copying had more than half of its
+    probability; of several places it is the one that the model looked at most. "copied_spans" are tokens in a row that
+    were copied from tokens in a row: text, and where in tokens, source_tokens and source_words (what white space
+    separates), [first, behind the last], from 0.
+
+    \b
+    Examples:
+      nmtkit summarize < articles.txt > summaries.txt
+      nmtkit summarize -m runs/mine --article-field article < test.jsonl > summaries.txt
+      nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3 < articles.txt
+      nmtkit summarize --coverage-penalty 5 --coverage-kind summary --length-penalty gnmt:0.9 < articles.txt
+      nmtkit summarize --window 400 < reports.txt | nmtkit summarize > short.txt
+      nmtkit summarize --json < articles.txt | jq '.best.copied_spans[].text'
+      nmtkit summarize --lead 3 < articles.txt > baseline.txt
+      nmtkit summarize --stories cnn/stories > summaries.txt
+    """
+    articles = _articles(article_field, stories)
+    if lead is not None:
+        if model is not None or as_json or n_best > 1 or window or max_source_tokens or search:
+            raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
+        for part in windows(articles, WINDOW):
+            sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
+            sys.stdout.flush()
+        return
+    if window is not None and (max_source_tokens is not None or n_best > 1):
+        raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
+    translator = open_translator(
+        model, device, weights, batch_tokens, search, threads, "summarization", max_source_tokens
+    )
+    widen_beam(translator, n_best, search)
+    summarizer = None if window is None else Summarizer(translator, window)
+    printer = Printer(translator.tokenizers.tgt, n_best, False, as_json, False)
+    with console.LineProgress("articles") as progress:
+        for part in windows(articles, WINDOW):
+            if summarizer is None:
+                for found in translator.search(part, n_best, need_copies=as_json):
+                    printer.write(found)
+            else:
+                for summary in summarizer.search(part, need_copies=as_json):
+                    printer.write_windows(summary)
+            sys.stdout.flush()
+            progress.advance(len(part))
+    if printer.cut:
+        console.say(
+            f"{printer.cut} of {printer.lines} articles were longer than {translator.max_source_tokens} tokens "
+            "and were cut; --window reads them whole",
+            stderr=True,
+        )
+    if printer.unfinished:
+        console.say(
+            f"{printer.unfinished} of the summaries reached the length limit before their end; "
+            "raise it with --max-length if they look cut",
+            stderr=True,
+        )
+
+
+def _articles(field: str | None, stories: Path | None) -> Iterator[str]:
+    """The articles, each as one line."""
+    if stories is None:
+        return stdin_lines() if field is None else stdin_field(field)
+    if field is not None:
+        raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
+    return (story.src for story in read_pairs(Files(stories=[str(stories)])))

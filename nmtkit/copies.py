@@ -1,0 +1,89 @@
+"""Which words of a translation or summary were copied from its source, and from where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.tokenizer import MARK, Tokenizer
+
+
+@dataclass(frozen=True)
+class CopiedSpan:
+    """Target tokens in a row that were copied from source tokens in a row. Ranges are [first, behind the last]."""
+
+    text: str
+    """What was copied."""
+    tokens: tuple[int, int]
+    """Target tokens."""
+    source_tokens: tuple[int, int]
+    """Source tokens."""
+    source_words: tuple[int, int]
+    """Source words that these tokens belong to; white space separates words."""
+
+
+def copied_from(
+    ids: Sequence[int],
+    log_probs: Sequence[float],
+    p_gen: Sequence[float],
+    attention: NDArray[Any],
+    src_extended: Sequence[int],
+) -> list[int | None]:
+    """The source position that each target token was copied from, or None where it was generated.
+
+    A model that copies gives a token the probability p_gen * P_vocab + (1 - p_gen) * sum a_i, over the source positions
+    i where it stands (See et al. 2017, equation 9). The token counts as copied if the second part is larger than the
+    first: more than half of the probability. Its position is the one of those with the most attention, the first of
+    equals. A word that the vocabulary lacks is always copied.
+
+    Args:
+        ids: T target tokens, as extended ids, without EOS.
+        log_probs: of each, in nats; what follows the T-th is not looked at, here and below.
+        p_gen: of each.
+        attention: `(T,S)`.
+        src_extended: S source tokens as extended ids, without EOS.
+    """
+    count, length = len(ids), len(src_extended)
+    if not count or not length:
+        return [None] * count
+    same = np.asarray(ids)[:, None] == np.asarray(src_extended)  # (T,S)
+    weights = attention[:count, :length].astype(np.float64) * same
+    copied = (1.0 - np.asarray(p_gen[:count], dtype=np.float64)) * weights.sum(1)  # (T,)
+    decided = copied > 0.5 * np.exp(np.asarray(log_probs[:count], dtype=np.float64))
+    return [int(place) if yes else None for place, yes in zip(weights.argmax(1), decided, strict=True)]
+
+
+def copied_spans(
+    tokenizer: Tokenizer, tokens: Sequence[str], src_tokens: Sequence[str], copied: Sequence[int | None]
+) -> list[CopiedSpan]:
+    """Joins copied tokens to spans: a span goes on while the next target token was copied from the next source token.
+
+    Args:
+        tokenizer: of the target, which joins the text.
+        tokens: T target tokens.
+        src_tokens: S source tokens.
+        copied: of each target token its source position, see `copied_from`.
+    """
+    words = np.cumsum([token.startswith(MARK) for token in src_tokens]) - 1
+    words = np.maximum(words, 0)  # a source may begin with a piece that begins no word
+    spans = []
+    start = 0
+    while start < len(copied):
+        source = copied[start]
+        end = start + 1
+        if source is not None:
+            while end < len(copied) and copied[end] == source + end - start:
+                end += 1
+            last = source + end - start
+            spans.append(
+                CopiedSpan(
+                    tokenizer.join(tokens[start:end]),
+                    (start, end),
+                    (source, last),
+                    (int(words[source]), int(words[last - 1]) + 1),
+                )
+            )
+        start = end
+    return spans

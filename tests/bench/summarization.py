@@ -1,0 +1,195 @@
+"""Training and decoding speed of the pointer-generator at the sizes of See et al. 2017, on made-up articles.
+
+Training: batches of 8 articles of 400 tokens and summaries of 100, a vocabulary of 50,000, coverage and its loss,
+Adagrad, clipping; a step is all that the training loop does with a batch that is loaded.
+
+Decoding: articles of 400 tokens, 4 hypotheses, 100 tokens out, by random weights that never end a summary. Whole
+batches beside one article at a time: the same model, the same search, and the same text must come out.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+import numpy as np
+import torch
+
+from nmtkit import console, device
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.errors import NmtkitError
+from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from nmtkit.search.beam import SearchConfig, search
+from nmtkit.training.losses import add_gradients
+from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
+
+CPU = torch.device("cpu")
+VOCABULARY = 50_000
+SOURCE, TARGET = 399, 99
+"""Tokens without EOS; with it 400 and 100."""
+TRAINED_TOGETHER = 8
+UNKNOWN = 0.05
+"""Share of an article's tokens that the vocabulary lacks."""
+PART_BYTES = 32 << 20
+"""What the training loop allows the log-probabilities on a CPU."""
+BEAM = 4
+IMPOSSIBLE = -1e4
+SEED = 1
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One row of the result."""
+
+    what: str
+    how: str
+    per_second: list[float]
+    """Target tokens a second in training, articles a second in decoding; one figure a round."""
+    peak_mib: float
+    """The most memory that the process has had until then."""
+    ratio: float | None = None
+    """To one article at a time."""
+    identical: str = "-"
+    """Articles with the text of one at a time."""
+
+    def row(self) -> list[str]:
+        ratio = "-" if self.ratio is None else f"{self.ratio:.1f}"
+        return [self.what, self.how, f"{median(self.per_second):,.2f}", f"{self.peak_mib:,.0f}", ratio, self.identical]
+
+
+def articles(count: int, length: int, seed: int) -> list[list[int]]:
+    """Extended ids: words drawn as Zipf says, and unknown words numbered as they come."""
+    draw = np.random.default_rng(seed)
+    frequency = 1.0 / (np.arange(VOCABULARY - 4) + 20.0)
+    frequency /= frequency.sum()
+    found = []
+    for _ in range(count):
+        words = draw.choice(len(frequency), size=length, p=frequency) + 4
+        unknown = draw.random(length) < UNKNOWN
+        words[unknown] = VOCABULARY + np.arange(int(unknown.sum()))
+        found.append(words.tolist())
+    return found
+
+
+def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    def plain(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[UNK if word >= VOCABULARY else word for word in row] for row in rows]
+
+    n_oov = max(0, max(max(row, default=0) for row in sources) - VOCABULARY + 1)
+    if targets is None:
+        return collate(plain(sources), src_extended=sources, n_oov=n_oov)
+    return collate(plain(sources), plain(targets), sources, targets, n_oov)
+
+
+def build(coverage: bool = True) -> PointerGenerator:
+    torch.manual_seed(SEED)
+    sizes = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
+    return PointerGenerator(PointerGeneratorConfig(coverage=coverage), sizes)
+
+
+def peak_mib() -> float:
+    """Of this process, since it began."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def training(updates: int, rounds: int, threads: int) -> list[Speed]:
+    """Steps with coverage and its loss, in the paper's arithmetic and with faster products."""
+    rows = []
+    precisions: list[device.MatmulPrecision] = ["highest", "medium"]
+    for precision in precisions:
+        device.prepare(CPU, precision, threads)
+        model = build().train()
+        settings = OptimizerSettings(optimizer="adagrad", lr=0.15)
+        optimizer = build_optimizer(settings, dict(model.named_parameters()))
+        sources = articles(TRAINED_TOGETHER * updates, SOURCE, SEED)
+        batches = []
+        for first in range(0, len(sources), TRAINED_TOGETHER):
+            part = sources[first : first + TRAINED_TOGETHER]
+            batches.append(batch_of(part, [source[:TARGET] for source in part]))
+        speeds = []
+        for number in range(rounds + 1):  # the first is thrown away
+            begun = time.perf_counter()
+            tokens = sum(_update(model, optimizer, batch) for batch in batches)
+            if number > 0:
+                speeds.append(tokens / (time.perf_counter() - begun))
+        rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, peak_mib()))
+    return rows
+
+
+def _update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch) -> int:
+    assert batch.tgt_mask is not None
+    tokens = int(batch.tgt_mask.sum())
+    optimizer.zero_grad(set_to_none=True)
+    sums = add_gradients(model, batch, 1 / tokens, 0.0, CPU, PART_BYTES, coverage_weight=1.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+    optimizer.step()
+    if not bool(sums.isfinite().all()):
+        raise NmtkitError("the loss is not a number: nothing was measured")
+    return tokens
+
+
+def decoding(
+    count: int, alone: int, together: int, rounds: int, threads: int, longest: int = TARGET + 1
+) -> list[Speed]:
+    """`count` articles in batches of `together`, and the first `alone` of them one at a time."""
+    rows = []
+    precisions: list[device.MatmulPrecision] = ["highest", "medium"]
+    for precision in precisions:
+        device.prepare(CPU, precision, threads)
+        model = build().eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(4.0)  # so that summaries differ, and no two words are as likely to the last digit
+            model.get_parameter("output.bias")[EOS] = IMPOSSIBLE  # every summary runs to its limit
+        sources = articles(count, SOURCE, SEED + 1)
+        in_batches: list[float] = []
+        one_by_one: list[float] = []
+        peaks = [0.0, 0.0]
+        decode(model, sources[:1], 1, 5)  # warms up
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            single = decode(model, sources[:alone], 1, longest)
+            one_by_one.append(alone / (time.perf_counter() - begun))
+            peaks[0] = peaks[0] or peak_mib()
+            begun = time.perf_counter()
+            whole = decode(model, sources, together, longest)
+            in_batches.append(count / (time.perf_counter() - begun))
+            peaks[1] = peak_mib()
+        same = sum(one == other for one, other in zip(single, whole[:alone], strict=True))
+        ratio = median(in_batches) / median(one_by_one)
+        arithmetic = _arithmetic(precision)
+        what = "decoding, articles/s"
+        rows.append(Speed(what, f"{alone} one at a time, {arithmetic}", one_by_one, peaks[0]))
+        name = f"{count:,}, {together} together, {arithmetic}"
+        rows.append(Speed(what, name, in_batches, peaks[1], ratio, f"{same} of {alone}"))
+    return rows
+
+
+def decode(model: Seq2Seq, sources: Sequence[Sequence[int]], together: int, longest: int) -> list[list[int]]:
+    """The best summary of each article."""
+    config = SearchConfig(beam_size=BEAM, max_length=longest, max_length_ratio=0.0, max_length_offset=longest)
+    found = []
+    for first in range(0, len(sources), together):
+        found += [best[0].ids for best in search(model, batch_of(sources[first : first + together]), config)]
+    return found
+
+
+def _arithmetic(precision: device.MatmulPrecision) -> str:
+    return "fp32" if precision == "highest" else f"fp32, matmul {precision}"
+
+
+def show(speeds: Sequence[Speed]) -> None:
+    console.table(
+        f"pointer-generator, 400 tokens in, 100 out, vocabulary {VOCABULARY:,}, coverage; beam {BEAM}",
+        ["what", "how", "per second", "peak MiB so far", "x one at a time", "identical text"],
+        [speed.row() for speed in speeds],
+    )
+
+
+def as_dicts(speeds: Sequence[Speed]) -> list[dict[str, object]]:
+    return [asdict(speed) for speed in speeds]

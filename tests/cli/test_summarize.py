@@ -1,0 +1,335 @@
+"""`nmtkit summarize`, on runs whose weights are random: what is read, what is written, and what is said."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from in_process import Console, console_in
+
+from nmtkit import Translator
+from nmtkit.data.corpus import Example
+from nmtkit.data.tokenizer import learn
+from nmtkit.folder import RunFolder, write_json, write_text
+from nmtkit.recipe import load
+from nmtkit.summarizer import Summarizer
+from nmtkit.training import checkpoint
+
+LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
+ARTICLES = [
+    "Zyx sees the old dog. The dog sees Abc.",
+    "",
+    "The man sleeps.",
+    "Abc and Def see the old house. Ghi sleeps.",
+]
+
+SUMMARIZATION = """\
+task: summarization
+data:
+  train: {src: [a], tgt: [b]}
+  max_length: 8
+  over_long: truncate
+tokenizer: {kind: word, min_frequency: 2}
+model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, coverage: true}
+training: {best_metric: rougeL, max_updates: 1}
+search: {beam_size: 2, max_length: 12, min_length: 3}
+"""
+TRANSLATION = """\
+data:
+  train: {src: [a], tgt: [b]}
+tokenizer: {kind: word}
+model: {kind: rnnsearch, embedding_size: 8, hidden_size: 8}
+training: {max_updates: 1}
+search: {beam_size: 2, max_length: 8}
+"""
+
+
+def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
+    """A finished run as `train` leaves it, but for what it learned."""
+    (folder / f"{name}.yaml").write_text(recipe_text)
+    recipe = load(folder / f"{name}.yaml")
+    run = RunFolder(folder / "runs" / name)
+    write_text(run.recipe, recipe.to_yaml())
+    tokenizers = learn(recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)])
+    tokenizers.save(run.vocabulary)
+    torch.manual_seed(seed)
+    checkpoint.save_weights(run.average, checkpoint.weights_of(run.build(recipe, tokenizers)))
+    write_json(run.result, {})
+    return run.path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of each task, that of the translation the newer one."""
+    folder = tmp_path_factory.mktemp("summarize")
+    make_run(folder, "news", SUMMARIZATION)
+    make_run(folder, "plain", SUMMARIZATION.replace("hidden_size: 8,", "hidden_size: 8, copying: false,"))
+    os.utime(folder / "runs/plain/result.json", (1, 1))
+    make_run(folder, "text", TRANSLATION)
+    return folder
+
+
+@pytest.fixture
+def console(
+    place: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Console:
+    monkeypatch.chdir(place)
+    return console_in(tmp_path_factory.mktemp("console"), monkeypatch, capsys)
+
+
+def joined(lines: list[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
+def jsonl(articles: list[str]) -> str:
+    return joined([json.dumps({"id": number, "text": article}) for number, article in enumerate(articles)])
+
+
+def test_one_line_for_each_article_in_order(console: Console) -> None:
+    done = console("summarize", stdin=joined(ARTICLES))
+    assert done.code == 0, done
+    found = done.out.split("\n")
+    assert found.pop() == ""
+    assert [bool(line) for line in found] == [True, False, True, True]
+    assert all("<pad>" not in line and "▁" not in line for line in found)
+    alone = [console("summarize", stdin=article + "\n").out for article in ARTICLES]
+    assert "".join(alone) == done.out
+    assert Translator.load("runs/news", device="cpu").translate(ARTICLES) == found
+
+
+def test_each_task_has_its_command(console: Console) -> None:
+    done = console("summarize", stdin="")
+    assert "runs/news (the newest finished run for summarization under runs/)" in done.err
+    done = console("translate", stdin="")
+    assert "runs/text (the newest finished run for translation under runs/)" in done.err
+    done = console("summarize", "-m", "text", stdin="")
+    assert done.code == 2
+    assert "runs/text (as asked) was trained for translation: use `nmtkit translate`" in done.err
+    done = console("translate", "-m", "runs/news", stdin="")
+    assert done.code == 2
+    assert "runs/news (as asked) was trained for summarization: use `nmtkit summarize`" in done.err
+
+
+def test_without_a_run_it_says_what_to_do(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path, "text", TRANSLATION)
+    monkeypatch.chdir(tmp_path)
+    done = console("summarize", stdin="a")
+    assert done.code == 2
+    assert "no finished run for summarization under runs/: name one with -m RUN" in done.err
+
+
+def test_articles_are_cut_as_in_training_and_that_is_said(console: Console) -> None:
+    done = console("summarize", stdin=joined(ARTICLES))
+    assert "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole" in done.err
+    short = console("summarize", "--max-source-tokens", "3", "--json", stdin=joined(ARTICLES))
+    records = [json.loads(line) for line in short.out.splitlines()]
+    assert records[0]["source_tokens"] == ["▁Zyx", "▁sees", "▁the"]
+    assert [record.get("source_tokens_left_out", 0) for record in records] == [8, 0, 1, 8]
+    assert "3 of 4 articles were longer than 3 tokens" in short.err
+    whole = console("summarize", "--max-source-tokens", "100", stdin=joined(ARTICLES))
+    assert "were cut" not in whole.err
+
+
+def test_windows(console: Console) -> None:
+    done = console("summarize", "--window", "6", stdin=joined(ARTICLES))
+    assert done.code == 0, done
+    assert "were cut" not in done.err
+    expected = Summarizer(Translator.load("runs/news", device="cpu"), 6).summarize(ARTICLES)
+    assert done.out == joined(expected)
+    parts = ["Zyx sees the old dog.", "The dog sees Abc."]
+    each = console("summarize", "--max-source-tokens", "100", stdin=joined(parts)).out.split("\n")[:2]
+    assert expected[0] == " ".join(each)
+    records = [
+        json.loads(line) for line in console("summarize", "--window", "6", "--json", stdin=ARTICLES[0]).out.splitlines()
+    ]
+    assert records[0]["text"] == expected[0]
+    assert [window["best"]["text"] for window in records[0]["windows"]] == each
+
+
+def test_json_says_what_was_copied_and_from_where(console: Console) -> None:
+    done = console("summarize", "--json", "--n-best", "2", stdin=joined(ARTICLES))
+    assert done.code == 0, done
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [record["line"] for record in records] == [1, 2, 3, 4]
+    plain = console("summarize", stdin=joined(ARTICLES)).out
+    assert joined([record["best"]["text"] for record in records]) == plain
+    spans = 0
+    for record in [records[0], *records[2:]]:
+        assert len(record["others"]) == 1
+        for one in (record["best"], *record["others"]):
+            tokens = one["tokens"]
+            assert len(one["copied"]) == len(tokens)
+            assert len(one["p_gen"]) == len(one["token_log_probs"]) == len(tokens) + one["finished"]
+            assert all(0 < p < 1 for p in one["p_gen"])
+            for token, place in zip(tokens, one["copied"], strict=True):
+                assert place is None or record["source_tokens"][place] == token
+            words = ARTICLES[record["line"] - 1].split()
+            for span in one["copied_spans"]:
+                spans += 1
+                first, end = span["source_tokens"]
+                assert one["tokens"][slice(*span["tokens"])] == record["source_tokens"][first:end]
+                assert span["text"] in " ".join(words[slice(*span["source_words"])])
+    assert spans > 3
+    assert records[1]["best"]["text"] == ""
+
+
+def test_rescore_gives_what_summarize_printed(console: Console, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(joined(ARTICLES))
+    printed = console("summarize", "--json", stdin=joined(ARTICLES)).out
+    (tmp_path / "out.jsonl").write_text(printed)
+    done = console("rescore", "-m", "news", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
+    assert done.code == 0, done
+    for line, record in zip(done.out.splitlines(), printed.splitlines(), strict=True):
+        best = json.loads(record)["best"]
+        assert [float(one) for one in line.split("\t")] == pytest.approx([best["score"], best["log_prob"]], abs=1e-4)
+    assert "2 of 4 sources were longer than 8 tokens and were cut" in done.err
+
+
+def test_a_model_that_does_not_copy_says_nothing_of_copying(console: Console) -> None:
+    (line,) = console("summarize", "-m", "plain", "--json", stdin=ARTICLES[0]).out.splitlines()
+    assert "p_gen" not in json.loads(line)["best"]
+    assert json.loads(line)["source_tokens"][0] == "▁<unk>"
+
+
+def test_n_best_widens_the_beam(console: Console) -> None:
+    done = console("summarize", "--n-best", "4", stdin=joined(ARTICLES[:1]))
+    assert "beam size 4 instead of 2" in done.err
+    rows = [line.split("\t") for line in done.out.splitlines()]
+    assert [row[0] for row in rows] == ["1"] * 4
+    assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
+
+
+def test_the_options_of_the_search_arrive(console: Console) -> None:
+    def lengths(*options: str) -> list[int]:
+        done = console("summarize", "--json", *options, stdin=joined([ARTICLES[0], ARTICLES[2]]))
+        assert done.code == 0, done
+        return [len(json.loads(line)["best"]["tokens"]) for line in done.out.splitlines()]
+
+    assert max(lengths("--min-length", "0", "--max-length", "2")) <= 2
+    assert min(lengths("--min-length", "9")) >= 9
+    first, second = lengths("--min-length", "0", "--min-length-ratio", "1.25", "--max-length", "30")
+    assert (first >= 10, second >= 5) == (True, True)  # of 8 tokens that are read, and 4
+    assert max(lengths("--min-length-ratio", "9")) <= 12  # never more than the limit
+    done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=joined(ARTICLES))
+    for line in done.out.splitlines():
+        words = line.replace(".", " .").replace(",", " ,").split()
+        assert len(words) == len(set(words))
+
+
+def test_the_summary_coverage_penalty_is_in_the_score(console: Console) -> None:
+    options = ["summarize", "--json", "--length-penalty", "none", "--min-length", "8"]
+    done = console(*options, "--coverage-penalty", "2", "--coverage-kind", "summary", stdin=ARTICLES[0])
+    best = json.loads(done.out)["best"]
+    settings = {"length_penalty": "none", "min_length": 8, "coverage_penalty": 2.0, "coverage_kind": "summary"}
+    translator = Translator.load("runs/news", device="cpu", search_settings=settings)
+    ((found,),) = translator.search([ARTICLES[0]], need_attention=True)
+    assert found.tokens == best["tokens"]
+    assert found.attention is not None
+    cost = 2 * (found.attention.sum(0).clip(min=1) - 1).sum()
+    assert cost > 0.01
+    assert best["score"] == pytest.approx(best["log_prob"] - cost, abs=1e-4)
+    (again,) = translator.rescore([ARTICLES[0]], [found])
+    assert again.score == pytest.approx(found.score, abs=1e-4)
+
+
+def test_jsonl_articles(console: Console) -> None:
+    plain = console("summarize", stdin=joined(ARTICLES))
+    done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES))
+    assert (done.code, done.out) == (0, plain.out)
+    parts = json.dumps({"text": ["The man", "sleeps."]}) + "\n\n" + json.dumps({"text": "The man\nsleeps."})
+    done = console("summarize", "--article-field", "text", stdin=parts)
+    assert done.out.splitlines() == [plain.out.splitlines()[2], "", plain.out.splitlines()[2]]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("The man sleeps.", "not JSON"),
+        ('{"article": "a"}', "no field 'text'; it has article: name another with --article-field"),
+        ("[1]", "it is no object"),
+        ('{"text": 3}', "field 'text' is neither a string nor a list of strings"),
+    ],
+    ids=["text", "field", "list", "number"],
+)
+def test_wrong_jsonl_is_refused_with_its_line(console: Console, line: str, said: str) -> None:
+    done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES[:1]) + line + "\n")
+    assert done.code == 2
+    assert "standard input, line 2: " in done.err
+    assert said in done.err
+
+
+def test_stories(console: Console, tmp_path: Path) -> None:
+    for name, article in (("b", ARTICLES[3]), ("a", ARTICLES[0])):
+        text = article.replace(". ", ".\n\n") + "\n\n@highlight\n\nThe dog sleeps\n"
+        (tmp_path / f"{name}.story").write_text(text)
+    done = console("summarize", "--stories", tmp_path)
+    assert done.code == 0, done
+    assert done.out == console("summarize", stdin=joined([ARTICLES[0], ARTICLES[3]])).out
+    done = console("summarize", "--stories", tmp_path / "none")
+    assert (done.code, "there are no .story files in this folder" in done.err) == (2, True)
+    done = console("summarize", "--stories", tmp_path, "--article-field", "text")
+    assert (done.code, "leave one of them out" in done.err) == (2, True)
+
+
+def test_the_lead_needs_no_model(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = console("summarize", "--lead", "1", stdin=joined(ARTICLES))
+    assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
+    done = console("summarize", "--lead", "2", "--article-field", "text", stdin=jsonl(ARTICLES))
+    assert done.out == joined(ARTICLES)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--lead", "3", "-m", "news"], "--lead copies sentences without a model"),
+        (["--lead", "3", "--min-length", "4"], "--lead copies sentences without a model"),
+        (["--window", "9", "--max-source-tokens", "4"], "--window reads whole articles"),
+        (["--window", "9", "--n-best", "2"], "--window reads whole articles"),
+        (["--min-length", "30"], "min_length 30 leaves no room below max_length 12"),
+        (["--beam-size", "2", "--n-best", "3"], "n_best 3 is more than beam_size 2"),
+        (["--coverage-kind", "wu"], "gnmt"),
+        (["-m", "nowhere"], "there is no such folder"),
+    ],
+    ids=["lead-model", "lead-search", "window-cut", "window-n-best", "min-length", "n-best", "coverage", "no-run"],
+)
+def test_what_does_not_go_together_is_refused(console: Console, options: list[str], said: str) -> None:
+    done = console("summarize", *options, stdin=joined(ARTICLES))
+    assert done.code == 2, done
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_length_limit_that_cuts_summaries_is_told(console: Console) -> None:
+    done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=joined(ARTICLES))
+    assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
+
+
+def test_translate_has_the_same_search(console: Console, tmp_path: Path) -> None:
+    given = joined(LINES)
+    plain = console("translate", stdin=given)
+    assert plain.code == 0, plain
+    records = [
+        json.loads(line) for line in console("translate", "--json", "--n-best", "2", stdin=given).out.splitlines()
+    ]
+    assert [record["best"]["text"] for record in records] == plain.out.splitlines()
+    assert list(records[0]) == ["line", "source_tokens", "best", "others"]
+    assert list(records[0]["best"]) == ["text", "score", "log_prob", "tokens", "token_log_probs", "finished"]
+    scored = console("translate", "--scores", stdin=given).out.splitlines()
+    (tmp_path / "in").write_text(given)
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    again = console("rescore", "--model", "text", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
+    for line, other in zip(scored, again.out.splitlines(), strict=True):
+        assert [float(one) for one in line.split("\t")[:2]] == pytest.approx(
+            [float(one) for one in other.split("\t")], abs=1e-4
+        )
+    ruled = console("translate", "--no-repeat-ngram", "1", "--min-length", "6", "--json", stdin=given)
+    for line in ruled.out.splitlines():
+        tokens = json.loads(line)["best"]["tokens"]
+        assert len(tokens) == len(set(tokens)) >= 6
+    replaced = console("translate", "--replace-unknown", "--json", stdin=given)
+    assert all("replaced" in json.loads(line)["best"] for line in replaced.out.splitlines())

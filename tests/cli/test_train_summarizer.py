@@ -1,0 +1,137 @@
+"""`train`, `recipe check` and `recipe explain` for a summarizer that trains in stages."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from in_process import Console, console_in
+
+from nmtkit.recipe import VALIDATED
+
+RECIPE = """\
+task: summarization
+data:
+  train: {stories: stories, story_lists: train.txt}
+  valid: {jsonl: valid.jsonl, src_field: article, tgt_field: summary}
+  test: {src: test.src, tgt: test.tgt}
+  max_length: 10
+  over_long: truncate
+tokenizer: {kind: word, vocab_size: 14}
+model: {kind: pointer_generator, embedding_size: 6, hidden_size: 6, attention_size: 6}
+training: {lr: 0.01, max_updates: 2, log_every: 1, best_metric: rouge2}
+search: {beam_size: 2, max_length: 8}
+stages:
+  - name: words
+  - name: coverage
+    model: {coverage: true}
+    training: {coverage_weight: 1.0, max_updates: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training text as stories, validation as JSON, test as line pairs."""
+    folder = tmp_path_factory.mktemp("three-forms")
+    draw = random.Random(3)
+    pairs = []
+    for _ in range(30):
+        words = [f"w{draw.randrange(40)}" for _ in range(draw.randrange(4, 14))]
+        pairs.append((" ".join(words), " ".join(words[:3])))
+    (folder / "stories").mkdir()
+    for number, (article, summary) in enumerate(pairs[:20]):
+        text = f"{article}\n\n@highlight\n\n{summary}\n"
+        (folder / "stories" / f"s{number}.story").write_text(text, encoding="utf-8")
+    (folder / "train.txt").write_text("".join(f"s{number}\n" for number in range(20)), encoding="utf-8")
+    lines = [json.dumps({"article": article, "summary": summary}) + "\n" for article, summary in pairs[20:25]]
+    (folder / "valid.jsonl").write_text("".join(lines), encoding="utf-8")
+    for side, end in (("src", 0), ("tgt", 1)):
+        (folder / f"test.{side}").write_text("".join(pair[end] + "\n" for pair in pairs[25:]), encoding="utf-8")
+    (folder / "news.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+def test_train(corpus: Path, tmp_path: Path, console: Console) -> None:
+    folder = tmp_path / "run"
+    done = console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu")
+    assert done.code == 0, done
+    said = done.err.splitlines()
+    over = sum(len(line.split()) > 10 for line in (corpus / "test.src").read_text().splitlines())
+    assert over
+    order = [
+        "stage words begins (1 of 2)",
+        "validation at update 2: rouge1 ",
+        "stage words is over after update 2 (max_updates)",
+        "stage coverage begins (2 of 2); with the best weights of stage words, those of its update 2; new, at random: ",
+        "validation at update 3: rouge1 ",
+        "stage coverage is over after update 3 (max_updates)",
+        "finished after update 3 (max_updates)",
+        "summarized the test set: 5 lines",
+        f"of {over} of them only the beginning was read",
+    ]
+    places = [next(n for n, line in enumerate(said) if line.startswith(start)) for start in order]
+    assert places == sorted(places)
+    assert any("articles are longer than 10 tokens and are cut to 10" in line for line in said)
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith("ROUGE")] == [
+        "ROUGE-1",
+        "ROUGE-2",
+        "ROUGE-L",
+        "ROUGE-Lsum",
+    ]
+    assert "summary " in done.out
+    scores = json.loads((folder / "test.json").read_text())["scores"]
+    assert [score["name"] for score in scores][:2] == ["ROUGE-1", "ROUGE-2"]
+    assert (folder / "test.out").read_text().count("\n") == 5
+    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert {f"valid_{name}" for name in VALIDATED["summarization"]} <= logged[-1].keys()
+
+    again = console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
+    assert again.code == 0, again
+    assert "stage coverage goes on (2 of 2)" in again.err
+    assert [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] == logged
+
+    done = console("average", "-m", folder)
+    assert done.code == 2, done
+    assert "2-coverage: at least 2 checkpoints are needed" in done.err
+
+
+def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Console) -> None:
+    (tmp_path / "bad.src").write_text("w1 w2\nw3 w4\n")
+    (tmp_path / "bad.tgt").write_text("w1\n \n")
+    files = f"data.valid={{src: {tmp_path}/bad.src, tgt: {tmp_path}/bad.tgt}}"
+    recipe = (
+        (corpus / "news.yaml").read_text().replace("{jsonl: valid.jsonl, src_field: article, tgt_field: summary}", "")
+    )
+    (corpus / "bad.yaml").write_text(recipe)
+    done = console("preprocess", corpus / "bad.yaml", "--set", files, "--run", tmp_path / "run")
+    assert done.code == 2, done
+    assert "valid, line 2: the reference is empty" in done.err
+
+
+def test_check_and_explain_know_stages(corpus: Path, console: Console) -> None:
+    done = console("recipe", "check", corpus / "news.yaml")
+    assert done.code == 0, done
+    assert "stage 2  " in done.out
+    assert "coverage: model.coverage True, training.coverage_weight 1.0, training.max_updates 1" in done.out
+    done = console("recipe", "explain", "stages", "--recipe", corpus / "news.yaml")
+    assert done.code == 0, done
+    (row,) = [line.split() for line in done.out.splitlines() if line.startswith("stages.coverage.training.max_updates")]
+    assert row[1:4] == ["1", "2", "(before)"]
+    assert "Stop after this many updates" in done.out
+    done = console("recipe", "explain", "stages.coverage.model.coverage", "--recipe", corpus / "news.yaml")
+    assert done.code == 0, done
+    done = console("recipe", "show", corpus / "news.yaml", "--resolved", "--set", "stages.coverage.training.lr=0.5")
+    assert done.code == 0, done
+    assert "  - name: coverage" in done.out or "- name: coverage" in done.out
+    assert "lr: 0.5" in done.out
+
+
+def test_a_wrong_key_in_a_stage(corpus: Path, console: Console) -> None:
+    done = console("recipe", "check", corpus / "news.yaml", "--set", "stages.coverage.training.coverage_wieght=1")
+    assert done.code == 2, done
+    assert "unknown key `stages.coverage.training.coverage_wieght`: did you mean 'coverage_weight'" in done.err

@@ -1,0 +1,78 @@
+"""A model without learned weights that copies its source, word for word."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import EOS
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+
+
+@dataclass(frozen=True)
+class CopyState(DecoderState):
+    position: Tensor
+    """`(N,)`: how many words were written."""
+
+
+class CopyModel(Seq2Seq):
+    """Looks at source word t with weight `sure` in step t, at the others evenly; generates every word alike.
+
+    The end is looked at in its own step only, where it is copied like a word; it is never generated.
+
+    Args:
+        size: V, of both sides.
+        p_gen: the gate, the same in every step.
+        sure: the weight of the word whose turn it is.
+    """
+
+    class Config(ModelConfig):
+        kind: Literal["copy"] = "copy"
+
+        @property
+        def copies(self) -> bool:
+            return True
+
+    def __init__(self, size: int, p_gen: float = 0.2, sure: float = 0.9) -> None:
+        super().__init__(self.Config(), VocabularySizes(size, size, True))
+        self.place = nn.Parameter(torch.zeros(1, dtype=torch.float64))  # says on which device
+        self.p_gen = p_gen
+        self.sure = sure
+        self.eval()
+
+    def encode(self, batch: Batch) -> Memory:
+        return Memory(mask=batch.src_mask, src_extended=batch.src_extended, n_oov=batch.n_oov)
+
+    def start(self, memory: Memory) -> DecoderState:
+        return CopyState(torch.zeros(memory.mask.shape[0], dtype=torch.long))
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+    ) -> tuple[Readout, DecoderState]:
+        assert isinstance(state, CopyState)
+        mask = memory.mask.repeat_interleave(len(tokens) // memory.mask.shape[0], 0)  # (N,S)
+        last = mask.sum(1) - 1
+        at = torch.minimum(state.position, last)[:, None]
+        others = mask.scatter(1, last[:, None], False).scatter(1, at, False).double()
+        weights = (1 - self.sure) * others / others.sum(1, keepdim=True).clamp(min=1)
+        weights = weights.scatter_add(1, at, torch.full_like(weights, self.sure))
+        weights = weights / weights.sum(1, keepdim=True)
+        gate = torch.full((len(tokens), 1), self.p_gen, dtype=torch.float64)
+        return Readout(weights, weights, gate), CopyState(state.position + 1)
+
+    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+        attention, gate = readout.attention, readout.copy_gate
+        assert attention is not None
+        assert gate is not None
+        source = memory.src_extended  # (B,S)
+        while source.dim() < attention.dim():
+            source = source[:, None]
+        if attention.dim() == 2:
+            source = source.repeat_interleave(len(attention) // len(source), 0)
+        size = self.sizes.tgt
+        mixed = torch.zeros(*attention.shape[:-1], size + memory.n_oov, dtype=torch.float64)
+        mixed[..., :size] = gate / (size - 1)
+        mixed[..., EOS] = 0.0
+        return mixed.scatter_add(-1, source.expand_as(attention), (1 - gate) * attention).log()
