@@ -80,7 +80,8 @@ class Stage(Settings):
     """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
 
     A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
-    model has only now begins at random. The optimizer goes on with what it knows of each weight, if it is the same.
+    model has only now begins as in a fresh model. The optimizer goes on with what it knows of each weight, if it is the
+    same.
     """
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")

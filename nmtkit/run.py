@@ -3,9 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,22 @@ from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit import metrics
 from nmtkit.alignment import parse
-from nmtkit.data.batch import BatchStream, batches_of
+from nmtkit.checks import embedding_setting, require_data, require_embeddings, require_fitting_stages
+from nmtkit.data.batch import BatchStream
 from nmtkit.data.corpus import Checker, DataReport, Example, Files, read_lines, read_pairs
-from nmtkit.data.embeddings import EmbeddingsConfig, check_size, read_vectors
+from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store, fingerprint, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
-from nmtkit.errors import CheckpointError, DataError, NmtkitError, RecipeError
+from nmtkit.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.folder import RunFolder, StageFolder
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.log import Done, Log
+from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.training import checkpoint, distributed
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig, train
-from nmtkit.training.losses import likelihood
-from nmtkit.translator import Translation, Translator, source_limit
+from nmtkit.training.loop import Event, Stopped, TrainingConfig, train
+from nmtkit.translator import Translation, Translator
+from nmtkit.validation import Validation, validation_files
 
 Notify = Callable[[str], None]
 
@@ -47,6 +47,8 @@ class TestResult:
     """BLEU and chrF, or ROUGE of summaries; AER if the test set names gold alignments. None without references."""
     seconds: float
     """Time of the translation, without opening the model."""
+    cut: int
+    """Of how many source lines only the beginning was read, as in training; see `Translator`."""
 
 
 @dataclass(frozen=True)
@@ -65,25 +67,6 @@ class StageBegun:
     """And the time they took."""
     training: TrainingConfig
     """Its settings; their limits count from its beginning."""
-
-
-@dataclass(frozen=True)
-class _Done:
-    """What the stages before the present one have taken."""
-
-    updates: int = 0
-    seconds: float = 0.0
-
-    def and_then(self, stage: StageFolder) -> "_Done":
-        """With a stage that is over."""
-        facts = stage.checkpoints.read_facts()
-        return _Done(self.updates + facts["update"], self.seconds + facts["seconds"])
-
-    def shift(self, event: Event) -> Event:
-        """The event of the present stage, counted from the beginning of the first."""
-        if isinstance(event, Step | Evaluated):
-            return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
-        return replace(event, update=event.update + self.updates)
 
 
 class Run:
@@ -298,10 +281,10 @@ class Run:
         stages, tokenizers = self.folder.stages(self.recipe), self.folder.load_tokenizers()
         begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = begun[-1] if resume and begun else 0
-        done = _Done()
+        done = Done()
         for stage in stages[:first]:
             done = done.and_then(stage)
-        log = _Log(self.folder, stages[first], done, resume) if distributed.rank() == 0 else None
+        log = Log(self.folder, stages[first], done, resume) if distributed.rank() == 0 else None
         try:
             for number in range(first, len(stages)):
                 stage, going_on = stages[number], resume and number == first
@@ -360,7 +343,7 @@ class Run:
             notify(text)
         rank, world = distributed.rank(), distributed.size()
         stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts)
-        evaluate = _Evaluation(self.folder, recipe, tokenizers, device)
+        evaluate = Validation(self.folder, recipe, tokenizers, device)
         return train(
             model,
             stream,
@@ -419,6 +402,7 @@ class Run:
         begun = time.monotonic()
         found = [best[0] for best in translator.search(sources)]
         seconds = time.monotonic() - begun
+        cut = sum(translation.src_left_out > 0 for translation in found)
         texts = [translation.text for translation in found]
         folders.write_text(self.folder.test_output, "".join(text + "\n" for text in texts))
         given = [reference for reference in references if reference is not None]
@@ -433,8 +417,8 @@ class Run:
             if files.alignment and translator.model.has_attention:
                 scores.append(_alignment_error_rate(translator, files, pairs))
             summary = [asdict(score) for score in scores]
-            folders.write_json(self.folder.test_scores, {"scores": summary, "seconds": seconds})
-        return TestResult(sources, given, found, scores, seconds)
+            folders.write_json(self.folder.test_scores, {"scores": summary, "seconds": seconds, "sources_cut": cut})
+        return TestResult(sources, given, found, scores, seconds, cut)
 
 
 def _alignment_error_rate(translator: Translator, files: Files, pairs: Sequence[Example]) -> metrics.Score:
@@ -482,7 +466,7 @@ def _take_over(
     said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
     said.append(f"with the best weights of stage {before.name}, those of its update {update}")
     if new:
-        said.append(f"new, at random: {', '.join(new)}")
+        said.append(f"new, as in a fresh model: {', '.join(new)}")
     if gone:
         said.append(f"no longer there: {', '.join(gone)}")
     said.append(f"{kind} goes on" if same else f"{stage.recipe.training.optimizer} begins afresh, after {kind}")
@@ -501,7 +485,7 @@ def _begin_embeddings(
     for side, path in config.files().items():
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight
-        found = read_vectors(path, vocabulary, weight.shape[1], _embedding_setting(recipe))
+        found = read_vectors(path, vocabulary, weight.shape[1], embedding_setting(recipe))
         factor = model.begin_embedding(
             side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
         )
@@ -512,90 +496,6 @@ def _begin_embeddings(
             f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
             + ("; none of them will be trained" if config.freeze else "")
         )
-
-
-def _embedding_setting(recipe: Recipe) -> str:
-    """The key of a model's settings that says how many numbers a word has."""
-    has_own = "embedding_size" in type(recipe.model).model_fields
-    return "model.embedding_size" if has_own else "model.hidden_size"
-
-
-class _Evaluation:
-    """What training calls to judge the model: loss over the validation set, and BLEU of a real search."""
-
-    def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> None:
-        self.recipe = recipe
-        self.tokenizers = tokenizers
-        self.device = device
-        pairs = islice(read_pairs(validation_files(recipe)), recipe.evaluation.max_sentences)
-        self.store = Store.open(folder.data, "valid")
-        self.pairs = [(pair.src, pair.tgt or "") for pair in pairs]
-
-    def __call__(self, model: Seq2Seq) -> dict[str, float]:
-        begun = time.monotonic()
-        how = self.recipe.evaluation
-        nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in batches_of(self.store, how.batch_tokens, self.recipe.data.cuts):
-            output = model(batch.to(self.device), keep=batch.tgt_mask)
-            loss = likelihood(output, batch, model.sizes.tgt, 0.0)
-            nll += loss.nll.cpu()
-            assert batch.tgt_mask is not None
-            tokens += int(batch.tgt_mask.sum())
-        config = self.recipe.search.changed({"beam_size": how.beam_size})
-        limit = source_limit(self.recipe)
-        translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
-        hypotheses = translator.translate(source for source, _ in self.pairs)
-        references = [target for _, target in self.pairs]
-        mean = float(nll) / max(tokens, 1)
-        if self.recipe.task == "summarization":
-            scores = metrics.rouge(hypotheses, [references])
-            quality = {name: score.value for name, score in zip(metrics.ROUGE_METRICS, scores, strict=True)}
-        else:
-            quality = {"bleu": metrics.bleu(hypotheses, [references], how.tokenize, how.lowercase).value}
-        return {
-            **quality,
-            "loss": mean,
-            "perplexity": metrics.perplexity(-float(nll), tokens).value,
-            "seconds": time.monotonic() - begun,
-        }
-
-
-class _Log:
-    """Writes events to `metrics.jsonl`, one a line, and to TensorBoard where it is installed."""
-
-    def __init__(self, folder: RunFolder, stage: StageFolder, done: _Done, resume: bool) -> None:
-        self.path = folder.metrics
-        self.stage = stage.name
-        self.writer: Any = None
-        purge_step = None
-        if resume:
-            update = done.updates + int(stage.checkpoints.read_facts()["update"])
-            purge_step = update + 1
-            if self.path.exists():
-                folders.cut_json_lines(self.path, after_update=update)
-        with suppress(ImportError):
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.writer = SummaryWriter(str(folder.tensorboard), purge_step=purge_step)
-
-    def add(self, event: Event) -> None:
-        if isinstance(event, Step):
-            values = {key: value for key, value in asdict(event).items() if key != "update" and value is not None}
-        elif isinstance(event, Evaluated):
-            values = {**{f"valid_{key}": value for key, value in event.metrics.items()}, "best": event.best}
-        else:
-            return
-        stage = {"stage": self.stage} if self.stage else {}
-        kind = type(event).__name__.lower()
-        folders.append_json_line(self.path, {"update": event.update, "event": kind, **stage, **values})
-        if self.writer is not None:
-            room = "train" if isinstance(event, Step) else "valid"
-            for key, value in values.items():
-                self.writer.add_scalar(f"{room}/{key.removeprefix('valid_')}", float(value), event.update)
-
-    def close(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
 
 
 # ------------------------------------------------------------------------------------------------------ smaller works
@@ -634,43 +534,6 @@ def average(files: Sequence[Path], output: Path) -> None:
     checkpoint.save_weights(output, checkpoint.average(files))
 
 
-def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
-    """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each.
-
-    Raises:
-        RecipeError: a stage's model does not fit the one before.
-    """
-    require_fitting_stages(recipe)
-    sizes = _most_tokens(recipe)
-    last = list(recipe.by_stage().values())[-1]
-    parameters = sum(weight.numel() for weight in checkpoint.weights_of(_without_memory(last)).values())
-    tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
-    rows = [("model", recipe.model.kind), ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary")]
-    rows.append(("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"))
-    training = recipe.training
-    rows.append(("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"))
-    rows.append(("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"))
-    for number, stage in enumerate(recipe.stages, start=1):
-        changes = ", ".join(f"{key} {value}" for key, value in _flat(stage.changes()))
-        rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
-    for name, files in recipe.data.splits().items():
-        for path in files.paths():
-            rows.append((f"data.{name}", path if Path(path).exists() else f"{path} (not here)"))
-    vectors = recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}
-    for side, path in vectors.items():
-        rows.append((f"pretrained_embeddings.{side}", path if Path(path).is_file() else f"{path} (not here)"))
-    return rows
-
-
-def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The single values in nested groups by their dotted keys."""
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
 def choose_device(name: str, recipe: Recipe, threads: int | None = None) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
     device = distributed.join(devices.choose(name))
@@ -695,74 +558,3 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif before != now:
         yield f"`{key}` was {before!r} and is {now!r}"
-
-
-def validation_files(recipe: Recipe) -> Files:
-    """The text that training judges the model by.
-
-    Raises:
-        RecipeError: the recipe names none.
-    """
-    files = recipe.data.splits().get("valid")
-    if files is None:
-        raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
-    return files
-
-
-def require_data(recipe: Recipe) -> None:
-    """Looks for the recipe's files before anything is begun.
-
-    Raises:
-        DataError: all that are missing, in one message.
-    """
-    missing = [path for path in recipe.data.paths() if not Path(path).exists()]
-    if missing:
-        places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
-        listed = "".join(f"\n  {path}" for path in missing)
-        raise DataError(
-            f"recipe {recipe.name}: these files are not there (looked in {places}); "
-            f"name them under `data`, or their folder with --set data.folder=DIR:{listed}"
-        )
-
-
-def require_fitting_stages(recipe: Recipe) -> None:
-    """Makes sure that every stage can begin with the weights of the one before, before anything is begun.
-
-    Raises:
-        RecipeError: a weight that both models have is of another shape in the later one.
-    """
-    before: dict[str, torch.Size] = {}
-    for name, one in recipe.by_stage().items():
-        now = {weight: tensor.shape for weight, tensor in checkpoint.weights_of(_without_memory(one)).items()}
-        faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
-        if faults:
-            raise RecipeError(
-                f"recipe {recipe.name}, stage {name}: its `model` settings change the size of {faults[0]!r} from "
-                f"{list(before[faults[0]])} to {list(now[faults[0]])}; a stage goes on with the weights of the one "
-                "before, so sizes must stay"
-            )
-        before = now
-
-
-def _without_memory(recipe: Recipe) -> Seq2Seq:
-    """The recipe's model with the shapes of its weights and no memory for them."""
-    with torch.device("meta"):
-        return MODELS.get(recipe.model.kind)(recipe.model, _most_tokens(recipe))
-
-
-def _most_tokens(recipe: Recipe) -> VocabularySizes:
-    """The vocabularies as large as the recipe allows; text may have fewer words."""
-    how = recipe.tokenizer
-    return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
-
-
-def require_embeddings(recipe: Recipe) -> None:
-    """Looks whether the recipe's word vectors are there and of the model's size, before anything is begun.
-
-    Raises:
-        DataError: they are not.
-    """
-    setting = _embedding_setting(recipe)
-    size = recipe.model.model_dump()[setting.removeprefix("model.")]
-    for path in (recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}).values():
-        check_size(path, size, setting)

@@ -1,5 +1,6 @@
 """Summaries of articles longer than the model can read in one go, window by window."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +26,12 @@ class Summarizer:
     grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
 
     Args:
-        translator: a model of summaries; its `max_source_tokens` is not looked at.
+        translator: a model of summaries, which stays as it is; its `max_source_tokens` is not looked at.
         window: the most tokens of a window.
     """
 
     def __init__(self, translator: Translator, window: int) -> None:
-        self.translator = translator
+        self.translator = copy.copy(translator)
         self.translator.max_source_tokens = None
         self.window = window
 

@@ -1,7 +1,6 @@
 """Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -154,7 +153,7 @@ class Translator:
         return cls(model, tokenizers, config, batch_tokens, recipe.name, limit, recipe.task)
 
     def translate(self, lines: Iterable[str]) -> list[str]:
-        """The best translation of each line; an empty line gives an empty line."""
+        """The best translation of each line; an empty line gives an empty line. Only `search` says what was cut."""
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
@@ -189,7 +188,7 @@ class Translator:
                     translations = [replace(one, attention=None) for one in translations]
                 found[number] = translations
 
-        self._each(work, self._search_batches(lengths))
+        devices.on_each(work, self._search_batches(lengths), self.device)
         return found
 
     def _search_batches(self, lengths: NDArray[np.int64]) -> list[list[int]]:
@@ -230,22 +229,6 @@ class Translator:
                 f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
                 "take one that has, e.g. rnnsearch or transformer"
             )
-
-    def _each(self, work: Callable[[list[int]], None], batches: list[list[int]]) -> None:
-        """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself.
-
-        The products of one decoding step are so small that two cores at the same product wait for each other.
-        """
-        threads = torch.get_num_threads()
-        if self.device.type != "cpu" or threads == 1 or len(batches) < 2:
-            for members in batches:
-                work(members)
-            return
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                list(pool.map(work, batches))
-        finally:
-            torch.set_num_threads(threads)
 
     def _read(self, lines: Sequence[str]) -> list[Source]:
         return read_sources(self.tokenizers, lines, self.copies, self.max_source_tokens)
@@ -413,7 +396,7 @@ class Translator:
                 merged = merge(weights, src[number].shares, tgt[number].shares)
                 found[number] = SoftAlignment(src[number].words, tgt[number].words, merged)
 
-        self._each(work, in_order_batches(lengths, self.batch_tokens))
+        devices.on_each(work, in_order_batches(lengths, self.batch_tokens), self.device)
         return found
 
     def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:

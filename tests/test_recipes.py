@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit import recipe, run
+from nmtkit import checks, recipe
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.schedules import Progress
 
@@ -46,7 +46,7 @@ def test_dry_run(name: str) -> None:
     loaded = recipe.load(name)
     assert loaded.name == name
     assert len(loaded.description) > 20
-    rows = dict(run.dry_run(loaded))
+    rows = dict(checks.dry_run(loaded))
     assert rows["model"] == loaded.model.kind
     for one in loaded.by_stage().values():
         assert one.training.schedule.rate(one.training.lr, Progress(1)) > 0

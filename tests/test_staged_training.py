@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from nmtkit import recipe
+from nmtkit.checks import require_fitting_stages
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.folder import RunFolder
-from nmtkit.run import Run, StageBegun, require_fitting_stages
+from nmtkit.run import Run, StageBegun
 from nmtkit.training.checkpoint import Checkpoints, read_weights
 from nmtkit.training.loop import Evaluated, Event, Step, Stopped
 
@@ -152,7 +153,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Eve
     assert notes[3].startswith(
         "stage coverage begins (2 of 3); with the best weights of stage short, those of its update"
     )
-    assert "new, at random: attention.score.coverage; adam goes on" in notes[3]
+    assert "new, as in a fresh model: attention.score.coverage; adam goes on" in notes[3]
     over = sum(length > 12 for length in articles)  # those that were cut when they were stored are counted too
     assert notes[4] == f"train: {over} of 60 articles are longer than 12 tokens and are cut to 12"
     assert notes[5].endswith("; sgd begins afresh, after adam")
@@ -292,3 +293,18 @@ def test_a_run_without_stages_looks_as_ever(corpus: Path, tmp_path: Path) -> Non
     assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
     assert all("stage" not in record for record in records(tmp_path / "run"))
     assert "stages" not in json.loads((tmp_path / "run/result.json").read_text())
+
+
+def test_the_test_says_how_many_articles_were_cut(corpus: Path, tmp_path: Path) -> None:
+    changes = [
+        f"data.test.jsonl={corpus / 'valid.jsonl'}",
+        *("data.test.src_field=article", "data.test.tgt_field=summary", "stages=[]", "training.max_updates=1"),
+    ]
+    run = begin(corpus, tmp_path / "run", False, *changes)
+    list(events_of(run))
+    result = run.test(CPU)
+    over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))
+    assert over > 0
+    assert result is not None
+    assert result.cut == over
+    assert json.loads((tmp_path / "run/test.json").read_text())["sources_cut"] == over

@@ -210,3 +210,9 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
     asked = Translator(copier().model, WORDS, SearchConfig(), batch_tokens=1024)
     assert max(int(lengths[batch].max()) * len(batch) for batch in asked._search_batches(lengths[:-1])) <= 1024
+
+
+def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
+    translator = copier(limit=3)
+    Summarizer(translator, 4).summarize([NAMES])
+    assert translator.max_source_tokens == 3

@@ -21,7 +21,7 @@ COMMANDS = {
     "rescore": "Log-probabilities of given translations under a model.",
     "align": "Which word of a translation comes from which word of its source.",
     "plot-attention": "Draw what a model looks at, as PNG, SVG, PDF, HTML or text.",
-    "plot-training": "Draw loss, perplexity, BLEU and learning rate of runs.",
+    "plot-training": "Draw loss, perplexity, score and learning rate of runs.",
     "average": "Average checkpoints of a run into one.",
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Versions, devices, and which device will be used and why.",

@@ -22,7 +22,8 @@ def command(
     """Average checkpoints of a run into one; `translate` then uses the average unless told otherwise.
 
     Without FILES all weights that the run kept are taken, or the best or newest of them (training.keep_best and
-    training.keep_recent say how many are kept). FILES with -o need no run.
+    training.keep_recent say how many are kept); where training has stages, those of the newest stage. FILES with
+    -o need no run.
 
     \b
     Examples:

@@ -33,9 +33,15 @@ def open_translator(
         )
     translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)
     console.say(
-        f"model {run.path} ({why}), {run.weights(weights).name}, on {device.describe(translator.device)}", stderr=True
+        f"model {run.path} ({why}), {_name(run, weights)}, on {device.describe(translator.device)}", stderr=True
     )
     return translator
+
+
+def _name(run: folder.RunFolder, which: str) -> str:
+    """The weights' file, after its stage where training had stages: files of two stages may have one name."""
+    path = run.weights(which)
+    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.checkpoints else path.name
 
 
 def widen_beam(translator: Translator, n_best: int, given: Mapping[str, object]) -> None:

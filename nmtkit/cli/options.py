@@ -18,7 +18,8 @@ weights: Decorator = click.option(
     "--weights",
     default="auto",
     metavar="WHICH",
-    help="best, last, average, or a file. Default: the average if one was made, else the best.",
+    help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, else "
+    "the best.",
 )
 device: Decorator = click.option(
     "--device", default="auto", metavar="NAME", help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps."

@@ -11,6 +11,8 @@ import click
 from nmtkit import console, folder, pictures
 from nmtkit.cli.reporting import save_picture
 from nmtkit.errors import DataError
+from nmtkit.folder import RunFolder
+from nmtkit.metrics.rouge import TITLES as TITLES_OF_ROUGE
 from nmtkit.pictures.curves import Points, Training, save_training
 
 # Kind of event and its key in metrics.jsonl -> field of `Training`.
@@ -20,8 +22,9 @@ CURVES = {
     ("step", "lr"): "lr",
     ("evaluated", "valid_loss"): "valid_loss",
     ("evaluated", "valid_perplexity"): "valid_perplexity",
-    ("evaluated", "valid_bleu"): "valid_bleu",
 }
+TITLES = {"bleu": "BLEU", "chrf": "chrF"} | TITLES_OF_ROUGE
+NO_SCORES = ("valid_loss", "valid_perplexity", "valid_seconds")
 
 
 @click.command("plot-training")
@@ -34,7 +37,10 @@ CURVES = {
     help="FILE.png, .svg, .pdf or .html; without it a table is printed.",
 )
 def command(runs: tuple[str, ...], output: Path | None) -> None:
-    """Draw how trainings went: loss, perplexity, BLEU and learning rate over the updates.
+    """Draw how trainings went: loss, perplexity, a validation score and learning rate over the updates.
+
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L. Borders
+    between stages of training are dotted.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure, each
     with a colour of its own and named after its folder.
@@ -47,7 +53,7 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
     """
     if output is not None:
         pictures.check_path(output)
-    trainings = [_read(name, folder.find(run)[0].metrics) for name, run in zip(_names(runs), runs, strict=True)]
+    trainings = [_read(name, folder.find(run)[0]) for name, run in zip(_names(runs), runs, strict=True)]
     if output is None:
         _print(trainings)
         return
@@ -63,12 +69,13 @@ def _names(runs: tuple[str, ...]) -> list[str]:
     return ["/".join(path[-depth:]) for path in paths]
 
 
-def _read(name: str, path: Path) -> Training:
+def _read(name: str, run: RunFolder) -> Training:
     """Reads what a run logged.
 
     Raises:
         DataError: the file is missing or damaged.
     """
+    path = run.metrics
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as fault:
@@ -76,40 +83,53 @@ def _read(name: str, path: Path) -> Training:
     except (OSError, UnicodeDecodeError) as fault:
         raise DataError(f"{path}: cannot read it: {fault}") from fault
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    last = len(lines) - 1
-    for number, line in enumerate(lines):
-        if not line or (number == last):
-            continue  # a line without its end is being written just now
-        for field, point in _points(line, f"{path}, line {number + 1}"):
-            curves[field].append(point)
-    return Training(name, **curves)
+    scores: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    stages: dict[str, int] = {}
+    for number, line in enumerate(lines[:-1], start=1):  # a line without its end is being written just now
+        if not line:
+            continue
+        try:
+            record = json.loads(line)
+            update, event = int(record["update"]), record["event"]
+            if record.get("stage"):
+                stages[str(record["stage"])] = update
+            for (kind, key), field in CURVES.items():
+                if kind == event:
+                    curves[field].append((update, _value(record.get(key))))
+            if event == "evaluated":
+                for key, value in record.items():
+                    if key.startswith("valid_") and key not in NO_SCORES:
+                        scores[key.removeprefix("valid_")].append((update, _value(value)))
+        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+            raise DataError(
+                f"{path}, line {number}: not what training logs (an object with `update` and `event`); the file is "
+                "damaged: delete the line, or take the file from a copy of the run"
+            ) from fault
+    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
+    chosen = [run.newest_stage(run.load_recipe()).recipe.training.best_metric] if run.exists() else []
+    metric = next((one for one in (*chosen, "bleu", "rougeL", *scores) if one in scores), "bleu")
+    return Training(
+        name, **curves, valid_score=scores[metric], metric=TITLES.get(metric, metric), stages=[*stages.items()]
+    )
 
 
-def _points(line: str, place: str) -> list[tuple[str, tuple[int, float]]]:
-    try:
-        record = json.loads(line)
-        update, event = record["update"], record["event"]
-        found = [(field, (int(update), record.get(key))) for (kind, key), field in CURVES.items() if kind == event]
-        # What was not finite was logged as null; a curve has a gap there.
-        return [(field, (update, math.nan if value is None else float(value))) for field, (update, value) in found]
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise DataError(
-            f"{place}: not what training logs (an object with `update` and `event`); the file is damaged: "
-            "delete the line, or take the file from a copy of the run"
-        ) from fault
+def _value(logged: Any) -> float:
+    """What was not finite was logged as null; a curve has a gap there."""
+    return math.nan if logged is None else float(logged)
 
 
 def _print(trainings: list[Training]) -> None:
     def last(points: Points) -> Any:
         return f"{points[-1][1]:.3f}" if points else "-"
 
-    def best(points: Points, higher: bool, form: str) -> Any:
+    def best(points: Points, higher: bool, form: str) -> str:
         known = [point for point in points if not math.isnan(point[1])]
         if not known:
             return "-"
         update, value = (max if higher else min)(known, key=lambda point: point[1])
         return f"{value:{form}} at {update:,}"
 
+    metrics = {training.metric for training in trainings}
     rows = [
         (
             training.name,
@@ -117,9 +137,16 @@ def _print(trainings: list[Training]) -> None:
             last(training.loss),
             best(training.valid_loss, False, ".3f"),
             best(training.valid_perplexity, False, ".2f"),
-            best(training.valid_bleu, True, ".2f"),
+            best(training.valid_score, True, ".2f") + (f" {training.metric}" if len(metrics) > 1 else ""),
         )
         for training in trainings
     ]
-    columns = ["run", "updates", "loss", "best valid. loss", "best perplexity", "best BLEU"]
+    columns = [
+        "run",
+        "updates",
+        "loss",
+        "best valid. loss",
+        "best perplexity",
+        f"best {min(metrics)}" if len(metrics) == 1 else "best score",
+    ]
     console.table("", columns, rows)

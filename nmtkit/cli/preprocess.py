@@ -2,7 +2,7 @@
 
 import click
 
-from nmtkit import console, recipe, run
+from nmtkit import checks, console, recipe, run
 from nmtkit.cli import options
 from nmtkit.cli.reporting import show_report
 
@@ -29,7 +29,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None) -> None
       nmtkit preprocess cnndm-pointer-generator --set data.folder=$PWD/cnndm
     """
     loaded = recipe.load(name, overrides)
-    run.require_data(loaded)
+    checks.require_data(loaded)
     work = run.Run.create(loaded, run_path)
     work.preprocess(lambda text: console.say(text, stderr=True), show_report)
     same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from nmtkit import console, folder, recipe, run
+from nmtkit import checks, console, folder, recipe
 from nmtkit.cli import options
 from nmtkit.errors import RecipeError
 from nmtkit.registry import near_names
@@ -74,7 +74,7 @@ def check(name: str, overrides: tuple[str, ...]) -> None:
       nmtkit recipe check wmt14-en-de-transformer-base
     """
     loaded = recipe.load(name, overrides)
-    rows = [[key, value] for key, value in run.dry_run(loaded)]
+    rows = [[key, value] for key, value in checks.dry_run(loaded)]
     console.table(loaded.name, ["what", "value"], rows)
 
 

@@ -99,7 +99,13 @@ def command(
 def _translation(line: str, where: str) -> Translation:
     """The best translation of a line that `nmtkit translate --json` printed."""
     try:
-        best = json.loads(line)["best"]
+        record = json.loads(line)
+        if isinstance(record, dict) and "windows" in record:
+            raise DataError(
+                f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
+                "leave --window out, or write the summaries as plain text"
+            )
+        best = record["best"]
         return Translation(
             text=str(best["text"]),
             score=float(best["score"]),

@@ -172,9 +172,8 @@ def _test(work: run.Run, place: torch.device) -> None:
     speed = len(result.sources) / max(result.seconds, 1e-9)
     did, text = ("summarized", "summary") if work.recipe.task == "summarization" else ("translated", "translation")
     _say(f"{did} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
-    cut = sum(one.src_left_out > 0 for one in result.translations)
-    if cut:
-        _say(f"of {cut} of them only the beginning was read, as in training (data.over_long: truncate)")
+    if result.cut:
+        _say(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
         return
     step = max(len(result.sources) // EXAMPLES_SHOWN, 1)

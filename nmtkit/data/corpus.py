@@ -68,7 +68,10 @@ class Files(Settings):
     @model_validator(mode="after")
     def _one_form(self) -> "Files":
         if sum(map(bool, (self.src, self.jsonl, self.stories))) != 1:
-            raise ValueError("give either src (and tgt), or jsonl, or stories")
+            raise ValueError(
+                "give either src (and tgt), or jsonl, or stories; one that the extended recipe gives is taken back by "
+                "an empty list, e.g. `jsonl: []`"
+            )
         if self.jsonl and self.tgt:
             raise ValueError(
                 "tgt is for text files; a jsonl file holds both sides: name the keys with src_field, tgt_field"
@@ -129,7 +132,8 @@ class DataConfig(Settings):
     max_tgt_length: int | None = Field(default=None, ge=1)
     """Another limit for targets; default: the same."""
     over_long: Literal["drop", "truncate"] = "drop"
-    """drop: leave such pairs out of training. truncate: cut them to max_length, in all splits."""
+    """drop: leave such pairs out of training. truncate: cut them to max_length, in all splits. A cut target
+    ends there like any other: its last token is followed by EOS."""
     max_ratio: float | None = Field(default=None, gt=1.0)
     """Leave out pairs of which one side has more than so many times the tokens of the other; default: no limit."""
     drop_duplicates: bool = False
@@ -342,6 +346,8 @@ def _story_files(files: Files) -> Iterator[Path]:
     if not files.story_lists:
         for folder in files.stories:
             found = sorted(Path(folder).glob("*.story"))
+            if not Path(folder).is_dir():
+                raise DataError(f"{folder}: there is no such folder of .story files")
             if not found:
                 raise DataError(f"{folder}: there are no .story files in this folder; name the one that has them")
             yield from found

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.layers.attention import masked_softmax
+from nmtkit.layers.precision import wide
 
 NOTHING = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""
@@ -69,7 +70,7 @@ class IntraDecoderAttention(nn.Module):
             The contexts `(N,H)`.
         """
         energies = torch.matmul(earlier, self.query(states).unsqueeze(2)).squeeze(2)  # (N,P)
-        weights = energies.softmax(-1, dtype=torch.promote_types(energies.dtype, torch.float32))
+        weights = energies.softmax(-1, dtype=wide(energies))
         return torch.matmul(weights.to(earlier.dtype).unsqueeze(1), earlier).squeeze(1)
 
     def over_all(self, states: Tensor) -> Tensor:

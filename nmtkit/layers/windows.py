@@ -17,6 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.layers.precision import wide
+
 WindowKind = Literal["global", "local_m", "local_p"]
 
 
@@ -55,7 +57,7 @@ class LocalM(Window):
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """The centres `(B,Q)`; the queries have no say."""
         last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B,1)
-        return torch.minimum(positions, last).to(_wide(queries))
+        return torch.minimum(positions, last).to(wide(queries))
 
 
 class LocalP(Window):
@@ -77,7 +79,7 @@ class LocalP(Window):
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """The centres `(B,Q)`; the positions have no say."""
         # Not a matrix product, which would have 16 bits under autocast: too few to tell words of a long source apart.
-        hidden = torch.tanh(self.hidden(queries)).to(_wide(queries))  # (B,Q,Hq)
+        hidden = torch.tanh(self.hidden(queries)).to(wide(queries))  # (B,Q,Hq)
         return lengths.unsqueeze(1) * torch.sigmoid((hidden * self.centre).sum(-1))
 
     def factor(self, distances: Tensor) -> Tensor:
@@ -101,7 +103,3 @@ def build_window(name: WindowKind, query_size: int, half_width: int) -> Window |
             return LocalM(half_width)
         case "local_p":
             return LocalP(half_width, query_size)
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32

@@ -27,6 +27,7 @@ from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
+from nmtkit.layers.precision import wide
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -342,5 +343,4 @@ def log_probabilities(logits: Tensor) -> Tensor:
     Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
     -8 would be rounded to steps of 0.03, and scores and the loss with it.
     """
-    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    return torch.log_softmax(logits, -1, dtype=wide)
+    return torch.log_softmax(logits, -1, dtype=wide(logits))

@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
 from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.precision import wide
 from nmtkit.layers.recurrent import RecurrentEncoder, initialise, recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 from nmtkit.models.base import (
@@ -221,7 +222,7 @@ class IntraAttention(Seq2Seq):
         return IntraAttentionState(
             hidden=hidden,
             cell=memory.cell,
-            past=torch.full_like(memory.mask, NOTHING, dtype=_wide(hidden)) if self.intra_temporal else None,
+            past=torch.full_like(memory.mask, NOTHING, dtype=wide(hidden)) if self.intra_temporal else None,
             earlier=hidden.new_empty(hidden.shape[0], 0, hidden.shape[1]) if self.intra_decoder else None,
             rows=torch.arange(hidden.shape[0], device=hidden.device),
         )
@@ -280,7 +281,7 @@ class IntraAttention(Seq2Seq):
     def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
         """`(B,Q,S)` of decoder states `(B,Q,H)`: eq. 2; in float32 or wider, since their history is a long sum."""
         energies: Tensor = self.score(states, memory.keys)
-        return energies.to(_wide(energies))
+        return energies.to(wide(energies))
 
     def _look(self, energies: Tensor, past: Tensor | None, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
         """Contexts `(B,Q,H)` and weights `(B,Q,S)`: eq. 3 to 5."""
@@ -293,7 +294,7 @@ class IntraAttention(Seq2Seq):
         features = self.dropout(features)
         # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
         u = None if self.switch is None else self.switch(features)
-        gate = None if u is None else torch.sigmoid(-u.to(_wide(u)))
+        gate = None if u is None else torch.sigmoid(-u.to(wide(u)))
         return Readout(features, weights, gate, output_weight=memory.output_weight)
 
     @torch.no_grad()
@@ -321,8 +322,3 @@ class IntraAttention(Seq2Seq):
         # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).
         torch.clear_autocast_cache()
         return read
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    """Its type, or float32 if that has more digits."""
-    return torch.promote_types(tensor.dtype, torch.float32)

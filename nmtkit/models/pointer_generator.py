@@ -17,9 +17,11 @@ follow from (21,499,600; 1,153 more for the pointer, 512 more for coverage): the
 and hidden state in the attention and in the gate, the hidden state alone in V; both embeddings are one matrix; x_t is
 the input after W_x. Torch's LSTMs have a second bias, 1,024 numbers each.
 
-Two things differ. Sources end in EOS here, so that the end of the article can be looked at, and copied, like a word.
+Four things differ. Sources end in EOS here, so that the end of the article can be looked at, and copied, like a word.
 And the decoder's first look back is at nothing in a search too, where the authors' program looks with the first state
-of the decoder, which no training ever does.
+of the decoder, which no training ever does. In training every word of a batch weighs the same, where the paper takes
+the mean over the words of each summary first. And a summary that is cut (`data.max_tgt_length`) ends in EOS like any
+other, where the authors' program teaches no end to what it has cut.
 """
 
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.precision import wide
 from nmtkit.layers.recurrent import CellKind, Initialisation, RecurrentEncoder, StackedCells, initialise
 from nmtkit.models.base import (
     MODELS,
@@ -285,5 +288,4 @@ class PointerGenerator(Seq2Seq):
             return Readout(features, weights)
         whole = [features, inputs] if cell is None else [features, cell, inputs]
         gate = self.gate(torch.cat(whole, -1))
-        wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
-        return Readout(features, weights, torch.sigmoid(gate.to(wide)))
+        return Readout(features, weights, torch.sigmoid(gate.to(wide(gate))))

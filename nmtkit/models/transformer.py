@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
 from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.precision import wide
 from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -385,8 +386,7 @@ class Transformer(Seq2Seq):
             attention = attention.float() / attention.sum(-1, keepdim=True, dtype=torch.float32)
         context = attention.to(memory.states.dtype) @ memory.states  # (B,Q,H)
         gate = self.copy_gate(torch.cat([context, states, words], -1))
-        wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
-        return Readout(states, attention, torch.sigmoid(gate.to(wide)))
+        return Readout(states, attention, torch.sigmoid(gate.to(wide(gate))))
 
     def _decode(
         self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, shown: slice | None

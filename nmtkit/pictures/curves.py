@@ -31,7 +31,9 @@ class Training:
         lr: Learning rate.
         valid_loss: Nats a token on the validation set.
         valid_perplexity: On the validation set.
-        valid_bleu: 0 to 100, on the validation set.
+        valid_score: On the validation set.
+        metric: What that score is.
+        stages: Name of each stage of training and its last update so far; empty if there are no stages.
     """
 
     name: str
@@ -40,13 +42,15 @@ class Training:
     lr: Points = ()
     valid_loss: Points = ()
     valid_perplexity: Points = ()
-    valid_bleu: Points = ()
+    valid_score: Points = ()
+    metric: str = "BLEU"
+    stages: Sequence[tuple[str, int]] = ()
 
 
 def save_training(runs: Sequence[Training], path: str | Path) -> None:
-    """Writes one figure of several runs: loss, perplexity, BLEU and learning rate over the updates.
+    """Writes one figure of several runs: loss, perplexity, a score and learning rate over the updates.
 
-    A run has a colour; thin lines are training batches, thick ones the validation set.
+    A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
 
     Raises:
         NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
@@ -87,10 +91,11 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
             fontsize=10,
             borderaxespad=0,
         )
+        scores: list[tuple[Points, Points]] = [((), run.valid_score) for run in runs]
         panels: list[tuple[str, list[tuple[Points, Points]]]] = [
             ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
             ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
-            ("BLEU", [((), run.valid_bleu) for run in runs]),
+            (", ".join(dict.fromkeys(run.metric for run in runs if run.valid_score)) or "score", scores),
             ("learning rate", [(run.lr, ()) for run in runs]),
         ]
         first: Axes | None = None
@@ -103,6 +108,7 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
                 _curve(axes, train, colour, linewidth=1.0, alpha=0.7, marks=len(train) == 1)
                 # Few points are marked, so that each can be seen; many would run into one another.
                 _curve(axes, valid, colour, linewidth=2.2, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+            _stages(axes, runs, colours, named=number == 0)
             axes.xaxis.set_major_formatter(FuncFormatter(_number))
             if title == "perplexity":
                 axes.set_yscale("log")
@@ -123,6 +129,28 @@ def _curve(axes: Axes, points: Points, colour: str, linewidth: float, alpha: flo
         updates, values = zip(*points, strict=True)
         marker = "o" if marks else ""
         axes.plot(updates, values, color=colour, linewidth=linewidth, alpha=alpha, marker=marker, markersize=4)
+
+
+def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named: bool) -> None:
+    """Draws where stages of training meet, and at the top the name of each, a line of names for each run."""
+    staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
+    for row, (run, colour) in enumerate(staged):
+        begin = 0
+        for number, (name, end) in enumerate(run.stages):
+            if number:
+                axes.axvline(begin, color=colour, linewidth=1.4, linestyle=":", alpha=0.7, zorder=1.5)
+            if named:
+                axes.text(
+                    (begin + end) / 2,
+                    0.98 - 0.06 * row,
+                    printable(name),
+                    transform=axes.get_xaxis_transform(),
+                    ha="center",
+                    va="top",
+                    fontsize=8,
+                    color=colour if len(runs) > 1 else drawing.FAINT,
+                )
+            begin = end
 
 
 def _number(value: float, _: int) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch
+from nmtkit.layers.precision import wide
 from nmtkit.models.base import Memory, Output, Readout, Seq2Seq
 from nmtkit.settings import Field, Settings
 
@@ -76,12 +77,12 @@ def likelihood(
     targets = ids[batch.tgt_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
     assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
     each = -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (M,)
-    nll = each.sum(dtype=_wide(log_probs))
-    total = nll if weights is None else (each * weights).sum(dtype=_wide(log_probs))
+    nll = each.sum(dtype=wide(log_probs))
+    total = nll if weights is None else (each * weights).sum(dtype=wide(log_probs))
     if smoothing:
         assert weights is None, "smoothing has no weights"
         words = log_probs[:, :vocabulary_size] if copies else log_probs
-        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=_wide(log_probs))
+        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=wide(log_probs))
     return Loss(total, nll.detach(), targets.numel())
 
 
@@ -119,7 +120,7 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     Returns:
         A scalar; nats for cross_entropy.
     """
-    weights = attention.to(_wide(attention))
+    weights = attention.to(wide(attention))
     counts = links.sum(-1, keepdim=True)  # (B,T,1)
     gold = links / counts.clamp(min=1).to(weights.dtype)  # (B,T,S)
     if kind == "cross_entropy":
@@ -141,7 +142,7 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     Returns:
         A scalar.
     """
-    weights = attention.to(_wide(attention))
+    weights = attention.to(wide(attention))
     before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)
     return (torch.minimum(weights, before).sum(-1) * mask).sum()
 
@@ -276,8 +277,3 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 def _gradient(tensor: Tensor) -> Tensor:
     return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-
-
-def _wide(log_probs: Tensor) -> torch.dtype:
-    """The type to add up in: millions of half-precision numbers would lose most digits."""
-    return torch.float64 if log_probs.dtype == torch.float64 else torch.float32

@@ -171,12 +171,21 @@ def decoding(
 
 
 def decode(model: Seq2Seq, sources: Sequence[Sequence[int]], together: int, longest: int) -> list[list[int]]:
-    """The best summary of each article."""
+    """The best summary of each article; of several batches one a core, as `nmtkit summarize` does it."""
     config = SearchConfig(beam_size=BEAM, max_length=longest, max_length_ratio=0.0, max_length_offset=longest)
-    found = []
-    for first in range(0, len(sources), together):
-        found += [best[0].ids for best in search(model, batch_of(sources[first : first + together]), config)]
-    return found
+    found: dict[int, list[int]] = {}
+
+    def work(first: int) -> None:
+        results = search(model, batch_of(sources[first : first + together]), config)
+        found.update((first + row, best[0].ids) for row, best in enumerate(results))
+
+    firsts = range(0, len(sources), together)
+    if together == 1:  # one article at a time, with all threads
+        for first in firsts:
+            work(first)
+    else:
+        device.on_each(work, firsts, CPU)
+    return [found[number] for number in range(len(sources))]
 
 
 def _arithmetic(precision: device.MatmulPrecision) -> str:

@@ -104,3 +104,28 @@ def test_other_mistakes(tmp_path: Path) -> None:
     assert isinstance(done.exception, DataError)
     assert "cannot read it" in str(done.exception)
     assert plot().exit_code == 2  # no run is named
+
+
+def scored(update: int, stage: str, rouge: float) -> str:
+    record = {"update": update, "event": "evaluated", "stage": stage, "valid_loss": 1.0, "valid_perplexity": 2.7}
+    return json.dumps(record | {"valid_rouge1": 90.0, "valid_rougeL": rouge, "valid_seconds": 99.0}) + "\n"
+
+
+def test_a_summarizer_shows_rouge_and_its_stages(tmp_path: Path) -> None:
+    run = logged(tmp_path / "run", scored(10, "pointer", 20.5) + scored(15, "coverage", 40.25))
+    lines = plot(run).output.splitlines()
+    assert lines[0].endswith("best ROUGE-L")
+    assert lines[-1].endswith("40.25 at 15")
+    assert plot(run, "-o", tmp_path / "a.svg").exit_code == 0
+    svg = ET.parse(tmp_path / "a.svg").iter("{http://www.w3.org/2000/svg}text")
+    assert {"ROUGE-L", "pointer", "coverage"} <= {"".join(node.itertext()) for node in svg}
+
+
+def test_the_score_is_the_one_that_chose_the_weights(trained: Path, tmp_path: Path) -> None:
+    run = logged(tmp_path / "run", scored(10, "", 20.5))
+    text = (trained / "recipe.yaml").read_text().replace("best_metric: bleu", "best_metric: rouge1")
+    (run / "recipe.yaml").write_text(text.replace("task: translation", "task: summarization"))
+    lines = plot(run, trained).output.splitlines()
+    assert lines[0].endswith("best score")
+    assert lines[-2].endswith("90.00 at 10 ROUGE-1")
+    assert lines[-1].endswith(" BLEU")

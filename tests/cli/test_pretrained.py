@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from nmtkit import recipe
+from nmtkit.checks import dry_run
 from nmtkit.errors import DataError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.run import Run, dry_run
+from nmtkit.run import Run
 from nmtkit.training.loop import Stopped
 
 # ----------------------------------------------------------------------------------------------------------- the model

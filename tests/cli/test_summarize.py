@@ -189,6 +189,15 @@ def test_rescore_gives_what_summarize_printed(console: Console, tmp_path: Path) 
     assert "2 of 4 sources were longer than 8 tokens and were cut" in done.err
 
 
+def test_rescore_refuses_summaries_of_windows(console: Console, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(joined(ARTICLES))
+    (tmp_path / "out.jsonl").write_text(console("summarize", "--window", "6", "--json", stdin=joined(ARTICLES)).out)
+    done = console("rescore", "-m", "news", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
+    assert done.code == 2
+    assert "out.jsonl, line 1: a summary of several windows" in done.err
+    assert "leave --window out" in done.err
+
+
 def test_a_model_that_does_not_copy_says_nothing_of_copying(console: Console) -> None:
     (line,) = console("summarize", "-m", "plain", "--json", stdin=ARTICLES[0]).out.splitlines()
     assert "p_gen" not in json.loads(line)["best"]

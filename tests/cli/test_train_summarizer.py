@@ -67,7 +67,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Console) -> None:
         "stage words begins (1 of 2)",
         "validation at update 2: rouge1 ",
         "stage words is over after update 2 (max_updates)",
-        "stage coverage begins (2 of 2); with the best weights of stage words, those of its update 2; new, at random: ",
+        "stage coverage begins (2 of 2); with the best weights of stage words, those of its update 2; new, as in ",
         "validation at update 3: rouge1 ",
         "stage coverage is over after update 3 (max_updates)",
         "finished after update 3 (max_updates)",
@@ -135,3 +135,13 @@ def test_a_wrong_key_in_a_stage(corpus: Path, console: Console) -> None:
     done = console("recipe", "check", corpus / "news.yaml", "--set", "stages.coverage.training.coverage_wieght=1")
     assert done.code == 2, done
     assert "unknown key `stages.coverage.training.coverage_wieght`: did you mean 'coverage_weight'" in done.err
+
+
+def test_the_stage_of_the_weights_is_said(corpus: Path, console: Console, tmp_path: Path) -> None:
+    done = console("train", corpus / "news.yaml", "--run", tmp_path / "run", "--device", "cpu")
+    assert done.code == 0, done
+    for which, stage in (("words", "1-words"), ("best", "2-coverage")):
+        done = console("summarize", "-m", tmp_path / "run", "--weights", which, "--device", "cpu", stdin="w1 w2 w3\n")
+        assert done.code == 0, done
+        assert f", {stage}/weights-" in done.err
+    assert "a stage of the recipe" in " ".join(console("summarize", "--help").out.split())

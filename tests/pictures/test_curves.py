@@ -1,5 +1,6 @@
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ ONE = Training(
     lr=[(10, 0.001), (20, 0.002), (30, 0.001)],
     valid_loss=[(15, 4.0), (30, 3.0)],
     valid_perplexity=[(15, 54.6), (30, 20.1)],
-    valid_bleu=[(15, 10.0), (30, 20.0)],
+    valid_score=[(15, 10.0), (30, 20.0)],
 )
 
 
@@ -107,3 +108,14 @@ def test_by_length(tmp_path: Path):
 def test_by_length_without_any_score(tmp_path: Path):
     with pytest.raises(NmtkitError, match="no range of lengths has a score"):
         save_by_length(["1-10"], [("a", [None])], tmp_path / "a.png")
+
+
+def test_stages_are_named_and_their_borders_drawn(tmp_path: Path) -> None:
+    staged = replace(ONE, metric="ROUGE-L", stages=[("pointer", 20), ("coverage", 30)])
+    save_training([staged], tmp_path / "staged.svg")
+    save_training([replace(staged, stages=())], tmp_path / "plain.svg")
+    found = texts(tmp_path / "staged.svg")
+    assert {"pointer", "coverage", "ROUGE-L"} <= set(found)
+    assert "BLEU" not in found
+    dotted = [(tmp_path / f"{name}.svg").read_text().count("stroke-dasharray: 1.4") for name in ("staged", "plain")]
+    assert dotted == [4, 0]  # one border in each panel
