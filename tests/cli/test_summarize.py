@@ -279,6 +279,9 @@ def test_stories(console: Console, tmp_path: Path) -> None:
     assert done.code == 0, done
     assert done.out == console("summarize", stdin=joined([ARTICLES[0], ARTICLES[3]])).out
     done = console("summarize", "--stories", tmp_path / "none")
+    assert (done.code, "there is no such folder of .story files" in done.err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    done = console("summarize", "--stories", tmp_path / "empty")
     assert (done.code, "there are no .story files in this folder" in done.err) == (2, True)
     done = console("summarize", "--stories", tmp_path, "--article-field", "text")
     assert (done.code, "leave one of them out" in done.err) == (2, True)
