@@ -37,7 +37,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Training speed beside bare torch, decoding speed; needs a quiet machine.   More:  make ARGS=--help bench
+# Training speed beside bare torch, decoding speed of translation and summarization; needs a quiet machine.   More:  make ARGS=--help bench
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
 

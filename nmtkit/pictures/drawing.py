@@ -153,6 +153,16 @@ def colour_map() -> Any:
     return LinearSegmentedColormap.from_list("nmtkit", BLUES)
 
 
+def weights(axes: Axes, matrix: Any, top: float) -> Any:
+    """Draws attention weights, a cell a number, the first row at the top; `top` is the darkest. Gives the mesh."""
+    rows, columns = matrix.shape
+    axes.set_axis_off()
+    mesh = axes.pcolormesh(matrix, cmap=colour_map(), vmin=0.0, vmax=top, edgecolors=LINE, linewidth=0.4)
+    axes.set_xlim(0, columns)
+    axes.set_ylim(rows, 0)
+    return mesh
+
+
 def colour_bar(figure: Figure, mesh: Any, place: tuple[float, float, float, float], label: str) -> None:
     """Draws the scale of colours at `place` (left, bottom, width, height, in fractions of the figure)."""
     axes = figure.add_axes(place)

@@ -121,17 +121,7 @@ class SummaryPanel:
         draw_title(figure, self.title, x / width, 1 - y / height)
         wide, high = columns * self.column, rows * self.row
         axes = figure.add_axes(place(self.left, self.top, wide, high))
-        axes.set_axis_off()
-        mesh = axes.pcolormesh(
-            picture.weights.T,
-            cmap=drawing.colour_map(),
-            vmin=0.0,
-            vmax=picture.top,
-            edgecolors=drawing.LINE,
-            linewidth=0.4,
-        )
-        axes.set_xlim(0, columns)
-        axes.set_ylim(rows, 0)
+        mesh = drawing.weights(axes, picture.weights.T, picture.top)
         self._label(axes)
         right = self.left + wide + GAP
         self._draw_coverage(figure.add_axes(place(right, self.top, STRIP, high)))

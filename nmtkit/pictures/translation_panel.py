@@ -86,17 +86,7 @@ class TranslationPanel:
         box_x, box_y = x + self.left / width, y - self.top / height
         box_width, box_height = columns * self.cell / width, rows * self.cell / height
         axes = figure.add_axes((box_x, box_y - box_height, box_width, box_height))
-        axes.set_axis_off()
-        mesh = axes.pcolormesh(
-            picture.weights,
-            cmap=drawing.colour_map(),
-            vmin=0.0,
-            vmax=picture.top,
-            edgecolors=drawing.LINE,
-            linewidth=0.4,
-        )
-        axes.set_xlim(0, columns)
-        axes.set_ylim(rows, 0)
+        mesh = drawing.weights(axes, picture.weights, picture.top)
         for src, tgt in picture.gold:
             outline = Rectangle((src + 0.06, tgt + 0.06), 0.88, 0.88, fill=False, edgecolor=GOLD, linewidth=1.5)
             axes.add_patch(outline)
