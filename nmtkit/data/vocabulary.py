@@ -55,10 +55,6 @@ class Vocabulary:
     def __hash__(self) -> int:
         return hash(tuple(self.tokens))
 
-    def id_of(self, token: str) -> int:
-        """The token's id, or UNK."""
-        return self._ids.get(token, UNK)
-
     def ids(self, tokens: Iterable[str]) -> list[int]:
         """The ids of some tokens, UNK for those that are not in the table."""
         get = self._ids.get
