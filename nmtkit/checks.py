@@ -60,8 +60,10 @@ def require_data(recipe: Recipe) -> None:
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
         listed = "".join(f"\n  {path}" for path in missing)
+        folder = Path(recipe.data.folder)
+        fetched = f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
         raise DataError(
-            f"recipe {recipe.name}: these files are not there (looked in {places}); "
+            f"recipe {recipe.name}: these files are not there (looked in {places}); {fetched}"
             f"name them under `data`, or their folder with --set data.folder=DIR:{listed}"
         )
 

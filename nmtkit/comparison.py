@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 
 from nmtkit import metrics
-from nmtkit.data.corpus import read_pairs
+from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.folder import RunFolder
 from nmtkit.run import Run

@@ -83,6 +83,50 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+# ---------------------------------------------------------------------------------------------------------- histograms
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def histogram(
+    title: str,
+    labels: Sequence[str],
+    series: Sequence[tuple[str, Sequence[int]]],
+    width: int | None = None,
+    stream: Stream = "stdout",
+) -> None:
+    """Prints horizontal bars, a line for each label; several series stand side by side, each with its shares.
+
+    Args:
+        title: Stands above the labels.
+        labels: What each bar is.
+        series: Name and count of each label, for every series.
+        width: The columns to fit into; the terminal's own width, at most 100, if not given.
+        stream: Where to print.
+    """
+    file = _file(stream)
+    width = width or min(_console(file).width, 100)
+    margin = max(cell_len(label) for label in [*labels, ""])
+    room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
+    heads = "".join("  " + set_cell_size(name, room + len(" 100.0%")) for name, _ in series)
+    file.write(f"{title}\n" + (f"{' ' * margin}{heads}".rstrip() + "\n" if len(series) > 1 else ""))
+    for index, label in enumerate(labels):
+        line = " " * (margin - cell_len(label)) + label
+        for _, counts in series:
+            total, most = sum(counts) or 1, max(counts) or 1
+            part = f"{counts[index] / total:.1%}" if counts[index] else ""
+            line += "  " + _bar(counts[index] / most, room) + part.rjust(len(" 100.0%"))
+        file.write(line.rstrip() + "\n")
+    file.flush()
+
+
+def _bar(share: float, width: int) -> str:
+    """A bar as long as the share of `width`, in eighths of a column; whatever is there can be seen."""
+    eighths = max(round(share * width * 8), 1 if share else 0)
+    bar = EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return bar.ljust(width)
+
+
 # ----------------------------------------------------------------------------------------------------------- heat-maps
 
 BLOCKS = " ░▒▓█"
@@ -513,6 +557,47 @@ class TrainingDisplay(_Display):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class WorkDisplay(_Display):
+    """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet.
+
+        Args:
+            stream: Where to write; stderr if not given.
+            seconds_between_lines: How often to write a line where there is no terminal.
+        """
+        super().__init__(stream)
+        self._seconds_between_lines = seconds_between_lines
+        self._written_at = time.monotonic()
+
+    def update(self, text: str, share: float | None = None) -> None:
+        """Shows how far it is.
+
+        Args:
+            text: In words.
+            share: From 0 to 1; None if the end is not known.
+        """
+        if not self._is_terminal:
+            if time.monotonic() - self._written_at >= self._seconds_between_lines:
+                self._file.write(text + "\n")
+                self._file.flush()
+                self._written_at = time.monotonic()
+        elif self._is_due or share == 1.0:
+            line = Table.grid(padding=(0, 1))
+            bar = () if share is None else (ProgressBar(total=1.0, completed=share, width=30), Text(f"{share:.0%}"))
+            line.add_row(*bar, Text(text, "cyan", overflow="ellipsis", no_wrap=True))
+            self._draw(Group(line))
+
+    def __enter__(self) -> WorkDisplay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
 
 
 class LineProgress(_Display):

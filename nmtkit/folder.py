@@ -45,6 +45,21 @@ class RunFolder:
         return self.path / "recipe.yaml"
 
     @property
+    def chosen(self) -> Path:
+        """The recipe that was chosen for a training without one, with the reasons."""
+        return self.path / "chosen.yaml"
+
+    @property
+    def asked(self) -> Path:
+        """What it was chosen for: files and options."""
+        return self.path / "asked.json"
+
+    @property
+    def text(self) -> Path:
+        """The text of a training without a recipe, where validation pairs had to be held out."""
+        return self.path / "text"
+
+    @property
     def vocabulary(self) -> Path:
         """The tokenizers."""
         return self.path / "vocabulary"
@@ -57,6 +72,11 @@ class RunFolder:
     def manifest(self, split: str) -> Path:
         """What the arrays of one split hold; without it they are nothing."""
         return self.data / f"{split}.json"
+
+    @property
+    def progress(self) -> Path:
+        """How far preprocessing has come; gone when it is complete."""
+        return self.data / "progress.json"
 
     @property
     def report(self) -> Path:
@@ -122,6 +142,24 @@ class RunFolder:
         """All that training wrote here, and that a new training replaces."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result]
         return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
+
+    def require_free(self, overwrite: bool) -> None:
+        """Makes sure that a training can begin here.
+
+        Args:
+            overwrite: whether an earlier one may be replaced.
+
+        Raises:
+            NmtkitError: there is an earlier one, or the folder holds other things.
+        """
+        if self.begun() and not overwrite:
+            raise NmtkitError(
+                f"{self.path}: a training was begun here: go on with it (train --resume), "
+                "replace it (train --overwrite), or name another folder (--run DIR)"
+            )
+        ours = self.exists() or self.chosen.is_file()
+        if self.path.exists() and not ours and any(self.path.iterdir()):
+            raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
 
     def load_recipe(self) -> Recipe:
         """The recipe of the run.

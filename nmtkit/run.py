@@ -15,10 +15,16 @@ from nmtkit import metrics
 from nmtkit.alignment import parse
 from nmtkit.checks import embedding_setting, require_data, require_embeddings, require_fitting_stages
 from nmtkit.data.batch import BatchStream
-from nmtkit.data.corpus import Checker, DataReport, Example, Files, read_lines, read_pairs
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import Files
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
-from nmtkit.data.store import Store, fingerprint, write_store
+from nmtkit.data.progress import Progress
+from nmtkit.data.reading import Example, read_lines, read_pairs
+from nmtkit.data.store import Store, fingerprint, seek, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
+from nmtkit.data.workers import cores
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import CheckpointError, NmtkitError, RecipeError
 from nmtkit.folder import RunFolder, StageFolder
 from nmtkit.log import Done, Log
@@ -94,13 +100,7 @@ class Run:
             NmtkitError: there is an earlier run, the folder holds other things, or it cannot be written.
         """
         folder = RunFolder(Path(path) if path else folders.RUNS / recipe.name)
-        if folder.begun() and not overwrite:
-            raise NmtkitError(
-                f"{folder.path}: a training was begun here: go on with it (train --resume), "
-                "replace it (train --overwrite), or name another folder (--run DIR)"
-            )
-        if folder.path.exists() and not folder.exists() and any(folder.path.iterdir()):
-            raise NmtkitError(f"{folder.path}: not the folder of a run and not empty; name another one with --run DIR")
+        folder.require_free(overwrite)
         for part in folder.parts_of_training():
             shutil.rmtree(part) if part.is_dir() else part.unlink()
         folders.write_text(folder.recipe, recipe.to_yaml())
@@ -115,6 +115,8 @@ class Run:
         overwrite: bool,
         notify: Notify,
         report: Callable[[DataReport], None],
+        diagnosed: Callable[[Diagnosis], None] | None = None,
+        processes: int | None = None,
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
 
@@ -125,6 +127,8 @@ class Run:
             overwrite: replace the run that is there.
             notify: told in a sentence what is going on.
             report: given what was found in the text, when it was preprocessed.
+            diagnosed: as of `preprocess`.
+            processes: as of `preprocess`.
 
         Raises:
             NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set, or its word
@@ -139,7 +143,7 @@ class Run:
                 if not resume:
                     require_embeddings(recipe)
                 run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
-                run.preprocess(notify, report, learned_before=resume)
+                run.preprocess(notify, report, diagnosed, learned_before=resume, processes=processes)
                 if resume:
                     run.reopen(notify)
             except NmtkitError as found:
@@ -196,14 +200,24 @@ class Run:
         self._forget_average(notify)
 
     def preprocess(
-        self, notify: Notify, report: Callable[[DataReport], None], learned_before: bool = False
+        self,
+        notify: Notify,
+        report: Callable[[DataReport], None],
+        diagnosed: Callable[[Diagnosis], None] | None = None,
+        learned_before: bool = False,
+        processes: int | None = None,
     ) -> TokenizerPair:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
+
+        What was stopped before its end goes on after the last shard that is complete.
 
         Args:
             notify: told in a sentence what is going on.
             report: given what was found, when new arrays were written.
+            diagnosed: given what the data doctor says of the text, before anything is made of it. Duplicates and
+                overlap are not in it but in the report.
             learned_before: keep the tokenizers that are there, for a model that was trained with them.
+            processes: how many cut the text of a large corpus; None: one a core. The result does not depend on it.
 
         Raises:
             NmtkitError: a file is missing or damaged, the text does not fit the settings, or the folder cannot be
@@ -212,29 +226,38 @@ class Run:
         recipe = self.recipe
         splits = recipe.data.splits()
         config, copying = recipe.stored, recipe.copies
-        settings: dict[str, Any] = {
-            "data": config.model_dump(mode="json"),
-            "tokenizer": recipe.tokenizer.model_dump(mode="json"),
-        }
+        data = config.model_dump(mode="json")
+        for files in (data["train"], data["valid"], data["test"]):
+            if files and not files["weights"]:
+                del files["weights"]  # arrays that were written before there were weights are what they would be now
+        settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
         if copying:
             settings["copying"] = True
         mark = fingerprint(settings, config.paths())
         learned = self.folder.vocabulary.is_dir()
-        if learned and all(Store.is_current(self.folder.data, name, mark) for name in splits):
+        progress = Progress.load(self.folder.progress, mark) if learned else None
+        if learned and progress is None and all(Store.is_current(self.folder.data, name, mark) for name in splits):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.folder.load_tokenizers()
         found = DataReport()
-        if learned_before:
-            notify(f"{self.folder.data}: the text has changed, or is new here; its tokenizer stays")
+        if progress is not None:
             tokenizers = self.folder.load_tokenizers()
+            found.tokenizer = dict(progress.tokenizer)
+            if not Store.has_shards(self.folder.data, "train", mark, progress.shards):
+                progress.forget_shards()
+            after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
+            notify(f"{self.folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
         else:
-            notify(f"learning the tokenizer ({recipe.tokenizer.kind}) from {', '.join(splits['train'].texts())}")
-            tokenizers = learn(recipe.tokenizer, read_pairs(splits["train"]), found)
-            # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
-            for name in splits:
-                self.folder.manifest(name).unlink(missing_ok=True)
-            tokenizers.save(self.folder.vocabulary)
+            if diagnosed is not None:
+                notify("looking for faults in the text")
+                diagnosed(examine(splits, ExamineOptions(recipe.task, duplicates=False)))
+            tokenizers = self._tokenizers(notify, found, learned_before)
+            progress = Progress(self.folder.progress, mark, found.tokenizer)
+            progress.save()
         checker = Checker(config, found, need_references=recipe.task == "summarization")
+        for name, files in splits.items():
+            if name != "train":
+                seek(checker, read_pairs(files))
         for name, files in splits.items():
             notify(f"reading and checking {name}")
             write_store(
@@ -246,9 +269,28 @@ class Run:
                 keep_text=name != "train" or tokenizers.sampling,
                 copying=copying,
                 fingerprint=mark,
+                processes=processes or cores(),
+                progress=progress if name == "train" else None,
+                notify=notify,
             )
         folders.write_json(self.folder.report, found.as_dict())
+        self.folder.progress.unlink(missing_ok=True)
         report(found)
+        return tokenizers
+
+    def _tokenizers(self, notify: Notify, found: DataReport, learned_before: bool) -> TokenizerPair:
+        """The tokenizers that are there, or new ones, learned from train."""
+        if learned_before:
+            notify(f"{self.folder.data}: the text has changed, or is new here; its tokenizer stays")
+            return self.folder.load_tokenizers()
+        splits, config = self.recipe.data.splits(), self.recipe.tokenizer
+        train = splits["train"]
+        notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
+        tokenizers = learn(config, read_pairs(train), found, train.weights)
+        # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
+        for path in (self.folder.progress, *map(self.folder.manifest, splits)):
+            path.unlink(missing_ok=True)
+        tokenizers.save(self.folder.vocabulary)
         return tokenizers
 
     # ------------------------------------------------------------------------------------------------------ training
@@ -342,7 +384,8 @@ class Run:
         for text in (*_cuts(store, recipe), *_cuts(Store.open(self.folder.data, "valid"), recipe)):
             notify(text)
         rank, world = distributed.rank(), distributed.size()
-        stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts)
+        weights = recipe.data.train.weights
+        stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts, weights)
         evaluate = Validation(self.folder, recipe, tokenizers, device)
         return train(
             model,

@@ -7,7 +7,8 @@ import torch
 
 from nmtkit import metrics
 from nmtkit.data.batch import batches_of
-from nmtkit.data.corpus import Files, read_pairs
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import RecipeError

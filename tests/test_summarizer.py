@@ -9,7 +9,7 @@ import torch
 from copy_model import CopyModel
 
 from nmtkit.copies import CopiedSpan, copied_from, copied_spans
-from nmtkit.data.corpus import Example
+from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.beam import SearchConfig

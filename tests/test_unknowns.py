@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nmtkit.data.corpus import Example
+from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary

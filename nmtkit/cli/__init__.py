@@ -12,6 +12,8 @@ from nmtkit.errors import NmtkitError
 
 # name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
 COMMANDS = {
+    "fetch": "Fetch a public corpus by name: download, filter, split, ready to train on.",
+    "check": "Look for faults in a corpus before anything is trained; --fix cleans it.",
     "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
     "train": "Train the model of a recipe; --resume goes on where it stopped.",
     "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
@@ -71,8 +73,12 @@ def cli() -> None:
 
     \b
     Your own two text files, line by line translations of each other:
-      nmtkit recipe show multi30k-en-de-transformer > my.yaml     # then name your files in it
-      nmtkit train my.yaml
+      nmtkit check train.en train.de
+      nmtkit train --source train.en --target train.de
+
+    \b
+    No text yet:
+      nmtkit fetch --list
 
     \b
     Shell completion (bash; zsh and fish likewise):

@@ -14,7 +14,8 @@ from nmtkit.alignment import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrizati
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, show_heads
 from nmtkit.cli.soft_alignments import SoftWriter, check_path
-from nmtkit.data.corpus import Files, read_lines, read_pairs
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_lines, read_pairs
 from nmtkit.errors import DataError
 from nmtkit.translator import Translator
 

@@ -4,6 +4,7 @@ import click
 
 from nmtkit import checks, console, recipe, run
 from nmtkit.cli import options
+from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 
 
@@ -11,27 +12,41 @@ from nmtkit.cli.reporting import show_report
 @click.argument("name", metavar="RECIPE")
 @options.overrides
 @options.run_folder
-def command(name: str, overrides: tuple[str, ...], run_path: str | None) -> None:
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that cut the text of a large corpus. Default: one a core. The result is the same for any number.",
+)
+def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None) -> None:
     """Read and check a recipe's text, learn its tokenizer, write its arrays into the run's folder.
 
-    What is wrong with the text is counted and shown with the first line of each kind: empty sides, over-long lines,
-    length ratio, duplicates, overlap of train with validation and test. Different line counts, invalid UTF-8 and
-    broken files are errors, and so is an empty reference where a recipe for summaries validates or tests by it. `train`
-    does all this by itself if it was not done before.
+    What is wrong with the text is counted and shown with the first line of each kind, as by `nmtkit check`, and what
+    was done about it: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and
+    test. Different line counts, invalid UTF-8 and broken files are errors, and so is an empty reference where a recipe
+    for summaries validates or tests by it. `train` does all this by itself if it was not done before.
 
     Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see
     `nmtkit recipe explain data.train`.
+
+    A large corpus is read and written piece by piece, by all cores, and memory hardly grows with it. What was stopped
+    goes on where it was, by the same command.
 
     \b
     Examples:
       nmtkit preprocess demo
       nmtkit preprocess mine.yaml --set tokenizer.vocab_size=4000 --run runs/small
       nmtkit preprocess cnndm-pointer-generator --set data.folder=$PWD/cnndm
+      nmtkit preprocess large.yaml --workers 16 --set 'data.train.weights=[1, 3]'
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
     work = run.Run.create(loaded, run_path)
-    work.preprocess(lambda text: console.say(text, stderr=True), show_report)
+    try:
+        work.preprocess(lambda text: console.say(text, stderr=True), show_report, show_diagnosis, processes=workers)
+    except KeyboardInterrupt:
+        console.say("stopped; what is complete is kept, and the same command goes on from there", stderr=True)
+        raise SystemExit(130) from None
     same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
     console.say(
         f"{work.folder.data} and {work.folder.vocabulary} are ready; next: nmtkit train {name}{same}", stderr=True

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nmtkit import console, pictures
-from nmtkit.data.corpus import DataReport
+from nmtkit.data.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 

@@ -11,7 +11,8 @@ import click
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator
-from nmtkit.data.corpus import Files, read_pairs
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 from nmtkit.metrics import perplexity
 from nmtkit.translator import Translation

@@ -13,7 +13,7 @@ from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.score_alignments import score_alignments
 from nmtkit.cli.score_summaries import SIGNIFICANT, Bootstrap, Fields, score_summaries
-from nmtkit.data.corpus import read_lines
+from nmtkit.data.reading import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
     ROUGE_METRICS,

@@ -9,7 +9,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.reading import stdin_lines
-from nmtkit.data.corpus import read_lines
+from nmtkit.data.reading import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
     ROUGE_METRICS,

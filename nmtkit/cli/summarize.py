@@ -11,7 +11,8 @@ from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, widen_beam
 from nmtkit.cli.reading import stdin_field, stdin_lines, windows
 from nmtkit.cli.results import Printer
-from nmtkit.data.corpus import Files, read_pairs
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
 from nmtkit.metrics import lead as lead_of
 from nmtkit.summarizer import Summarizer
 

@@ -8,7 +8,9 @@ import click
 import torch
 
 from nmtkit import console, device, recipe, run
-from nmtkit.cli import options
+from nmtkit.cli import options, without_recipe
+from nmtkit.cli.asked import Asked, stand_in
+from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.folder import RUNS
 from nmtkit.training import distributed
@@ -18,7 +20,8 @@ EXAMPLES_SHOWN = 5
 
 
 @click.command()
-@click.argument("name", metavar="RECIPE")
+@click.argument("name", metavar="[RECIPE]", required=False)
+@stand_in
 @options.overrides
 @options.run_folder
 @click.option("--resume", is_flag=True, help="Go on where the run stopped, bit for bit as if it never had.")
@@ -26,7 +29,8 @@ EXAMPLES_SHOWN = 5
 @options.device
 @options.threads
 def command(
-    name: str,
+    name: str | None,
+    asked: Asked,
     overrides: tuple[str, ...],
     run_path: str | None,
     resume: bool,
@@ -35,6 +39,10 @@ def command(
     threads: int | None,
 ) -> None:
     """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
+
+    With --source and --target instead of RECIPE a recipe is chosen by the size of the text: tokenizer, model, schedule.
+    What was chosen and why is said, and written into the run's folder as chosen.yaml, a recipe like any other. Where no
+    validation set is named, pairs are held out for it (and for a test set, if none is named either).
 
     Everything goes into one folder, runs/NAME: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl. Ctrl-C
     and SIGTERM save the state and stop; `--resume` goes on from there, a second Ctrl-C stops at once. When training is
@@ -46,6 +54,9 @@ def command(
     \b
     Examples:
       nmtkit train demo
+      nmtkit train --source train.en --target train.de
+      nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
+      nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
       nmtkit train mine.yaml --set data.train.alignment=train.align --set training.guided_alignment.weight=0.05
@@ -55,9 +66,20 @@ def command(
     """
     if resume and overwrite:
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
-    loaded = recipe.load(name, overrides)
-    place = run.choose_device(device, loaded, threads)
+    if name is not None and asked.given():
+        raise click.UsageError(
+            f"{name} is a recipe, and {', '.join(asked.given())} are for training without one; to train the recipe on "
+            "other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
+        )
+    if name is None and not asked.given():
+        raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
     try:
+        if name is None:
+            asked.require_usable()
+            chosen = without_recipe.choose_recipe(asked, run_path, overrides, resume, overwrite, device, _say)
+            name, run_path = str(chosen), str(chosen.parent)
+        loaded = recipe.load(name, overrides)
+        place = run.choose_device(device, loaded, threads)
         work = carry_out(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
         if distributed.rank() == 0:
             _test(work, place)
@@ -76,7 +98,10 @@ def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, p
         place: where to train.
     """
     first = distributed.rank() == 0
-    work = run.Run.begin(loaded, path, resume, overwrite, _say if first else _quiet, show_report)
+    # Preprocessing takes as many cores as training may.
+    processes = torch.get_num_threads()
+    say = _say if first else _quiet
+    work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes)
     if first:
         _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
     stop = threading.Event()

@@ -10,7 +10,7 @@ from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, widen_beam
 from nmtkit.cli.reading import stdin_lines, windows
 from nmtkit.cli.results import Printer
-from nmtkit.data.corpus import read_lines
+from nmtkit.data.reading import read_lines
 from nmtkit.unknowns import parse_dictionary
 
 

@@ -20,6 +20,9 @@ Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
 Limits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, EOS not counted; what is longer is cut."""
 
+_DRAWN = 1 << 16
+"""Examples that are drawn at a time."""
+
 R = TypeVar("R", bound="Rows")
 
 
@@ -307,7 +310,8 @@ class BatchStream(Iterator[Batch]):
     The order depends on `seed` and the epoch alone. Of several processes, number r takes batches r, r + world, ... of
     one common sequence that runs through the epochs, so that all have equally many and no batch is left out.
 
-    Memory: 12 bytes for a training pair (its place in the order, and both lengths).
+    Memory: 12 bytes for a training pair (its place in the order, and both lengths). With weights an epoch has the pairs
+    of each file as often as its weight says; which ones come for the fraction depends on `seed` and the epoch alone.
 
     Args:
         store: the tokenized pairs.
@@ -318,6 +322,7 @@ class BatchStream(Iterator[Batch]):
         rank: the number of this process, from 0.
         world: how many processes there are.
         limits: where to cut what is longer; None gives all that was stored.
+        weights: how often the pairs of each file of the corpus come in an epoch; none: each once.
 
     Raises:
         DataError: the store has no targets, or no text although the tokenizers sample.
@@ -332,6 +337,7 @@ class BatchStream(Iterator[Batch]):
         rank: int = 0,
         world: int = 1,
         limits: Limits | None = None,
+        weights: Sequence[float] = (),
     ) -> None:
         assert 0 <= rank < world
         if not store.has("tgt"):
@@ -354,6 +360,7 @@ class BatchStream(Iterator[Batch]):
         self._rank = rank
         self._world = world
         self._limits = limits
+        self._weights = weights
         self._src, self._tgt = _widths(store, limits)
         self._begin(0)
 
@@ -414,10 +421,31 @@ class BatchStream(Iterator[Batch]):
     def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
         """The examples of each batch. Windows are made when their turn comes."""
         draw = np.random.default_rng((self._seed, epoch))
-        order = np.arange(len(self._store), dtype=np.int32 if len(self._store) < 1 << 31 else np.int64)
+        order = self._examples_of_epoch(draw)
         draw.shuffle(order)
         windows = -(-len(order) // self._config.sort_window)
         for window in np.array_split(order, windows):
             batches = _length_batches(self._src[window], self._tgt[window], self._config)
             for place in draw.permutation(len(batches)):
                 yield window[batches[place]]
+
+    def _examples_of_epoch(self, draw: np.random.Generator) -> Numbers:
+        """The examples of an epoch in the order of the store, each as often as the weight of its file says."""
+        count = len(self._store)
+        dtype = np.int32 if count < 1 << 31 else np.int64
+        if not self._weights:
+            return np.arange(count, dtype=dtype)
+        parts: list[Numbers] = []
+        end = 0
+        for weight, of_file in zip(self._weights, self._store.by_file, strict=False):
+            begin, end = end, end + of_file
+            whole = np.arange(begin, end, dtype=dtype)
+            parts += [whole] * int(weight)
+            fraction = weight % 1
+            if fraction:
+                # Piece by piece: the numbers drawn need twice the memory of the order itself.
+                pieces = [whole[at : at + _DRAWN] for at in range(0, of_file, _DRAWN)]
+                parts += [piece[draw.random(len(piece)) < fraction] for piece in pieces]
+        order: Numbers = np.concatenate(parts)
+        # Where all weights are small there may be nothing, and an epoch has at least one batch.
+        return order if len(order) else draw.integers(0, count, size=1, dtype=dtype)

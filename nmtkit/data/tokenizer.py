@@ -6,6 +6,7 @@ turning every mark into a space gives the text back. In raw text the mark itself
 
 import io
 import json
+import math
 import re
 import threading
 import unicodedata
@@ -18,7 +19,8 @@ from typing import Literal, TypeVar
 
 import sentencepiece
 
-from nmtkit.data.corpus import DataReport, Example
+from nmtkit.data.checking import DataReport
+from nmtkit.data.reading import Example
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.errors import CheckpointError, DataError, RecipeError
 from nmtkit.settings import Field, Settings, model_validator, parse
@@ -27,6 +29,9 @@ T = TypeVar("T")
 
 MARK = "▁"
 """Begins the first piece of every word."""
+
+SAMPLE_CHARACTERS = 1 << 27
+"""The most characters to learn from: what bounds a sample of documents."""
 
 
 class TokenizerConfig(Settings):
@@ -51,8 +56,9 @@ class TokenizerConfig(Settings):
     """word only: rarer words are unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
-    train_lines: int = Field(default=1_000_000, ge=1)
-    """Learn from at most so many pairs, spread evenly over the corpus."""
+    train_lines: int = Field(default=200_000, ge=1)
+    """Learn from at most so many pairs, spread evenly over the corpus; fewer where they are long, for they may have 134
+    million characters together. Where files have weights each has its share."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":
@@ -185,7 +191,8 @@ class SentencePieceTokenizer(Tokenizer):
         """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
         texts = [self._prepared(text) for text in texts]
         if seed is None:
-            encoded: list[list[int]] = self._processor.encode(texts)
+            # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
+            encoded: list[list[int]] = self._processor.encode(texts, num_threads=1)
             return encoded
         with _SAMPLING:
             sentencepiece.set_random_generator_seed(seed % (1 << 31))
@@ -349,32 +356,71 @@ def _load(config: TokenizerConfig, stem: Path) -> Tokenizer:
         raise CheckpointError(f"{path}: {fault}") from fault
 
 
-def learn(config: TokenizerConfig, pairs: Iterable[Example], report: DataReport | None = None) -> TokenizerPair:
-    """Learns the tokenizers from training pairs.
+class Sample:
+    """The pairs that a tokenizer is learned from, spread evenly over a corpus that is read once.
 
-    Memory is bounded by `config.train_lines`: of a larger corpus every 2nd, 4th, 8th, ... pair is used, whichever is
-    the first to fit.
+    Pairs lie on a line, each as long as its weight is times the smallest one's. Taken is what lies at every `stride`-th
+    place: with equal weights every pair, or every 2nd, 4th, 8th, ..., whichever is the first to fit. A pair with a
+    large weight may be taken several times.
+
+    Args:
+        most: the most pairs.
+        weights: of the files; none: all are equal.
+    """
+
+    def __init__(self, most: int, weights: Sequence[float] = ()) -> None:
+        self._most = most
+        self._lengths = [weight / min(weights) for weight in weights]
+        self._end = 0.0
+        self._stride = 1
+        self._characters = 0
+        self.kept: list[Example] = []
+        """The sample."""
+        self.total = 0
+        """Pairs that it was drawn from."""
+
+    def add(self, pair: Example) -> None:
+        """Takes the next pair, or leaves it out."""
+        self.total += 1
+        begin = self._end
+        self._end += self._lengths[pair.file] if self._lengths else 1.0
+        # As many as there are multiples of the stride from its begin to before its end.
+        for _ in range(math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)):
+            self.kept.append(pair)
+            self._characters += _characters(pair)
+        while len(self.kept) > self._most or (self._characters > SAMPLE_CHARACTERS and len(self.kept) > 1):
+            self.kept = self.kept[::2]
+            self._characters = sum(map(_characters, self.kept))
+            self._stride *= 2
+
+
+def _characters(pair: Example) -> int:
+    return len(pair.src) + len(pair.tgt or "")
+
+
+def learn(
+    config: TokenizerConfig,
+    pairs: Iterable[Example],
+    report: DataReport | None = None,
+    weights: Sequence[float] = (),
+) -> TokenizerPair:
+    """Learns the tokenizers from training pairs; memory is bounded, see `Sample`.
 
     Args:
         config: the settings.
         pairs: source and target text; read once.
         report: if given, notes how many pairs were used of how many, and the sizes of the vocabularies.
+        weights: how much the pairs of each file count; none: all the same.
 
     Raises:
         RecipeError: `vocab_size` does not fit the text.
         DataError: there is no text.
     """
-    kept: list[Example] = []
-    stride = 1
-    total = 0
-    for total, pair in enumerate(pairs, start=1):
-        if (total - 1) % stride == 0:
-            kept.append(pair)
-            if len(kept) > config.train_lines:
-                kept = kept[::2]
-                stride *= 2
-    src_lines = [pair.src for pair in kept]
-    tgt_lines = [pair.tgt for pair in kept if pair.tgt is not None]
+    sample = Sample(config.train_lines, weights)
+    for pair in pairs:
+        sample.add(pair)
+    src_lines = [pair.src for pair in sample.kept]
+    tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
     teacher: type[SentencePieceTokenizer | WordTokenizer]
     teacher = WordTokenizer if config.kind == "word" else SentencePieceTokenizer
     if config.joint:
@@ -385,5 +431,6 @@ def learn(config: TokenizerConfig, pairs: Iterable[Example], report: DataReport 
         of_tgt = config.model_copy(update={"vocab_size": config.tgt_vocab_size or config.vocab_size})
         tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
     if report is not None:
-        report.learned(config.kind, len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), len(kept), total)
+        sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
+        report.learned(config.kind, *sizes, len(sample.kept), sample.total)
     return tokenizers

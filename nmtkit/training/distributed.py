@@ -19,7 +19,7 @@ _PATIENCE = timedelta(hours=3)  # the other processes wait here while the first 
 
 
 def join(device: torch.device) -> torch.device:
-    """Joins the processes that torchrun started; does nothing where it started none.
+    """Joins the processes that torchrun started; does nothing where it started none, or where they are joined.
 
     Args:
         device: the device that was chosen.
@@ -32,10 +32,9 @@ def join(device: torch.device) -> torch.device:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
+    if not _joined():
         # Small facts travel between the CPUs, so that reading them does not wait for the GPU.
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
-    else:
-        dist.init_process_group("gloo", timeout=_PATIENCE)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
     return device
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -12,9 +13,11 @@ from nmtkit import console, device, folder
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
 
-from . import captions, decoding, hugging_face, machine, summarization, training
+from . import captions, decoding, hugging_face, machine, preprocessing, summarization, training
 
 PARTS = ["transformer", "rnnsearch", "decoding", "summarization"]
+ON_REQUEST = ["preprocess"]
+"""Parts that are not among those of a run without --only: they need minutes, gigabytes, or both."""
 
 
 def options() -> argparse.Namespace:
@@ -26,8 +29,17 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
     parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
-    parser.add_argument("--only", choices=PARTS, help="one part instead of all four")
-    parser.add_argument("--threads", type=int, default=2, help="of torch, for every engine (default: %(default)s)")
+    parser.add_argument(
+        "--only",
+        choices=[*PARTS, *ON_REQUEST],
+        help="one part instead of the first four; the others run by --only alone",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="of torch, for every engine, and workers of preprocess (default: %(default)s)",
+    )
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
     parser.add_argument("--sentences", type=int, default=256, help="sentences to decode (default: %(default)s)")
@@ -37,6 +49,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--articles", type=int, default=128, help="to summarize in batches (default: %(default)s)")
     parser.add_argument("--alone", type=int, default=32, help="of them also one at a time (default: %(default)s)")
     parser.add_argument("--together", type=int, default=32, help="articles in a batch (default: %(default)s)")
+    parser.add_argument(
+        "--lines",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[10_000, 1_000_000],
+        metavar="N,N,...",
+        help="pairs of each corpus that is checked and preprocessed, 0.7 KB of disk for each (default: 10000,1000000)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     given = parser.parse_args()
     for name in ("threads", "blocks", "updates", "sentences", "rounds", "articles", "alone", "together"):
@@ -55,7 +74,12 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
     watch = machine.Watch()
     watch.look("before")
     result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
-    if parts != ["summarization"]:
+    if "preprocess" in parts:
+        sizes = [preprocessing.measure(lines, scratch / str(lines), given.threads) for lines in given.lines]
+        watch.look("after preprocessing")
+        preprocessing.show(sizes, given.threads)
+        result["preprocess"] = [asdict(row) for row in sizes]
+    if set(parts) & {"transformer", "rnnsearch", "decoding"}:
         result |= on_captions(given, scratch, parts, watch)
     if "summarization" in parts:
         rows = summarization.training(given.updates, given.rounds, given.threads)

@@ -9,7 +9,7 @@ import torch
 from in_process import Console, console_in
 
 from nmtkit import Translator
-from nmtkit.data.corpus import Example
+from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import learn
 from nmtkit.folder import RunFolder, write_json, write_text
 from nmtkit.recipe import load

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.reading import Example
 from nmtkit.data.store import Store, write_store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 

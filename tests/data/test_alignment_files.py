@@ -10,7 +10,9 @@ import torch
 
 from nmtkit import recipe
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
-from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example, Files, read_pairs
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import DataConfig, Files
+from nmtkit.data.reading import Example, read_pairs
 from nmtkit.data.store import Store, write_store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.words import cut, token_links, token_spans

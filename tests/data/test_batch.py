@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream, batches_of, collate, in_order_batches
-from nmtkit.data.corpus import Example
+from nmtkit.data.reading import Example
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from nmtkit.data.batch import BatchConfig, BatchStream, batches_of
-from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.reading import Example
 from nmtkit.data.store import Store, write_store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary

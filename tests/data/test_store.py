@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmtkit.data.corpus import Checker, DataConfig, DataReport, Example
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.reading import Example
+from nmtkit.data.shards import Ragged
 from nmtkit.data.store import Store, StoreWriter, fingerprint, write_store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import UNK
@@ -133,7 +136,7 @@ def test_a_shorter_store_replaces_a_longer_one(pairs: list[Example], tokenizers:
 def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
         with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
-            writer.add({"src": [[4, largest], []]}, {})
+            writer.add({"src": Ragged.of([[4, largest], []], dtype)})
         assert Store.open(tmp_path, "train").src(0).tolist() == [4, largest]
 
 

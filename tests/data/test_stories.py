@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data.corpus import DataConfig, Example, Files, read_pairs, read_story
+from nmtkit.data.corpus import DataConfig, Files
+from nmtkit.data.reading import Example, read_pairs, read_story
 from nmtkit.errors import DataError
 
 STORY = """\

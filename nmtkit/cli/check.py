@@ -1,0 +1,235 @@
+"""`nmtkit check`."""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit import console
+from nmtkit.cli import options as shared
+from nmtkit.cli.diagnosing import show_report, write_text
+from nmtkit.data.corpus import Files
+from nmtkit.diagnosis import html, report
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.mend import LOG, mend, require_new
+from nmtkit.diagnosis.report import Sheet
+from nmtkit.errors import DataError, NmtkitError
+
+SPLIT_OPTIONS = ("--valid", "--test")
+RECIPE_ENDS = (".yaml", ".yml")
+JSONL_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+@dataclass
+class Subject:
+    """What is checked."""
+
+    title: str
+    """The recipe's name, or the files."""
+    splits: dict[str, Files]
+    """The files by split."""
+    is_summaries: bool
+    """Whether targets are summaries of their sources."""
+    recipe: Any = None
+    """A `check_recipe.RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
+
+
+class _CheckCommand(click.Command):
+    """Lets --valid and --test take one file or two: click itself knows only options with a fixed number of values."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        current, taken = "", 0
+        for arg in [*args, "--"]:
+            if arg.startswith("-") and arg != "-":
+                if current and not taken:
+                    raise click.UsageError(f"{current} needs a file, or the two files of source and target", ctx)
+                current, taken = (arg, 0) if arg in SPLIT_OPTIONS else ("", 0)
+                spread += [] if current else [arg]
+            else:
+                taken += 1
+                spread += [current, arg] if current else [arg]
+        return super().parse_args(ctx, spread[:-1] if "--" not in args else spread)
+
+
+@click.command(cls=_CheckCommand)
+@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True)
+@click.option("--valid", multiple=True, metavar="SRC [TGT]", help="The validation set, after the files themselves.")
+@click.option("--test", multiple=True, metavar="SRC [TGT]", help="The test set; its target may be left out.")
+@click.option("--src-field", default="src", metavar="KEY", help="Of JSON lines: the key of the source. Default: src.")
+@click.option("--tgt-field", default="tgt", metavar="KEY", help="Of JSON lines: the key of the target. Default: tgt.")
+@click.option(
+    "--task",
+    type=click.Choice(["translation", "summarization"]),
+    help="Of files: what they are for. Default: summarization if the target's key is summary, or of stories.",
+)
+@click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page.")
+@click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output.")
+@click.option("--fix", "fix_path", metavar="DIR", help="Write cleaned files, and a log of every line touched, there.")
+@click.option("--strict", is_flag=True, help="Let warnings count as faults, for the exit code.")
+@click.option(
+    "--tokens/--no-tokens",
+    "with_tokens",
+    default=True,
+    help="Of a recipe: whether to cut the text into tokens, to tell of unknown ones and of what will be left out.",
+)
+@shared.run_folder
+@shared.overrides
+def command(
+    names: tuple[str, ...],
+    valid: tuple[str, ...],
+    test: tuple[str, ...],
+    src_field: str,
+    tgt_field: str,
+    task: str | None,
+    html_path: str | None,
+    json_path: str | None,
+    fix_path: str | None,
+    strict: bool,
+    with_tokens: bool,
+    run_path: str | None,
+    overrides: tuple[str, ...],
+) -> int:
+    """Look for faults in a corpus before anything is trained: of a recipe, of two text files, or of JSON lines.
+
+    Found are: different line counts and lines paired with the wrong neighbour, with the place where they part; bytes
+    that are not UTF-8, NUL, line separators inside of lines; empty, identical and near-empty sides; duplicates, and
+    overlap of train, validation and test; odd lengths and ratios; lines in the wrong language, swapped sides.
+    With a recipe also unknown and copyable words, what of the vocabulary and of the characters train does not show, and
+    what will be cut or left out by the recipe's settings. The tokenizer is the run's, if it was preprocessed; else one
+    is learned for the check.
+
+    --fix writes the files anew, without lines that cannot be used and with those mended that can be, a log of both
+    (dropped.jsonl), and of a recipe one that names the new files. Nothing is ever overwritten, and lines of files that
+    differ in their number are never guessed at.
+
+    \b
+    Exit code, for scripts:
+      0  nothing wrong (warnings are allowed, but for --strict)
+      1  errors were found; with --fix: errors that it could not put right
+      2  the check could not be made: a recipe or an option is wrong
+
+    \b
+    Examples:
+      nmtkit check demo
+      nmtkit check mine.yaml --html report.html
+      nmtkit check train.en train.de --valid valid.en valid.de --test test.en test.de
+      nmtkit check corpus.jsonl --src-field article --tgt-field summary
+      nmtkit check monolingual.txt
+      nmtkit check mine.yaml --fix clean && nmtkit train clean/mine.yaml
+      nmtkit check mine.yaml --strict --json - | jq .verdict
+    """
+    fields = {"src_field": src_field, "tgt_field": tgt_field}
+    subject = _subject(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
+    fixed = Path(fix_path) if fix_path else None
+    if fixed is not None:
+        require_new(fixed)
+    options = ExamineOptions(task="summarization" if subject.is_summaries else "translation")
+    with console.LineProgress("MB") as shown:
+        diagnosis = examine(subject.splits, options, _by_megabyte(shown))
+    sheets: list[Sheet] = []
+    tokens: dict[str, Any] | None = None
+    failed = False
+    if subject.recipe is not None and with_tokens:
+        try:
+            found = subject.recipe.count_tokens(diagnosis, lambda text: console.say(text, stderr=True))
+            sheets, tokens = found.sheets(diagnosis), found.as_dict()
+        except NmtkitError as fault:
+            console.say(f"the text was not cut into tokens: {fault}", stderr=True)
+            failed = not report.is_wrong(diagnosis)  # else it is one of the faults that are shown
+    files = ", ".join(path for group in subject.splits.values() for path in group.texts())
+    if html_path:
+        write_text(html_path, html.page(diagnosis, f"Data check: {subject.title}", files, sheets))
+        console.say(f"wrote {html_path}", stderr=True)
+    if json_path:
+        values = report.as_values(diagnosis, strict) | {"tokens": tokens}
+        write_text(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+    if json_path != "-":
+        show_report(diagnosis, sheets)
+    if fixed is not None:
+        refused = _fix(subject, options, fixed, "stderr" if json_path == "-" else "stdout")
+        wrong = refused or report.is_wrong(diagnosis, strict, fixed=True)
+    else:
+        wrong = report.is_wrong(diagnosis, strict)
+    return 1 if wrong else 2 if failed else 0
+
+
+def _subject(
+    names: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+    fields: Mapping[str, str],
+    task: str | None,
+    overrides: Sequence[str],
+    run_path: str | None,
+) -> Subject:
+    """What was named: a recipe, or files."""
+    name = names[0]
+    if len(names) == 1 and (name.endswith(RECIPE_ENDS) or not Path(name).exists()):
+        if any(others.values()) or task:
+            raise click.UsageError(
+                "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
+            )
+        checked = importlib.import_module("nmtkit.cli.check_recipe").open_recipe(name, overrides, run_path)
+        return Subject(checked.recipe.name, checked.splits, checked.recipe.task == "summarization", checked)
+    if overrides or run_path:
+        raise click.UsageError("--set and --run go with a recipe, not with files")
+    given = {"train" if any(others.values()) else "data": names, **others}
+    splits = {split: _files(split, paths, fields) for split, paths in given.items() if paths}
+    missing = [path for files in splits.values() for path in files.paths() if not Path(path).exists()]
+    if missing:
+        raise DataError(f"{', '.join(missing)}: not there; name files that are")
+    summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
+    return Subject(" and ".join(names), splits, task == "summarization" if task else summaries)
+
+
+def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files:
+    """The files of one split: a source, perhaps a target; or JSON lines, or a folder of stories."""
+    if len(names) > 2:
+        raise click.UsageError(
+            f"{split}: {len(names)} files, but a split is a source and a target, or one file of JSON lines; "
+            "a recipe can name more (the files of --valid and --test come last)"
+        )
+    if len(names) == 1 and Path(names[0]).is_dir():
+        return Files(stories=list(names))
+    if len(names) == 1 and names[0].endswith(JSONL_ENDS):
+        return Files(jsonl=list(names), src_field=fields["src_field"], tgt_field=fields["tgt_field"])
+    return Files(src=list(names[:1]), tgt=list(names[1:]))
+
+
+def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:
+    """Tells a display of bytes in millions."""
+    rest = 0
+
+    def add(count: int) -> None:
+        nonlocal rest
+        whole, rest = divmod(rest + count, 1_000_000)
+        shown.advance(whole)
+
+    return add
+
+
+def _fix(subject: Subject, options: ExamineOptions, out: Path, stream: console.Stream) -> bool:
+    """Writes cleaned files and says what became of each split; returns whether one was refused."""
+    with console.LineProgress("MB") as shown:
+        done = mend(subject.splits, options, out, _by_megabyte(shown))
+    rows = []
+    for name, split in done.items():
+        if split.refused:
+            rows.append([name, "not written", "", split.refused])
+            continue
+        rows.append([name, "kept", f"{split.kept:,}", ", ".join(split.files.texts())])
+        for what, counts in (("left out", split.dropped), ("mended", split.mended)):
+            rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
+    to_stderr = stream == "stderr"
+    console.say("", to_stderr)
+    console.table(f"written to {out}", ["split", "what", "pairs", "files, or kind of fault"], rows, stream)
+    if any(split.dropped or split.mended for split in done.values()):
+        console.say(f"every pair that was left out or mended is in {out / LOG}", to_stderr)
+    if subject.recipe is not None:
+        path = subject.recipe.write(out, {name: split.files for name, split in done.items()})
+        console.say(f"the recipe for it is {path}; next: nmtkit train {path}", to_stderr)
+    return any(split.refused for split in done.values())

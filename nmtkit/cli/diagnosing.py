@@ -1,0 +1,95 @@
+"""What was found wrong with a corpus, in the terminal."""
+
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmtkit import console
+from nmtkit.console import Stream
+from nmtkit.diagnosis import report
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.diagnosis.report import Sheet
+from nmtkit.errors import NmtkitError
+
+WIDTH = 80
+"""Of running text and plots, so that a report can be read wherever it ends up."""
+
+
+def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
+    """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
+    rows = report.rows(diagnosis)
+    if rows:
+        columns = ["how bad", "split", "what", "how many", "share", "first place"]
+        console.table("what was found", columns, rows, stream=stream)
+    console.say(report.verdict(diagnosis), stderr=stream == "stderr")
+
+
+def show_report(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None:
+    """The whole report: plots, tables, findings with examples and remedies, the verdict last, where one looks."""
+    for number, split in enumerate(diagnosis.splits.values()):
+        _show_lengths(split, plots=number == 0)
+    for sheet in sheets:
+        console.table(sheet.title, sheet.columns, sheet.rows)
+        _say_wrapped(sheet.note)
+        console.say("")
+    _show_places(diagnosis)
+    show_diagnosis(diagnosis, "stdout")
+
+
+def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
+    """Lengths and scripts of a split; of all but the first in words only, since one split is much like the other."""
+    for histogram in report.histograms(split):
+        if plots:
+            console.histogram(f"{split.name}: {histogram.title}", histogram.labels, histogram.series, WIDTH)
+        else:
+            console.say(f"{split.name}: {histogram.title}")
+        for note in histogram.notes:
+            _say_wrapped(note)
+        if plots:
+            console.say("")
+    for name, side in (("source", split.src), ("target", split.tgt)):
+        if side.scripts:
+            told = ", ".join(f"{script} {part}" for script, part in report.scripts(side))
+            console.say(f"{split.name}: letters of the {name}")
+            _say_wrapped(told)
+    if split.src.words:
+        console.say("")
+
+
+def _show_places(diagnosis: Diagnosis) -> None:
+    """Every finding with its remedy and its first places."""
+    names = report.short_names(report.files_of(diagnosis))
+    for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
+        kind = finding.kind
+        console.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")
+        note = report.remedy_note(finding, split)
+        _say_wrapped(kind.remedy + (f" ({note})" if note else ""))
+        places = [report.place_name(place, names) for place in finding.places]
+        margin = max(map(len, places), default=0)
+        for name, place in zip(places, finding.places, strict=True):
+            console.say(f"    {name.ljust(margin)}  {report.visible(place.text, max(24, WIDTH - margin - 6))}".rstrip())
+        more = finding.count - len(finding.places)
+        if more > 0:
+            console.say(f"    and {more:,} more")
+        console.say("")
+
+
+def _say_wrapped(text: str) -> None:
+    for line in textwrap.wrap(text, WIDTH - 2):
+        console.say(f"  {line}")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a report to a file, or to standard output if that is "-".
+
+    Raises:
+        NmtkitError: the file cannot be written.
+    """
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as fault:
+        raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault

@@ -1,0 +1,167 @@
+"""`nmtkit fetch`."""
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from nmtkit import console
+from nmtkit.corpora.catalogue import Catalogue, Corpus
+from nmtkit.corpora.entries import Entry
+from nmtkit.corpora.fetch import Fetched, Telling, already_there, fetch
+from nmtkit.errors import NmtkitError
+
+CORPORA = Path("corpora")
+VALUES_SHOWN = 4
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--list", "lists", is_flag=True, help="List the corpora of the catalogue and stop.")
+@click.option("--show", is_flag=True, help="Show what NAME is, its licence and its sources, and stop.")
+@click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Its folder. Default: corpora/NAME.")
+@click.option("--yes", "-y", is_flag=True, help="Agree to the licence and the size without being asked.")
+@click.option("--again", is_flag=True, help="Make it anew where it is there already; downloads are not repeated.")
+@click.option(
+    "--catalogue",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A catalogue of your own, besides the one that comes with nmtkit.",
+)
+def command(
+    name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, again: bool, catalogue: Path | None
+) -> None:
+    """Fetch the corpus NAME: train, valid and test files, a card, and a recipe that trains on them.
+
+    The licence and the size are shown first, and nothing is downloaded without a yes. What comes is checked, filtered,
+    and divided so that validation and test have nothing in common with train; card.json and CARD.md say where it is
+    from, what is in it and what was left out.
+
+    A download that was cut is gone on with by the same command. Downloads are kept in nmtkit/downloads below
+    $XDG_CACHE_HOME or ~/.cache; they may be deleted. Proxies are taken from HTTPS_PROXY and HTTP_PROXY.
+
+    \b
+    Examples:
+      nmtkit fetch --list
+      nmtkit fetch libreoffice-help-en-de
+      nmtkit fetch tatoeba-en-fr --to data/tatoeba --yes
+      nmtkit fetch ours --catalogue ours.yaml
+    """
+    known = Catalogue.load(catalogue)
+    if lists:
+        _list(known)
+        return
+    if name is None:
+        raise click.UsageError("name the corpus to fetch; `nmtkit fetch --list` lists them")
+    corpus = known.get(name)
+    folder = to or CORPORA / corpus.name
+    if show:
+        _show(corpus, stderr=False)
+        for key, parameter in corpus.entry.parameters.items():
+            console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
+        return
+    found = None if again else already_there(corpus, folder)
+    if found is not None:
+        console.say(f"{folder} is there already, fetched {found.card['fetched']} (--again makes it anew)", stderr=True)
+    else:
+        _show(corpus, stderr=True)
+        if not yes:
+            _ask(corpus)
+        found = _fetch(corpus, folder)
+    _say_what_next(found)
+
+
+def _list(known: Catalogue) -> None:
+    rows = []
+    for name in known.names():
+        entry = known.get(known.examples(name)[0]).entry
+        rows.append([name, entry.task, _languages(name, entry), entry.size, entry.licence.partition(";")[0]])
+    console.table("", ["name", "task", "languages", "size", "licence"], rows)
+
+
+def _languages(name: str, entry: Entry) -> str:
+    """What may stand in a family's name, or the languages of a single corpus."""
+    if not entry.parameters:
+        return entry.src if entry.src == entry.tgt else f"{entry.src}-{entry.tgt}"
+    said = []
+    for key, parameter in entry.parameters.items():
+        if not parameter.values:
+            said.append(f"{key}: any, such as {parameter.example}")
+            continue
+        values = list(parameter.values)
+        more = f" and {len(values) - VALUES_SHOWN} more" if len(values) > VALUES_SHOWN else ""
+        said.append(f"{key}: {' '.join(values[:VALUES_SHOWN])}{more}")
+    return "; ".join(said)
+
+
+def _show(corpus: Corpus, stderr: bool) -> None:
+    entry = corpus.entry
+    languages = entry.src if entry.src == entry.tgt else f"{entry.src} to {entry.tgt}"
+    about = {
+        "": f"{corpus.name}: {entry.title}",
+        "task": f"{entry.task}, {languages}",
+        "size": entry.size,
+        "licence": entry.licence,
+        "homepage": entry.homepage,
+        "to be cited": entry.citation,
+    }
+    lines = [f"{f'{key}: ' if key else ''}{value}" for key, value in about.items() if value]
+    lines += [f"from: {source.named()}" for source in entry.sources]
+    console.say("\n".join(lines), stderr=stderr)
+
+
+def _ask(corpus: Corpus) -> None:
+    """Asks on a terminal.
+
+    Raises:
+        NmtkitError: there is nobody to ask.
+        Abort: the answer is no.
+    """
+    if not sys.stdin.isatty():
+        raise NmtkitError(
+            f"nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
+            f"{corpus.name} that are shown above, give --yes"
+        )
+    click.confirm("Fetch it?", abort=True, err=True)
+
+
+def _fetch(corpus: Corpus, folder: Path) -> Fetched:
+    signal.signal(signal.SIGTERM, _interrupt)  # so that the half-made folder is cleared away as after Ctrl-C
+    try:
+        with console.WorkDisplay() as display:
+
+            def bytes_there(there: int, total: int | None) -> None:
+                of_all = f" of {total / 1e6:,.1f}" if total else ""
+                display.update(f"{there / 1e6:,.1f}{of_all} MB", there / total if total else None)
+
+            def pairs_there(count: int) -> None:
+                display.update(f"{count:,} pairs for training")
+
+            telling = Telling(display.message, bytes_there, pairs_there)
+            return fetch(corpus, folder, telling, shlex.join(["nmtkit", *sys.argv[1:]]))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _say_what_next(found: Fetched) -> None:
+    """What is in the folder, and the two next commands."""
+    card = found.card
+    rows = [
+        [name, *(f"{count[key]:,}" for key in ("pairs", "src_words", "tgt_words"))]
+        for name, count in card["counts"].items()
+    ]
+    console.table(f"{found.folder}", ["split", "pairs", "source words", "target words"], rows)
+    dropped = sorted(card["dropped"].items(), key=lambda item: (-item[1], item[0]))
+    if dropped:
+        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped))
+    for name, count in card["overlaps_kept"].items():
+        console.say(f"{count:,} pairs of {name} have a side that stands in train; the corpus gives them so")
+    recipe = shlex.quote(str(found.recipe))
+    console.say(f"\nnext:\n  nmtkit check {recipe}\n  nmtkit train {recipe}")

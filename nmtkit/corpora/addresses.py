@@ -1,0 +1,104 @@
+"""Files by their address on the web."""
+
+import hashlib
+from pathlib import Path, PurePosixPath
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from nmtkit.corpora.download import Habits, download
+from nmtkit.corpora.parts import file_sum
+from nmtkit.corpora.sources import SOURCES, Obtained, Source, Workplace
+from nmtkit.errors import DataError
+from nmtkit.settings import Field, field_validator, model_validator
+
+
+@SOURCES.register("url")
+class Address(Source):
+    """One file by its address."""
+
+    kind: Literal["url"] = "url"
+    url: str
+    """Its address: https or http."""
+    sha256: str = ""
+    """The sum of its bytes, 64 hexadecimal digits."""
+    without_sum: str = ""
+    """Where there is no sha256: why not, in a few words ("changes every week"). The user is told so."""
+    size: int | None = Field(default=None, ge=1)
+    """Its bytes, where the publisher says."""
+    file: str = ""
+    """What to call it; default: the end of its address."""
+
+    @field_validator("url")
+    @classmethod
+    def _of_the_web(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("https", "http") or not parts.hostname:
+            raise ValueError("expected an address that begins with https:// or http://")
+        return url
+
+    @field_validator("sha256")
+    @classmethod
+    def _digits(cls, text: str) -> str:
+        if text and (len(text) != 64 or set(text.lower()) - set("0123456789abcdef")):
+            raise ValueError("expected 64 hexadecimal digits, as sha256sum prints them")
+        return text.lower()
+
+    @field_validator("file")
+    @classmethod
+    def _plain(cls, name: str) -> str:
+        if name and (PurePosixPath(name).name != name or "\\" in name):
+            raise ValueError("expected the name of a file, without folders")
+        return name
+
+    @model_validator(mode="after")
+    def _vouch(self) -> "Address":
+        if bool(self.sha256) == bool(self.without_sum):
+            raise ValueError("give the file's `sha256`, or say in `without_sum` why there is none")
+        return self
+
+    def named(self) -> str:
+        """The address."""
+        return self.url
+
+    @property
+    def file_name(self) -> str:
+        """What the file is called in the cache."""
+        return self.file or PurePosixPath(unquote(urlsplit(self.url).path)).name or "download"
+
+    def obtain(self, work: Workplace) -> list[Obtained]:
+        """Downloads it, or finds it in the cache.
+
+        Raises:
+            DataError: it cannot be had, or is not the file that the sum is of.
+        """
+        # Many files of the web have the same name, so each address has its own folder.
+        folder = work.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
+        target, kept_sum = folder / self.file_name, folder / "sha256"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            found = self._cached(target, kept_sum, work)
+            if found is None:
+                work.notify(f"downloading {self.url}")
+                found = download(self.url, target, Habits(work.notify, work.progress), self.sha256, self.size)
+                kept_sum.write_text(found + "\n", encoding="ascii")
+            size = target.stat().st_size
+        except OSError as fault:
+            raise DataError(
+                f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}"
+            ) from fault
+        if not self.sha256:
+            work.notify(f"nothing vouches for {self.file_name}: {self.without_sum}. The sum of what came is {found}")
+        return [Obtained(target, self.url, found, size, vouched=bool(self.sha256))]
+
+    def _cached(self, target: Path, kept_sum: Path, work: Workplace) -> str | None:
+        """The sum of an earlier download if it is still what it was; None where it must be downloaded."""
+        if not target.is_file():
+            return None
+        work.notify(f"{target} is there already; checking it")
+        found = file_sum(target)
+        expected = self.sha256 or (kept_sum.read_text(encoding="ascii").strip() if kept_sum.is_file() else found)
+        if found == expected:
+            return found
+        work.notify(f"its sum is {found}, not {expected}: downloading it again")
+        target.unlink()
+        return None

@@ -1,0 +1,252 @@
+"""Debian packages through apt's own programs: as any user, with the machine's own sources, proxies and keys.
+
+apt keeps what it knows in folders of the system that only root may write. Here it is given folders of our own instead,
+so that nothing of the system is touched. apt checks the signatures of what it fetches; this file only asks it.
+"""
+
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmtkit.errors import DataError
+
+# apt reads this after the machine's own settings, so that `#clear` undoes theirs. Commands that the machine runs at an
+# update are for its own state, not ours. Lists are kept as plain text, for us to read.
+_SETTINGS = """\
+#clear Acquire::Languages;
+Acquire::Languages {{ {languages} }};
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Acquire::GzipIndexes "false";
+Acquire::AllowInsecureRepositories "false";
+Acquire::Retries "3";
+Acquire::http::Timeout "30";
+Acquire::https::Timeout "30";
+Dir::State::status "/dev/null";
+Dir::Cache::pkgcache "pkgcache.bin";
+Dir::Cache::srcpkgcache "srcpkgcache.bin";
+APT::Sandbox::User "root";
+"""
+_TARGET = re.compile(r"Acquire::IndexTargets::(?P<name>deb(-src)?::[^: ]+) ")
+_WANTED_TARGETS = ("deb::Packages", "deb::Translations")
+_LARGEST_MEMBER = 2**26
+_FRESH = 600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Package:
+    """One version of a package, as the signed index describes it."""
+
+    name: str
+    """Its name."""
+    version: str
+    """Its version."""
+    architecture: str
+    """"all", or the machine's."""
+    sha256: str
+    """The sum of the bytes of its file, as hexadecimal digits."""
+    size: int
+    """Of its file, in bytes."""
+
+    @property
+    def file_name(self) -> str:
+        """What apt calls its file."""
+        return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
+
+
+@dataclass(frozen=True)
+class Index:
+    """A file that apt read from one of the machine's sources."""
+
+    kind: str
+    """"Packages" or "Translations"."""
+    language: str
+    """Of translations; else empty."""
+    release: str
+    """The release it belongs to: bookworm 12.11."""
+    path: Path
+    """Plain text in stanzas."""
+
+
+class Apt:
+    """apt with folders of its own.
+
+    Args:
+        folder: for what apt keeps; made where it is missing.
+        languages: the languages whose descriptions of packages are read too.
+
+    Raises:
+        DataError: apt is not on this machine.
+    """
+
+    def __init__(self, folder: Path, languages: Sequence[str] = ()) -> None:
+        if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+            raise DataError(
+                "this corpus comes from Debian packages, and there is no apt-get here; "
+                "fetch it on Debian, Ubuntu or a relative of theirs, and copy its folder here"
+            )
+        self._folder = folder.resolve()
+        self._stamp = self._folder / "refreshed"
+        wanted = " ".join(f'"{language}";' for language in languages or ["none"])
+        settings = _SETTINGS.format(languages=wanted) + self._unwanted_targets()
+        try:
+            for part in ("lists/partial", "cache/archives/partial"):
+                (self._folder / part).mkdir(parents=True, exist_ok=True)
+            (self._folder / "apt.conf").write_text(settings, encoding="utf-8")
+        except OSError as fault:
+            raise DataError(f"{self._folder}: cannot write here: {fault.strerror or fault}") from fault
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the index was read a few minutes ago."""
+        return self._stamp.is_file() and 0 <= time.time() - self._stamp.stat().st_mtime < _FRESH
+
+    def refresh(self) -> list[str]:
+        """Reads the index of packages from the machine's sources, or what changed in it since the last time.
+
+        What was read a few minutes ago is not asked for again: a corpus may have several packages.
+
+        Returns:
+            apt's warnings: sources that could not be read, though others could.
+
+        Raises:
+            DataError: no source could be read.
+        """
+        if self.fresh:
+            return []
+        done = self._run("apt-get", "update")
+        if not any(path.is_file() for path in (self._folder / "lists").glob("*_Packages")):
+            raise DataError(
+                f"apt could read no index of packages{_reason(done)}; "
+                "look whether the network is up, and whether `apt-get update` works on this machine"
+            )
+        self._stamp.touch()
+        return _complaints(done)
+
+    def indexes(self) -> list[Index]:
+        """The indexes that were read, in the order of the machine's sources."""
+        form = "$(CREATED_BY)|$(LANGUAGE)|$(CODENAME) $(VERSION)|$(FILENAME)"
+        found = []
+        for line in self._run("apt-get", "indextargets", "--format", form).stdout.splitlines():
+            kind, language, release, path = line.split("|", 3)
+            # What a source does not have keeps its placeholder.
+            clean = [re.sub(r"\$\([A-Z_]+\)", "", text).strip() for text in (language, release)]
+            if kind in ("Packages", "Translations") and Path(path).is_file():
+                found.append(Index(kind, clean[0], clean[1], Path(path)))
+        return found
+
+    def languages(self) -> list[str]:
+        """The languages in which the machine's sources describe their packages."""
+        found: set[str] = set()
+        for path in (self._folder / "lists").glob("*Release"):
+            found.update(re.findall(r"i18n/Translation-([A-Za-z_@]+)", path.read_text("utf-8", errors="replace")))
+        return sorted(found)
+
+    def find(self, name: str) -> Package:
+        """The newest version of a package that apt would install.
+
+        Raises:
+            DataError: there is no such package; near names are offered.
+        """
+        shown = self._run("apt-cache", "show", "--no-all-versions", name).stdout
+        fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", shown.split("\n\n")[0]))
+        if fields.get("Package") != name:
+            names = self._run("apt-cache", "pkgnames").stdout.split()
+            close = difflib.get_close_matches(name, names, n=3, cutoff=0.7)
+            hint = f"; near names: {', '.join(close)}" if close else ""
+            raise DataError(f"the sources of apt on this machine have no package {name}{hint}")
+        if not {"Version", "Architecture", "SHA256", "Size"} <= set(fields):
+            raise DataError(f"the index of packages gives no sum for {name}; use a source of apt that does")
+        return Package(name, fields["Version"], fields["Architecture"], fields["SHA256"].lower(), int(fields["Size"]))
+
+    def download(self, package: Package, folder: Path) -> Path:
+        """Downloads the file of a package into a folder.
+
+        Raises:
+            DataError: it could not be downloaded; the message has apt's reason.
+        """
+        path = folder / package.file_name
+        done = self._run("apt-get", "download", f"{package.name}={package.version}", cwd=folder)
+        if done.returncode or not path.is_file():
+            raise DataError(
+                f"apt could not download {package.name} {package.version}{_reason(done)}; try it again later"
+            )
+        return path
+
+    def _run(self, program: str, *words: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        """Runs one of apt's programs with our folders; its messages are in English."""
+        places = {
+            "Dir::State": self._folder,
+            "Dir::State::lists": self._folder / "lists",
+            "Dir::Cache": self._folder / "cache",
+            "Dir::Cache::archives": self._folder / "cache" / "archives",
+        }
+        options = [word for key, path in places.items() for word in ("-o", f"{key}={path}/")]
+        command = [program, "-c", str(self._folder / "apt.conf"), *options, *words]
+        return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, encoding="utf-8", check=False)
+
+    def _unwanted_targets(self) -> str:
+        """Settings that switch off every kind of index but those that are read here."""
+        shown = subprocess.run(
+            ["apt-config", "dump"], env=_environment(), capture_output=True, encoding="utf-8", check=False
+        )
+        names = {match["name"] for match in _TARGET.finditer(shown.stdout)} - set(_WANTED_TARGETS)
+        return "".join(f'Acquire::IndexTargets::{name}::DefaultEnabled "false";\n' for name in sorted(names))
+
+
+def members(deb: Path) -> Iterator[tuple[str, bytes]]:
+    """The regular files in a package, one at a time: their path from the root, and their bytes. Nothing is unpacked.
+
+    Raises:
+        DataError: it is not a package, or it is damaged.
+    """
+    command = ["dpkg-deb", "--fsys-tarfile", str(deb)]
+    with subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        try:
+            with tarfile.open(fileobj=program.stdout, mode="r|") as tar:
+                for member in tar:
+                    if member.isreg():
+                        yield member.name.removeprefix("./"), _bytes(tar, member, deb)
+            # A tar that is cut between two files looks whole; only the program knows better.
+            program.stdout.read()
+            if program.wait():
+                raise tarfile.ReadError("it ends too early")
+        except tarfile.TarError as fault:
+            said = program.stderr.read().decode("utf-8", errors="replace").strip()
+            reason = said.splitlines()[0] if said else fault
+            raise DataError(f"{deb}: not a whole package: {reason}; delete it and fetch it again") from fault
+        finally:
+            program.kill()  # of use where the caller wants no more members
+
+
+def _bytes(tar: tarfile.TarFile, member: tarfile.TarInfo, deb: Path) -> bytes:
+    if member.size > _LARGEST_MEMBER:
+        raise DataError(f"{deb}: {member.name} has {member.size} bytes, more than any page; it is not read")
+    file = tar.extractfile(member)
+    assert file is not None  # it is a regular file
+    return file.read()
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
+
+
+def _reason(done: "subprocess.CompletedProcess[str]") -> str:
+    """The reason that apt gives for a failure, as the middle of a sentence."""
+    told = _complaints(done)
+    return f": {told[0]}" if told else ""
+
+
+def _complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """Its warnings and errors, in its own words."""
+    return [" ".join(line[2:].split()) for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]

@@ -1,0 +1,306 @@
+"""Archives from elsewhere, read as if they were hostile: zip, tar (plain, gzip, bzip2, xz) and single packed files.
+
+Nothing is believed that an archive says of itself: names may not lead out of a folder, only plain files are read, and
+the bytes that count against the limits are those that really come out.
+"""
+
+import bz2
+import functools
+import gzip
+import io
+import lzma
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+from nmtkit.errors import DataError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BUFFER = 1 << 18
+FREE_BYTES = 16 << 20
+"""Archives from which less comes out are not suspected of being bombs."""
+LONGEST_NAME = 4096
+"""Bytes of a member's name; a longer one is a bomb of another kind, since names are read into memory."""
+DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, NotImplementedError)
+"""What the standard library raises where an archive is damaged or uses a method that it does not know."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much an archive may hold."""
+
+    total_bytes: int = 200 << 30
+    """The most bytes that may come out of all its members together."""
+    members: int = 2_000_000
+    """The most members."""
+    ratio: float = 200.0
+    """The most bytes that may come out for each byte of the archive; text packs to a tenth or so, bombs to less than a
+    thousandth."""
+
+
+LIMITS = Limits()
+PACKED: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
+"""What single packed files begin with, and what unpacks them."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One plain file of an archive."""
+
+    name: str
+    """Its path in the archive, with `/` between folders."""
+    open: Callable[[], BinaryIO]
+    """Opens it to be read, as a stream. Members of a tar must be read before the next member is asked for; members of a
+    zip can be read at any time and several at once."""
+
+
+def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
+    """The plain files of an archive, one at a time; a file that is no archive is its own only member.
+
+    The kind is told by the first bytes, not by the name. Folders are passed over.
+
+    Args:
+        path: the archive.
+        limits: how much may come out of it; beyond, reading ends with an error.
+
+    Raises:
+        DataError: it cannot be read, is damaged, encrypted, too large, or a member has a dangerous or doubled name or
+            is a link or a device. Also while a member is read.
+    """
+    budget = _Budget(path, limits)
+    with budget.clear_messages():
+        with open(path, "rb") as file:
+            start = file.read(8)
+        if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+            yield from _zip_members(path, budget)
+            return
+        unpacker = next((unpacker for magic, unpacker in PACKED.items() if start.startswith(magic)), None)
+
+        def opened() -> io.BufferedReader:
+            return io.BufferedReader(_Guarded(unpacker(path) if unpacker else open(path, "rb"), budget), BUFFER)
+
+        with opened() as stream:
+            if _is_tar(stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]):
+                yield from _tar_members(stream, budget)
+                return
+        yield Member(path.stem if unpacker else path.name, opened)
+
+
+def unpack(
+    path: Path, folder: Path, limits: Limits = LIMITS, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, Path]:
+    """Writes the plain files of an archive below a folder.
+
+    Args:
+        path: the archive.
+        folder: where to; it is made where it is missing.
+        limits: as of `members`.
+        wanted: whether a member of that name is to be written; the others are passed over.
+
+    Returns:
+        The files that were written, by their names in the archive.
+
+    Raises:
+        DataError: as `members`; or a file cannot be written.
+    """
+    written = {}
+    for member in members(path, limits):
+        if not wanted(member.name):
+            continue
+        place = folder / member.name
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with member.open() as source, open(place, "xb") as target:
+                shutil.copyfileobj(source, target, BUFFER)
+        except OSError as fault:
+            raise DataError(f"{place}: cannot write it: {fault.strerror or fault}") from fault
+        written[member.name] = place
+    return written
+
+
+class _Budget:
+    """What has come out of an archive, and what may."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self.bytes_out = 0
+        self.names: set[bytes] = set()
+        self.count = 0
+        try:
+            self.most = max(FREE_BYTES, round(limits.ratio * path.stat().st_size))
+        except OSError as fault:
+            raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+
+    def spend(self, count: int) -> None:
+        """Counts bytes that came out."""
+        self.bytes_out += count
+        if self.bytes_out > self.limits.total_bytes:
+            raise DataError(f"{self.path}: more than {self.limits.total_bytes:,} bytes come out of it; refused")
+        if self.bytes_out > self.most:
+            raise DataError(
+                f"{self.path}: more than {self.limits.ratio:g} bytes come out for each byte of it; no text "
+                "packs so well, this is made to fill disks; refused"
+            )
+
+    def enter(self, name: str) -> str:
+        """Checks a member's name and counts the member; gives the name without `.` and doubled slashes."""
+        self.count += 1
+        if self.count > self.limits.members:
+            raise DataError(f"{self.path}: more than {self.limits.members:,} members; refused")
+        parts = name.split("/")
+        if name.startswith("/") or "\\" in name or re.match(r"[A-Za-z]:", name) or ".." in parts:
+            raise DataError(f"{self.path}: the member {name!r} would lie outside of the archive's folder; refused")
+        if any(ord(letter) < 32 for letter in name):
+            raise DataError(f"{self.path}: the member {name!r} has a control character in its name; refused")
+        return "/".join(part for part in parts if part not in ("", "."))
+
+    def take(self, name: str) -> str:
+        """The same for a plain file, whose name must be its own."""
+        settled = self.enter(name)
+        key = settled.encode("utf-8")
+        if not settled or key in self.names:
+            raise DataError(f"{self.path}: " + (f"two members {name!r}" if settled else "a member without a name"))
+        self.names.add(key)
+        return settled
+
+    def damaged(self, fault: Exception) -> DataError:
+        """What to say of a fault of the standard library's."""
+        if isinstance(fault, OSError) and fault.errno is not None:
+            return DataError(f"{self.path}: cannot read it: {fault.strerror or fault}")
+        return DataError(f"{self.path}: damaged archive ({fault or type(fault).__name__}); delete it and fetch again")
+
+    @contextmanager
+    def clear_messages(self) -> Iterator[None]:
+        """Turns the standard library's errors into ours."""
+        try:
+            yield
+        except DAMAGES as fault:
+            raise self.damaged(fault) from fault
+
+
+class _Guarded(io.RawIOBase):
+    """A stream whose errors are ours, and whose bytes are counted while they are read.
+
+    Args:
+        stream: what to read from; it is closed with this one.
+        budget: of the archive.
+        counts: whether the bytes count; not where `stream` is a part of one that counts already.
+    """
+
+    def __init__(self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> None:
+        super().__init__()
+        self._stream = stream
+        self._budget = budget
+        self._counts = counts
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer)
+        with self._budget.clear_messages():
+            data = self._stream.read(len(view))
+        if self._counts:
+            self._budget.spend(len(data))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _is_tar(block: bytes) -> bool:
+    """Whether a file begins like a tar: its first block has a checksum."""
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
+
+
+def _spelled(raw: bytes) -> str:
+    """A name as text: UTF-8, or whatever its bytes are as Latin-1."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
+    archive = zipfile.ZipFile(path)  # stays open for as long as there are members to be opened
+    for info in archive.infolist():
+        # Without the flag that says UTF-8 the standard library takes the name for code page 437.
+        name = info.filename if info.flag_bits & 0x800 else _spelled(info.filename.encode("cp437"))
+        if info.is_dir():
+            budget.enter(name)
+            continue
+        name = budget.take(name)
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise DataError(f"{path}: the member {name!r} is no plain file but a link or a device; refused")
+        if info.flag_bits & 0x1:
+            raise DataError(f"{path}: the member {name!r} is encrypted; nmtkit has no password for it")
+        yield Member(name, _opener(archive, info, budget))
+
+
+def _opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: _Budget) -> Callable[[], BinaryIO]:
+    def opened() -> BinaryIO:
+        with budget.clear_messages():
+            return io.BufferedReader(_Guarded(archive.open(info), budget), BUFFER)
+
+    return opened
+
+
+def _same(stream: BinaryIO) -> BinaryIO:
+    return stream
+
+
+class _Header(tarfile.TarInfo):
+    """A header that does not read a name of any length into memory."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo | tarfile.TarFile:
+        if self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > LONGEST_NAME:
+            raise tarfile.ReadError(f"a name of {self.size:,} bytes")
+        if self.type in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE) and self.size > 256 * LONGEST_NAME:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # not in typeshed; the only hook
+        return found
+
+
+def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]:
+    with tarfile.open(
+        fileobj=stream, mode="r|", tarinfo=_Header, errors="surrogateescape", encoding="utf-8"
+    ) as archive:
+        while (info := archive.next()) is not None:
+            vars(archive)["members"].clear()  # it would keep them all
+            name = _spelled(info.name.encode("utf-8", "surrogateescape"))
+            if info.isdir():
+                budget.enter(name)
+                continue
+            name = budget.take(name)
+            if not info.isreg():
+                raise DataError(f"{budget.path}: the member {name!r} is no plain file but a link or a device; refused")
+            content = archive.extractfile(info)
+            assert content is not None  # it is for folders and devices only
+            stream_of_it = io.BufferedReader(_Guarded(content, budget, counts=False), BUFFER)
+            yield Member(name, functools.partial(_same, stream_of_it))
+        # A checksum stands at the end of packed files, and after the last member there are only zeros.
+        while rest := stream.read(BUFFER):
+            if rest.strip(b"\0"):
+                raise tarfile.ReadError("there is more behind its end")

@@ -1,0 +1,295 @@
+"""One file over HTTP, whole and checked: resumed where it was cut, tried again where that helps. The door of requests.
+
+What has come so far lies in NAME.part, and in NAME.part.json which file it is a part of. A server that sends the rest
+of another version of the file, or all of it again, is noticed; so is one that sends less or more than it said.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import requests
+from urllib3.exceptions import HTTPError, NewConnectionError
+
+from nmtkit import __version__
+from nmtkit.corpora.parts import CHUNK, Part, Version, file_sum, require_room, sum_so_far
+from nmtkit.errors import DataError
+
+TIMEOUT = (20.0, 60.0)
+"""Seconds to wait for a connection, and for the next bytes."""
+REDIRECTS = 10
+"""The most addresses that lead from one to the next."""
+REDIRECTING = (301, 302, 303, 307, 308)
+WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
+ATTEMPTS = 6
+"""How often in a row it is tried without one byte more."""
+LONGEST_WAIT = 120.0
+"""The most seconds between two attempts; a server that asks for more is not waited for."""
+
+Progress = Callable[[int, int | None], None]
+
+
+class Retry(Exception):
+    """An attempt failed in a way that another may not.
+
+    Args:
+        why: in a few words.
+        wait: the seconds that the server asks to wait; None if it does not.
+    """
+
+    def __init__(self, why: str, wait: float | None = None) -> None:
+        super().__init__(why)
+        self.wait = wait
+
+
+class Unreachable(Retry):
+    """The server cannot be reached at all: only worth another attempt if it could be a moment ago."""
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How patient a download is."""
+
+    notify: Callable[[str], None]
+    """Takes a sentence for the user."""
+    progress: Progress
+    """Takes how many bytes are there, and how many there will be where that is known."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits so many seconds."""
+    timeout: tuple[float, float] = TIMEOUT
+    """Seconds to wait for a connection, and for the next bytes."""
+
+
+def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int | None = None) -> str:
+    """Downloads a file; what an earlier attempt left of it is made use of.
+
+    Args:
+        url: its address; http or https, and never from https to http.
+        target: where to; its folder exists.
+        habits: how patient to be, and whom to tell.
+        sha256: the sum it must have; empty: any.
+        size: its bytes, if known; a server that sends more is not listened to.
+
+    Returns:
+        Its SHA-256 sum.
+
+    Raises:
+        DataError: it cannot be had, is another file than was expected, or cannot be written.
+    """
+    with requests.Session() as session, _clear_messages(url, target):
+        part = Part(target, url)
+        failures, found, furthest = 0, part.size, part.size
+        while True:
+            try:
+                digest = _attempt(session, url, part, habits, sha256, size)
+                break
+            except Retry as fault:
+                if isinstance(fault, Unreachable) and furthest == found:
+                    raise DataError(str(fault)) from fault
+                failures = 0 if part.size > furthest else failures + 1
+                furthest = max(furthest, part.size)
+                wait = 2.0**failures if fault.wait is None else fault.wait
+                if failures >= ATTEMPTS or wait > LONGEST_WAIT:
+                    kept = f"; {part.size:,} bytes are kept, to go on from" if part.size else ""
+                    asked = f", and asks to wait {wait:.0f} seconds" if wait > LONGEST_WAIT else ""
+                    raise DataError(f"{url}: {fault}{asked}; try again later{kept}") from fault
+                habits.notify(f"{url}: {fault}; next attempt in {wait:.0f} s, from byte {part.size:,}")
+                habits.sleep(wait)
+        if sha256 and digest != sha256:
+            part.forget()
+            raise DataError(
+                f"{url}: this is not the file that was expected: its SHA-256 sum is {digest}, not {sha256}. It was "
+                "deleted. Either it was damaged on the way (try again), or the publisher has replaced it"
+            )
+        part.finish()
+    return digest
+
+
+def _attempt(session: requests.Session, url: str, part: Part, habits: Habits, sha256: str, size: int | None) -> str:
+    """Asks for what is missing and appends it; gives the sum of the whole.
+
+    Raises:
+        Retry: it did not come to the end; what came is kept.
+        DataError: there is no sense in another attempt.
+    """
+    # A sum vouches for the whole, even where the server has no mark of its version.
+    start = part.size if part.version.condition or sha256 else 0
+    with _answer(session, url, start, part, habits) as response:
+        if response.status_code == 416:  # nothing behind what is there: it is whole, or of another file
+            total = response.headers.get("Content-Range", "").rpartition("/")[2]
+            if total != str(part.size):
+                part.forget()
+                raise Retry("what was there is no part of the file; all over again")
+            return file_sum(part.path)
+        version = _version(response, url)
+        if response.status_code != 206:
+            start = 0
+            part.begin(version)
+        elif not _continues(response, start) or not _is_same(part.version, version):
+            part.forget()
+            raise Retry("the file has changed; all over again")
+        if size is not None and version.total not in (None, size):
+            raise _of_other_size(url, f"{version.total:,}", size, part)
+        require_room(part.path, (version.total or size or start) - start)
+        digest = sum_so_far(part.path)
+        habits.progress(start, version.total or size)
+        with open(part.path, "ab") as file:
+            there = start
+            for block in _blocks(response):
+                file.write(block)
+                digest.update(block)
+                there += len(block)
+                if size is not None and there > size:
+                    raise _of_other_size(url, "more", size, part)
+                habits.progress(there, version.total or size)
+    expected = version.total or size
+    if expected is not None and there < expected:
+        raise Retry(f"the connection ended after {there:,} of {expected:,} bytes")
+    return digest.hexdigest()
+
+
+def _answer(session: requests.Session, url: str, start: int, part: Part, habits: Habits) -> requests.Response:
+    """The answer to the request for everything from byte `start` on, behind all redirections."""
+    # Some publishers refuse programs that do not say who they are.
+    headers = {"Accept-Encoding": "identity", "User-Agent": f"nmtkit/{__version__}"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if part.version.condition:
+            headers["If-Range"] = part.version.condition
+    here = url
+    for _ in range(REDIRECTS + 1):
+        try:
+            response = session.get(here, headers=headers, stream=True, timeout=habits.timeout, allow_redirects=False)
+        except requests.RequestException as fault:
+            raise _meaning(fault, here, part) from fault
+        if response.status_code in REDIRECTING and "Location" in response.headers:
+            there = urljoin(here, response.headers["Location"])
+            response.close()
+            scheme = urlsplit(there).scheme
+            if scheme not in ("http", "https") or (scheme == "http" and here.startswith("https:")):
+                raise DataError(f"{here} leads to {there}, which is not as safe; refused")
+            here = there
+            continue
+        if response.status_code in WORTH_ANOTHER_TRY:
+            response.close()
+            raise Retry(_status(response), _asked_to_wait(response))
+        if response.status_code not in (200, 206, 416) or (response.status_code != 200 and not start):
+            response.close()
+            raise DataError(
+                f"{here}: {_status(response)}; the address may have moved: see the corpus's homepage, and name the new "
+                "one in a catalogue of your own (--catalogue)"
+            )
+        return response
+    raise DataError(f"{url}: leads from one address to the next more than {REDIRECTS} times; refused")
+
+
+def _blocks(response: requests.Response) -> Iterator[bytes]:
+    """The bytes as they come, not unpacked."""
+    try:
+        yield from response.raw.stream(CHUNK, decode_content=False)
+    except (HTTPError, OSError) as fault:
+        raise Retry(f"the connection broke ({_innermost(fault)})") from fault
+
+
+def _version(response: requests.Response, url: str) -> Version:
+    headers = response.headers
+    etag = headers.get("ETag", "")
+    given = headers.get("Content-Range", "").rpartition("/")[2] if response.status_code == 206 else ""
+    length = given or headers.get("Content-Length", "")
+    return Version(
+        url,
+        "" if etag.startswith("W/") else etag,
+        headers.get("Last-Modified", ""),
+        int(length) if length.isdecimal() else None,
+    )
+
+
+def _of_other_size(url: str, found: str, size: int, part: Part) -> DataError:
+    part.forget()
+    return DataError(
+        f"{url}: this is not the file that was expected: it has {found} bytes, not {size:,}; what came was deleted"
+    )
+
+
+def _continues(response: requests.Response, start: int) -> bool:
+    """Whether the answer begins where it was asked to."""
+    return response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+
+
+def _is_same(one: Version, other: Version) -> bool:
+    """Whether nothing speaks against two answers being of the same version; servers may leave out what they said."""
+    pairs = ((one.etag, other.etag), (one.modified, other.modified), (one.total, other.total))
+    return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
+
+
+def _status(response: requests.Response) -> str:
+    return f"the server answers {response.status_code} {response.reason or ''}".rstrip()
+
+
+def _asked_to_wait(response: requests.Response) -> float | None:
+    """The seconds of `Retry-After`, which may also be a date."""
+    text = response.headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError):
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)
+
+
+def _meaning(fault: requests.RequestException, url: str, part: Part) -> Exception:
+    """What to do about a request that got no answer."""
+    host, why = urlsplit(url).hostname, _innermost(fault)
+    if isinstance(fault, requests.exceptions.ProxyError):
+        return DataError(f"the proxy on the way to {host} does not answer ({why}); see HTTPS_PROXY and HTTP_PROXY")
+    if isinstance(fault, requests.exceptions.SSLError):
+        return DataError(f"{host} cannot prove that it is {host} ({why}); refused")
+    if isinstance(fault, requests.exceptions.Timeout):
+        return Retry("no answer in time")
+    if isinstance(fault, requests.exceptions.ConnectionError):
+        if any(isinstance(one, NewConnectionError) for one in _causes(fault)):
+            return Unreachable(
+                f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
+                f"{part.version.url} elsewhere and put it at {part.target}"
+            )
+        return Retry(f"the connection broke ({why})")
+    return DataError(f"{url}: cannot be downloaded: {fault}")
+
+
+def _causes(fault: BaseException) -> Iterator[BaseException]:
+    """The error and all that it was made from; urllib3 keeps them in several places."""
+    waiting, seen = [fault], set[int]()
+    while waiting:
+        one = waiting.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        inner = [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+        waiting += [other for other in inner if isinstance(other, BaseException)]
+
+
+def _innermost(fault: BaseException) -> str:
+    """The plainest words for an error: those of the operating system if there are any."""
+    causes = list(_causes(fault))
+    for one in causes:
+        if isinstance(one, OSError) and one.strerror:
+            return one.strerror
+    return str(causes[-1]) or type(causes[-1]).__name__
+
+
+@contextmanager
+def _clear_messages(url: str, target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        if isinstance(fault, requests.RequestException):
+            raise DataError(f"{url}: cannot be downloaded: {_innermost(fault)}") from fault
+        raise DataError(f"{fault.filename or target}: cannot write it: {fault.strerror or fault}") from fault

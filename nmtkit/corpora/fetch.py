@@ -1,0 +1,192 @@
+"""Fetching a corpus: from an entry of the catalogue to a folder of files that can be trained on."""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtkit.corpora.cards import JSON_NAME, TEXT_NAME, make_card, read_card, write_card
+from nmtkit.corpora.catalogue import Corpus, beside_package
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.sources import Obtained, Workplace
+from nmtkit.corpora.writing import SPLITS, Written, recipe_data, write_pairs
+from nmtkit.data.corpus import FILE_KINDS
+from nmtkit.errors import DataError
+from nmtkit.presets import choose, recipe_text
+from nmtkit.settings import dump_yaml, load_yaml
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Whom fetching tells how it goes."""
+
+    say: Callable[[str], None]
+    """Takes a sentence."""
+    bytes_there: Callable[[int, int | None], None]
+    """Takes how many bytes of the file that is being downloaded are there, and how many it has where that is known."""
+    pairs_there: Callable[[int], None]
+    """Takes how many pairs are written."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A corpus in its folder."""
+
+    folder: Path
+    """Where it is."""
+    recipe: Path
+    """The recipe that trains on it."""
+    card: dict[str, Any]
+    """What is in card.json."""
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "downloads"
+
+
+def already_there(corpus: Corpus, folder: Path) -> Fetched | None:
+    """The corpus where an earlier fetch has brought it, whole; None where there is none.
+
+    Raises:
+        DataError: something else is in the folder, or a part of the corpus is missing.
+    """
+    card = _earlier_card(corpus, folder)
+    if card is None:
+        return None
+    recipe = folder / f"{corpus.name}.yaml"
+    missing = [name for name in (*card["files"], recipe.name) if not (folder / name).is_file()]
+    if missing:
+        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --again")
+    return Fetched(folder, recipe, card)
+
+
+def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
+    """The card of the corpus in a folder; None where the folder is empty or not there."""
+    card = read_card(folder)
+    if card is None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(f"{folder} is there already, and is no fetched corpus; name another folder with --to DIR")
+        return None
+    if card.get("name") != corpus.name:
+        raise DataError(f"{folder} holds the corpus {card.get('name')}; name another folder with --to DIR")
+    return card
+
+
+def fetch(corpus: Corpus, folder: Path, telling: Telling, command: str, downloads: Path | None = None) -> Fetched:
+    """Obtains, reads, filters, divides and writes a corpus.
+
+    All is made in a folder beside it that takes its place when it is whole, so that no half of a corpus is left when
+    fetching is stopped. What an earlier fetch has written is replaced, other files in its folder stay.
+
+    Args:
+        corpus: what to fetch.
+        folder: where to.
+        telling: whom to tell how it goes.
+        command: what the user typed, for the card.
+        downloads: the cache of downloads; default: `cache_folder()`.
+
+    Raises:
+        DataError: it cannot be obtained, read or written; the message says why and what to do.
+    """
+    earlier = _earlier_card(corpus, folder)
+    downloads = downloads or cache_folder()
+    _make(downloads)
+    work = Workplace(downloads, telling.say, telling.bytes_there)
+    obtained = [one for source in corpus.entry.sources for one in source.obtain(work)]
+    _compare(obtained, earlier, folder)
+    _make(folder.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        temporary.chmod(0o777 & ~_umask())
+        telling.say("reading and writing the pairs")
+        dropped: Counter[str] = Counter()
+        read: Counter[str] = Counter()
+        pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
+        written = write_pairs(corpus.entry, pairs, temporary, dropped, telling.pairs_there)
+        for split, count in corpus.entry.expected.items():
+            if read[split] != count:
+                telling.say(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
+        card = make_card(corpus, obtained, written, command)
+        write_card(card, temporary)
+        recipe = temporary / f"{corpus.name}.yaml"
+        recipe.write_text(ready_recipe(corpus, written), encoding="utf-8")
+        _put_in_place(temporary, folder, {*(earlier or card)["files"], JSON_NAME, TEXT_NAME, recipe.name})
+    except OSError as fault:
+        raise DataError(f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}") from fault
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Fetched(folder, folder / recipe.name, card)
+
+
+def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
+    """The same pairs, counted by the split that the corpus itself gives them."""
+    for pair in pairs:
+        read[pair.split] += 1
+        yield pair
+
+
+def ready_recipe(corpus: Corpus, written: Written) -> str:
+    """The recipe that lies beside the files: one of nmtkit's own for this corpus, else one by the size of train."""
+    entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
+    ours = beside_package("recipes", f"{entry.recipe}.yaml")
+    if not entry.recipe or not ours.is_file():
+        return recipe_text(choose(entry.task, written.size.size()), corpus.name, data, entry.title)
+    # What the extended recipe says of other files is taken back.
+    theirs = load_yaml(ours)[0].get("data", {})
+    for split in SPLITS:
+        if split in theirs and split not in data:
+            data[split] = None
+        elif split in theirs:
+            data[split] |= {kind: [] for kind in FILE_KINDS if kind in theirs[split] and kind not in data[split]}
+    about = {"extends": entry.recipe, "name": corpus.name, "data": {"folder": ".", **data}}
+    return f"# {entry.title}\n" + dump_yaml(about)
+
+
+def _compare(obtained: Sequence[Obtained], earlier: dict[str, Any] | None, folder: Path) -> None:
+    """Files that nothing vouches for must at least be what they were the last time."""
+    before = {one["origin"]: one["sha256"] for one in (earlier or {}).get("sources", ())}
+    for one in obtained:
+        old = before.get(one.origin, one.sha256)
+        if not one.vouched and old != one.sha256:
+            raise DataError(
+                f"{one.origin}: it is not the file it was when {folder} was fetched: its sum was {old} and now is "
+                f"{one.sha256}. If you trust the new one, fetch it into another folder with --to DIR"
+            )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise DataError(f"{folder}: cannot make this folder: {fault.strerror or fault}") from fault
+
+
+def _umask() -> int:
+    """What the user's files may not be for others; there is no way to read it but to set it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _put_in_place(temporary: Path, folder: Path, ours: set[str]) -> None:
+    """Makes a finished folder the one of that name; what is not `ours` in the old one, if any, moves into the new."""
+    old = temporary.with_name(temporary.name + "-old")
+    with suppress(FileNotFoundError):
+        folder.rename(old)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+    for path in old.iterdir() if old.exists() else ():
+        if path.name not in ours and not (folder / path.name).exists():
+            path.rename(folder / path.name)
+    shutil.rmtree(old, ignore_errors=True)

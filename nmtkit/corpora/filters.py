@@ -1,0 +1,127 @@
+"""Which pairs of a corpus are worth keeping, and the reason where one is not."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import islice
+
+import numpy as np
+
+from nmtkit.corpora.entries import Keep
+from nmtkit.corpora.pairs import Pair
+from nmtkit.data.hashes import HashSet
+
+CHUNK = 10_000
+"""Pairs that are compared with all earlier ones at once."""
+UNSPACED = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
+"""Languages that are written without spaces between words."""
+LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
+"""What some program or other takes for the end of a line or of a text."""
+
+LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+class _LettersOnly(dict[int, str | None]):
+    """A table for `str.translate` that deletes whatever is neither a letter nor the mark of one."""
+
+    def __missing__(self, code: int) -> str | None:
+        letter = chr(code)
+        self[code] = letter if unicodedata.category(letter)[0] in "LM" else None
+        return self[code]
+
+
+_LETTERS = _LettersOnly()
+
+
+def is_unspaced(language: str) -> bool:
+    """Whether a language, by its code such as zh_CN, is written without spaces between words."""
+    return re.split(r"[-_@.]", language)[0].lower() in UNSPACED
+
+
+def count_words(text: str, unspaced: bool = False) -> int:
+    """The words of a text: what white space separates; or half its letters where words are not separated."""
+    return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
+
+
+def share_of_letters(text: str) -> float:
+    """The share of letters and marks among all that is not white space; 0 where there is nothing."""
+    visible = "".join(text.split())
+    return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
+
+
+class Filter:
+    """Says of one pair after the other why it is not kept.
+
+    Args:
+        keep: what is wanted.
+        src: the language of the source.
+        tgt: the language of the target.
+    """
+
+    def __init__(self, keep: Keep, src: str, tgt: str) -> None:
+        self._keep = keep
+        self._unspaced = (is_unspaced(src), is_unspaced(tgt))
+        least_tgt = keep.min_words if keep.min_tgt_words is None else keep.min_tgt_words
+        self._least = (max(keep.min_words, 1), max(least_tgt, 1))
+        self._most = (keep.max_words, keep.max_words if keep.max_tgt_words is None else keep.max_tgt_words)
+
+    def refuses(self, pair: Pair) -> str:
+        """The reason not to keep a pair, in a few words; empty where it is kept."""
+        keep, sides = self._keep, (pair.src, pair.tgt)
+        counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
+        if 0 in counts:
+            return "an empty side"
+        if any(count < least for count, least in zip(counts, self._least, strict=True)):
+            return "too few words"
+        if any(most is not None and count > most for count, most in zip(counts, self._most, strict=True)):
+            return "too many words"
+        if keep.max_ratio is not None and max(counts) > keep.max_ratio * min(counts):
+            return "lengths too different"
+        if keep.letters and any(share_of_letters(text) < keep.letters for text in sides):
+            return "too few letters"
+        if not keep.identical and pair.src == pair.tgt:
+            return "both sides identical"
+        return ""
+
+
+def one_line(text: str) -> str:
+    """The text without white space about it, on one line for every program; halves of letters are made visible."""
+    return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
+
+
+def cleaned(pairs: Iterable[Pair], keep: Keep, src: str, tgt: str, dropped: Counter[str]) -> Iterator[Pair]:
+    """The pairs that are kept, each text on one line; what is for validation or test by the corpus's word is kept.
+
+    Args:
+        pairs: the corpus.
+        keep: what is wanted.
+        src: the language of the source.
+        tgt: the language of the target.
+        dropped: counted up, by reason.
+    """
+    judge = Filter(keep, src, tgt)
+    seen = HashSet()
+    source = iter(pairs)
+    while chunk := [replace(pair, src=one_line(pair.src), tgt=one_line(pair.tgt)) for pair in islice(source, CHUNK)]:
+        for pair, reason in zip(chunk, _reasons(chunk, keep, judge, seen), strict=True):
+            if reason:
+                dropped[reason] += 1
+            else:
+                yield pair
+
+
+def _reasons(chunk: Sequence[Pair], keep: Keep, judge: Filter, seen: HashSet) -> list[str]:
+    """For each pair why it is not kept; empty where it is."""
+    reasons = ["" if pair.split in ("valid", "test") else judge.refuses(pair) for pair in chunk]
+    if keep.duplicates:
+        return reasons
+    compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
+    # Eight bytes are remembered of each pair: among 100 million, one in 4,000 corpora loses one pair by mistake.
+    texts = (f"{chunk[i].src}\t{chunk[i].tgt}".encode() for i in compared)
+    hashes = np.frombuffer(b"".join(blake2b(text, digest_size=8).digest() for text in texts), dtype=np.uint64)
+    for i in np.flatnonzero(seen.add(hashes)):
+        reasons[compared[i]] = "duplicate"
+    return reasons

@@ -1,0 +1,168 @@
+"""Corpora of one small file for every article: stories of CNN and Daily Mail, and pages of the BBC (XSum)."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from nmtkit.corpora.archives import members
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import READERS, Reader
+from nmtkit.corpora.texts import decoded, file_of, text_lines
+from nmtkit.data.reading import parse_story
+from nmtkit.errors import DataError
+from nmtkit.settings import Field
+
+UNLISTED = "articles that are in no list of a split"
+MISSING = "articles of the lists that the archives do not have"
+TWICE = "articles that are listed for two splits: the first counts"
+NO_SUMMARY = "articles without a text or without a summary"
+BUTTONS = "lines of buttons of the web page, inside of articles"
+
+# What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
+_BUTTONS = frozenset(
+    (
+        "Share this with",
+        "Email",
+        "Facebook",
+        "Messenger",
+        "Twitter",
+        "Pinterest",
+        "WhatsApp",
+        "Linkedin",
+        "LinkedIn",
+        "Copy this link",
+        "These are external links and will open in a new window",
+    )
+)
+
+
+@READERS.register("stories")
+class Stories(Reader):
+    """Archives of .story files: an article, and below each line `@highlight` a sentence of its summary."""
+
+    kind: Literal["stories"] = "stories"
+    archives: list[str] = Field(min_length=1)
+    """The archives, by their names as the sources give them."""
+    lists: dict[Literal["train", "valid", "test"], list[str]] = Field(min_length=1)
+    """For each split the files that say what is in it, one story a line: the name of its file, or the address of its
+    web page, of which the name is the SHA-1 sum."""
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The stories that the lists name, in the order of the archives.
+
+        Raises:
+            DataError: a file is missing or damaged.
+        """
+        split_of: dict[str, str] = {}
+        for split, names in self.lists.items():
+            for name in names:
+                _enter(split_of, split, (_stem(line) for line in text_lines(files, name) if line.strip()), dropped)
+        yield from _articles(files, self.archives, ".story", split_of, _parse_story, dropped)
+
+
+@READERS.register("xsum")
+class Pages(Reader):
+    """XSum as its makers publish it: an archive of .summary files with sections, and a JSON file of the splits."""
+
+    kind: Literal["xsum"] = "xsum"
+    archive: str
+    """The archive, by its name as the source gives it."""
+    splits: str
+    """The JSON file: an object with lists of ids below train, validation and test."""
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The articles that the splits name, in the order of the archive; the first sentence is the summary.
+
+        Raises:
+            DataError: a file is missing, damaged or of another layout.
+        """
+        split_of: dict[str, str] = {}
+        for theirs, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
+            _enter(split_of, split, _ids(files, self.splits, theirs), dropped)
+
+        def parse(lines: Iterable[str], where: str) -> tuple[str, str]:
+            return _parse_page(lines, where, dropped)
+
+        yield from _articles(files, [self.archive], ".summary", split_of, parse, dropped)
+
+
+def _stem(listed: str) -> str:
+    """The name of a story's file, without its ending, by a line of a list."""
+    name = listed.strip()
+    return hashlib.sha1(name.encode("utf-8")).hexdigest() if "://" in name else name.removesuffix(".story")
+
+
+def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
+    try:
+        ids = json.loads("\n".join(text_lines(files, name)))[split]
+    except (ValueError, KeyError, TypeError) as fault:
+        raise DataError(f"{name}: expected JSON with lists of ids, one of them {split!r} ({fault})") from fault
+    if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
+        raise DataError(f"{name}: expected a list of ids below {split!r}")
+    return ids
+
+
+def _enter(split_of: dict[str, str], split: str, stems: Iterable[str], dropped: Counter[str]) -> None:
+    """Notes which split each article is for; where two name it, the first has it, so that none is in both."""
+    for stem in stems:
+        if split_of.setdefault(stem, split) != split:
+            dropped[TWICE] += 1
+
+
+def _articles(
+    files: Sequence[Path],
+    archives: Sequence[str],
+    ending: str,
+    split_of: dict[str, str],
+    parse: Callable[[Iterable[str], str], tuple[str, str]],
+    dropped: Counter[str],
+) -> Iterator[Pair]:
+    """The articles of the archives that a split wants, in their order; `split_of` is emptied on the way."""
+    for archive in archives:
+        for member in members(file_of(files, archive)):
+            path = PurePosixPath(member.name)
+            if path.suffix != ending or path.name.startswith("."):
+                continue
+            split = split_of.pop(path.stem, None)
+            if split is None:
+                dropped[UNLISTED] += 1
+                continue
+            where = f"{archive}:{member.name}"
+            with member.open() as stream:
+                article, summary = parse(decoded(stream, where), where)
+            if article and summary:
+                yield Pair(article, summary, group=path.stem, split=split)
+            else:
+                dropped[NO_SUMMARY] += 1
+    if split_of:
+        dropped[MISSING] += len(split_of)
+
+
+def _parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
+    """Article and summary of one .story file; both empty where it has no summary."""
+    held = list(lines)
+    return parse_story(held, where) if "@highlight" in map(str.strip, held) else ("", "")
+
+
+def _parse_page(lines: Iterable[str], where: str, dropped: Counter[str]) -> tuple[str, str]:
+    """Text and first sentence of one .summary file, each as one line.
+
+    Sections begin with lines such as `[SN]RESTBODY[SN]`.
+    """
+    sections: dict[str, list[str]] = {}
+    section: list[str] | None = None
+    for line in lines:
+        text = " ".join(line.split())
+        if text.startswith("[SN]") and text.endswith("[SN]") and len(text) > len("[SN][SN]"):
+            section = sections.setdefault(text[len("[SN]") : -len("[SN]")], [])
+        elif text in _BUTTONS:
+            dropped[BUTTONS] += 1
+        elif text and section is not None:
+            section.append(text)
+    for name in ("FIRST-SENTENCE", "RESTBODY"):
+        if name not in sections:
+            raise DataError(f"{where}: there is no section [SN]{name}[SN]; is it a .summary file of XSum?")
+    return " ".join(sections["RESTBODY"]), " ".join(sections["FIRST-SENTENCE"])

@@ -1,0 +1,131 @@
+"""Lines of text out of the files that a corpus is published as: plain, compressed, or inside of an archive."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, members
+from nmtkit.errors import DataError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+LONGEST = 1 << 24
+"""The most bytes of a line: a longer one is no text, and would not fit in memory whatever the file is."""
+
+
+def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
+    r"""The lines of one published text, without line ends, one at a time.
+
+    Only \n and \r\n end a line, as in all else that nmtkit reads: what other programs take for a line end stays inside.
+    A byte-order mark at the beginning is not part of the text.
+
+    Args:
+        files: what the corpus's sources gave.
+        place: FILE, or FILE:MEMBER for a member of an archive; FILE is the name of one of `files`. Either may be
+            gzip-compressed.
+
+    Raises:
+        DataError: there is no such file or member, it is damaged, not UTF-8, or has a line that is too long; the
+            message names it, and the line.
+    """
+    with closing(_streams(files, place)) as streams:
+        yield from decoded(next(streams), place)
+
+
+def decoded(stream: BinaryIO, where: str) -> Iterator[str]:
+    """The same of a stream that is open; `where` is what messages call it."""
+    number = 0
+    try:
+        while raw := stream.readline(LONGEST + 1):
+            number += 1
+            if len(raw) > LONGEST:
+                raise DataError(f"{where}, line {number}: more than {LONGEST:,} bytes without a line end; no text")
+            line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            yield line.removeprefix("\ufeff") if number == 1 else line
+    except UnicodeDecodeError as fault:
+        raise DataError(
+            f"{where}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); is it the file it should be?"
+        ) from fault
+    except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
+        raise DataError(f"{where}: broken gzip file after line {number} ({fault}); fetch it again") from fault
+
+
+def file_of(files: Sequence[Path], name: str) -> Path:
+    """The file of that name.
+
+    Raises:
+        DataError: the sources gave none; the message lists what they gave.
+    """
+    found = next((path for path in files if path.name == name), None)
+    if found is None:
+        given = ", ".join(path.name for path in files)
+        raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
+    return found
+
+
+def _streams(files: Sequence[Path], place: str) -> Generator[BinaryIO, None, None]:
+    """The one stream that `place` names; a generator, so that the archive is open for as long as it is read."""
+    name, _, member = place.partition(":")
+    path = file_of(files, name)
+    # What is no archive is its own only member, without the ending where it is packed.
+    wanted = (member,) if member else (path.name, path.stem)
+    seen: list[str] = []
+    count = 0
+    for found in members(path):
+        if found.name in wanted:
+            with found.open() as stream:
+                yield _unpacked(stream, place)
+            return
+        count += 1
+        seen = seen if count > 10 else [*seen, found.name]
+    there = (", ".join(seen) + (f" and {count - 10} more" if count > 10 else "")) or "nothing"
+    if not member:
+        raise DataError(f"{path}: this is an archive of {there}: name one as {name}:MEMBER in the entry")
+    raise DataError(f"{path}: there is no {member} in it, only {there}; was it published anew?")
+
+
+def _unpacked(stream: BinaryIO, place: str) -> BinaryIO:
+    """What is in the stream, decompressed where it begins like a gzip file: inside of an archive some do."""
+    assert isinstance(stream, io.BufferedReader)
+    return io.BufferedReader(_Gunzipped(stream, place), BUFFER) if stream.peek(2)[:2] == b"\x1f\x8b" else stream
+
+
+class _Tally:
+    """Counts the bytes that are read from a stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.count = 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self.count += len(data)
+        return data
+
+
+class _Gunzipped(io.RawIOBase):
+    """A gzip file inside of an archive, under the same limit as the archive: no bomb is put in by way of it."""
+
+    def __init__(self, stream: BinaryIO, place: str) -> None:
+        super().__init__()
+        self._packed = _Tally(stream)
+        self._file = gzip.GzipFile(fileobj=self._packed)  # type: ignore[call-overload]  # it asks for `read` alone
+        self._place = place
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        view = memoryview(buffer)
+        data = self._file.read(len(view))
+        self._count += len(data)
+        if self._count > max(FREE_BYTES, LIMITS.ratio * self._packed.count):
+            raise DataError(f"{self._place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
+        view[: len(data)] = data
+        return len(data)

@@ -1,0 +1,195 @@
+"""From pairs to files: train, valid and test as text or JSON lines, and the counts of what is in them."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from nmtkit.corpora.entries import Entry
+from nmtkit.corpora.filters import cleaned, count_words, is_unspaced
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.splits import Divider
+from nmtkit.errors import DataError
+from nmtkit.presets import Counts
+
+SPLITS = ("train", "valid", "test")
+FIELDS = ("article", "summary")
+"""The two texts of a line of JSON."""
+OVERLAPS = "a side also stands in {}"
+TOLD_EVERY = 1_000
+"""Pairs between two reports of progress."""
+
+
+@dataclass
+class Count:
+    """How much is in one split."""
+
+    pairs: int = 0
+    """Pairs."""
+    src_words: int = 0
+    """Words of the sources."""
+    tgt_words: int = 0
+    """Words of the targets."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and what was not."""
+
+    counts: dict[str, Count]
+    """By split; those without pairs are not there."""
+    dropped: dict[str, int]
+    """How many pairs were left out, by reason."""
+    overlaps: dict[str, int]
+    """How many pairs of a split that the corpus itself gives have a side in train; they are kept."""
+    files: dict[str, str]
+    """The SHA-256 sum of every file, by its name."""
+    size: Counts = field(repr=False)
+    """The measures of train that settings are chosen by."""
+
+
+def file_names(entry: Entry, split: str) -> list[str]:
+    """The files of one split: source and target, or one of JSON lines."""
+    if entry.task == "summarization":
+        return [f"{split}.jsonl"]
+    return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
+
+
+def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
+    """The group `data` of a recipe that lies beside the files."""
+    if entry.task == "summarization":
+        keys = {"src_field": FIELDS[0], "tgt_field": FIELDS[1]}
+        return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
+    return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}
+
+
+def write_pairs(
+    entry: Entry,
+    pairs: Iterable[Pair],
+    folder: Path,
+    dropped: Counter[str],
+    progress: Callable[[int], None] = lambda count: None,
+) -> Written:
+    """Filters and divides the pairs of a corpus and writes them.
+
+    Train is written as it comes; validation and test are held in memory until it is known what stands in train.
+
+    Args:
+        entry: the corpus.
+        pairs: what its reader gives.
+        folder: where to.
+        dropped: what the reader has left out; what is left out here is added.
+        progress: takes the number of pairs of train that are written, every now and then.
+
+    Raises:
+        DataError: the reader finds fault with its files, or nothing is left for train.
+    """
+    size = Counts()
+    given: dict[str, list[Pair]] = {"valid": [], "test": []}
+    with _Writer(entry, folder, "train") as train:
+
+        def learn(pair: Pair) -> None:
+            train.add(pair)
+            size.add(pair.src, pair.tgt)
+            if train.count.pairs % TOLD_EVERY == 0:
+                progress(train.count.pairs)
+
+        divider = Divider(entry.split.valid, entry.split.test, entry.split.at_most, learn)
+        for pair in cleaned(pairs, entry.keep, entry.src, entry.tgt, dropped):
+            if pair.split in given:
+                given[pair.split].append(pair)
+            elif pair.split:
+                learn(pair)
+            else:
+                divider.add(pair)
+    if not train.count.pairs:
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
+        raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")
+    progress(train.count.pairs)
+    held = {name: divider.held(name) for name in ("test", "valid")}
+    wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
+    known = _texts_among(entry, folder, wanted)
+    counts, files = {"train": train.count}, dict(train.sums)
+    for name, earlier in (("test", "train"), ("valid", "train or test")):
+        kept = [pair for pair in held[name] if pair.src not in known and pair.tgt not in known]
+        if len(kept) < len(held[name]):
+            dropped[f"{name}: {OVERLAPS.format(earlier)}"] += len(held[name]) - len(kept)
+        if name == "test":
+            in_train = {split: _count_overlaps(pairs, known) for split, pairs in given.items()}
+            known |= {text for pair in (*kept, *given["test"]) for text in (pair.src, pair.tgt)}
+        if not kept and not given[name]:
+            continue
+        with _Writer(entry, folder, name) as writer:
+            for pair in (*given[name], *kept):
+                writer.add(pair)
+        counts[name], files = writer.count, {**files, **writer.sums}
+    ordered = {name: counts[name] for name in SPLITS if name in counts}
+    return Written(ordered, dict(dropped), {name: count for name, count in in_train.items() if count}, files, size)
+
+
+def _count_overlaps(pairs: list[Pair], known: set[str]) -> int:
+    return sum(pair.src in known or pair.tgt in known for pair in pairs)
+
+
+class _Writer:
+    """The files of one split while they are written."""
+
+    def __init__(self, entry: Entry, folder: Path, split: str) -> None:
+        self.count = Count()
+        self.sums: dict[str, str] = {}
+        self._names = file_names(entry, split)
+        self._unspaced = is_unspaced(entry.src), is_unspaced(entry.tgt)
+        self._digests = [hashlib.sha256() for _ in self._names]
+        self._closing = ExitStack()
+        opened = [open(folder / name, "wb") for name in self._names]  # noqa: SIM115  # closed by the stack
+        self._files = [self._closing.enter_context(file) for file in opened]
+
+    def add(self, pair: Pair) -> None:
+        """Writes a pair."""
+        self.count.pairs += 1
+        self.count.src_words += count_words(pair.src, self._unspaced[0])
+        self.count.tgt_words += count_words(pair.tgt, self._unspaced[1])
+        texts = [pair.src, pair.tgt]
+        if len(self._files) == 1:
+            texts = [json.dumps(dict(zip(FIELDS, texts, strict=True)), ensure_ascii=False)]
+        for text, file, digest in zip(texts, self._files, self._digests, strict=True):
+            line = f"{text}\n".encode()
+            file.write(line)
+            digest.update(line)
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+        self.sums = {name: digest.hexdigest() for name, digest in zip(self._names, self._digests, strict=True)}
+
+
+def _texts_among(entry: Entry, folder: Path, wanted: set[str]) -> set[str]:
+    """Which of the texts stand in train, as a source or a target."""
+    found: set[str] = set()
+    if wanted:
+        for src, tgt in _read_back(entry, folder):
+            found |= wanted & {src, tgt}
+    return found
+
+
+def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
+    """The pairs of train as they were written."""
+    with ExitStack() as closing:
+        names = file_names(entry, "train")
+        files = [closing.enter_context(open(folder / name, encoding="utf-8", newline="\n")) for name in names]
+        if len(files) == 1:
+            for line in files[0]:
+                record: Mapping[str, str] = json.loads(line)
+                yield record[FIELDS[0]], record[FIELDS[1]]
+        else:
+            for src, tgt in zip(*files, strict=True):
+                yield src.rstrip("\n"), tgt.rstrip("\n")

@@ -1,0 +1,257 @@
+"""One set of flat files with tokenized examples and its manifest: a whole store, or one shard of a large one."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.errors import DataError
+
+Ids: TypeAlias = npt.NDArray[Any]
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n rows of different lengths, one behind the other."""
+
+    counts: Counts
+    """The length of each row, `(n,)`."""
+    flat: Ids
+    """All rows, `(sum of counts,)`."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "Ragged":
+        """From rows of numbers."""
+        counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))
+        return cls(counts, flat.astype(dtype))
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> "Ragged":
+        """From texts: the bytes of each in UTF-8."""
+        encoded = [text.encode("utf-8") for text in texts]
+        counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        return cls(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+    def where(self, keep: npt.NDArray[np.bool_]) -> "Ragged":
+        """The rows for which `keep`, `(n,)`, is true."""
+        return self if keep.all() else Ragged(self.counts[keep], self.flat[np.repeat(keep, self.counts)])
+
+
+def names(column: str) -> tuple[str, str]:
+    """What the two files of a column are called: of its values, and of its offsets."""
+    return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
+
+
+class _File:
+    """One flat file under a temporary name, its size and checksum kept while it grows."""
+
+    def __init__(self, temporary: Path) -> None:
+        self.temporary = temporary
+        self.file: BinaryIO = open(temporary, "wb")  # noqa: SIM115  # closed by the writer that owns it
+        self.size = 0
+        self.checksum = 0
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data)
+        self.size += len(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+
+
+class ShardWriter:
+    """Writes one set of files; they go to temporary names until `publish`. What fails raises an OSError.
+
+    Args:
+        folder: made if need be.
+        name: of the split.
+        dtype: of the ids.
+    """
+
+    def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike) -> None:
+        self._folder = folder
+        self._name = name
+        self._dtype = np.dtype(dtype)
+        self._files: dict[str, _File] = {}
+        self._ends: dict[str, int] = {}
+        self.length = 0
+        """Examples so far."""
+        self.size = 0
+        """Ids and bytes of text so far."""
+
+    def add(self, columns: Mapping[str, Ragged]) -> None:
+        """Appends some examples; every call gives the same columns."""
+        for column, rows in columns.items():
+            values, offsets = names(column)
+            dtype = np.uint8 if column.endswith(".text") else self._dtype
+            if offsets not in self._ends:
+                self._ends[offsets] = 0
+                self._write(offsets, np.zeros(1, dtype="<i8"))
+            self._write(values, rows.flat.astype(dtype, copy=False))
+            ends = self._ends[offsets] + np.cumsum(rows.counts, dtype="<i8")
+            self._write(offsets, ends)
+            self._ends[offsets] += int(rows.counts.sum())
+            self.size += len(rows.flat)
+        self.length += len(columns["src"].counts)
+
+    def _write(self, name: str, data: Ids) -> None:
+        if name not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._files[name] = _File(self._folder / f"{self._name}.{name}.new")
+        self._files[name].write(data.tobytes())
+
+    def publish(self, name: str, facts: Mapping[str, Any], durable: bool) -> None:
+        """Gives the files their place and writes the manifest.
+
+        Args:
+            name: what the set is called from now on.
+            facts: for the manifest.
+            durable: return only when all of it has reached the disk, so that not even a power cut takes it back.
+        """
+        manifest = manifest_path(self._folder, name)
+        # The old manifest goes first: at no moment does one describe files that are not its own.
+        manifest.unlink(missing_ok=True)
+        for column, file in self._files.items():
+            file.file.flush()
+            if durable:
+                os.fsync(file.file.fileno())
+            file.file.close()
+            os.replace(file.temporary, self._folder / f"{name}.{column}")
+        files = {column: {"size": file.size, "crc32": file.checksum} for column, file in self._files.items()}
+        content = {"version": VERSION, "examples": self.length, "dtype": self._dtype.str, **facts, "files": files}
+        write_manifest(manifest, content, durable)
+
+    def discard(self) -> None:
+        """Closes and removes what was not published."""
+        for file in self._files.values():
+            file.file.close()
+            file.temporary.unlink(missing_ok=True)
+
+
+def manifest_path(folder: Path, name: str) -> Path:
+    """Where the manifest of a set of files, or of all shards of a store, is."""
+    return folder / f"{name}.json"
+
+
+def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
+    """Writes a manifest so that there is a whole one or none; see `ShardWriter.publish` for `durable`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".new")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def read_manifest(folder: Path, name: str) -> dict[str, Any]:
+    """Reads what `write_manifest` wrote.
+
+    Raises:
+        DataError: it is missing, damaged, or of another version.
+    """
+    path = manifest_path(folder, name)
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["version"] != VERSION:
+            raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
+    except OSError as fault:
+        raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
+    except (ValueError, KeyError, TypeError) as fault:
+        raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+class Shard:
+    """One set of files, opened for reading through the operating system's page cache.
+
+    Args:
+        folder: where it is.
+        name: what it was published as.
+        manifest: as `read_manifest` gives it.
+
+    Raises:
+        DataError: a file is missing, cut short or damaged; the message names it.
+    """
+
+    def __init__(self, folder: Path, name: str, manifest: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.name = name
+        try:
+            self.fingerprint: str = manifest["fingerprint"]
+            self.tgt_size: int = manifest["tgt_size"]
+            self.cut: dict[str, int] = manifest.get("cut", {})
+            self.by_file: list[int] = manifest.get("by_file", [manifest["examples"]])
+            self._length: int = manifest["examples"]
+            self._dtype = np.dtype(manifest["dtype"])
+            self._files: dict[str, dict[str, int]] = manifest["files"]
+            self._arrays: dict[str, Ids] = {file: self._map(file) for file in self._files}
+            for file in self._files:
+                if file.endswith("offsets"):
+                    self._check_offsets(file)
+        except (ValueError, KeyError, TypeError) as fault:
+            raise DataError(f"{manifest_path(folder, name)}: damaged ({fault}); preprocess again") from fault
+
+    def _path(self, file: str) -> Path:
+        return self.folder / f"{self.name}.{file}"
+
+    def _map(self, file: str) -> Ids:
+        path = self._path(file)
+        try:
+            size = path.stat().st_size
+        except OSError as fault:
+            raise DataError(f"{path}: missing ({fault.strerror}); preprocess again") from fault
+        if size != self._files[file]["size"]:
+            raise DataError(f"{path}: {size} bytes, but {self._files[file]['size']} were written; preprocess again")
+        dtype = "<i8" if file.endswith("offsets") else "u1" if file.endswith("text") else self._dtype
+        # An empty file cannot be mapped. A plain array over the map, for slices of np.memmap itself are slow.
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r")) if size else np.zeros(0, dtype=dtype)
+
+    def _check_offsets(self, file: str) -> None:
+        offsets = self._arrays[file]
+        flat = self._arrays[file.removesuffix(".offsets") + ("" if ".text." in file else ".ids")]
+        whole = len(offsets) == self._length + 1 and offsets[0] == 0 and offsets[-1] == len(flat)
+        if not whole or bool((offsets[1:] < offsets[:-1]).any()):
+            raise DataError(f"{self._path(file)}: damaged; preprocess again")
+
+    def check(self) -> None:
+        """Reads everything once and compares checksums.
+
+        Raises:
+            DataError: a file is not as it was written.
+        """
+        for name, expected in self._files.items():
+            checksum = 0
+            with open(self._path(name), "rb") as file:
+                while block := file.read(1 << 20):
+                    checksum = zlib.crc32(block, checksum)
+            if checksum != expected["crc32"]:
+                raise DataError(f"{self._path(name)}: damaged (checksum); preprocess again")
+
+    def __len__(self) -> int:
+        return self._length
+
+    def has(self, column: str) -> bool:
+        """Whether there is such a column."""
+        return names(column)[0] in self._files
+
+    def lengths(self, column: str) -> npt.NDArray[np.int32]:
+        """The length of every row, `(n,)`."""
+        return np.diff(self._arrays[names(column)[1]]).astype(np.int32)
+
+    def row(self, column: str, number: int) -> Ids:
+        """One row of a column; a view of the file, not to be written."""
+        values, offsets = names(column)
+        ends = self._arrays[offsets]
+        return self._arrays[values][ends[number] : ends[number + 1]]

@@ -1,0 +1,183 @@
+"""Work that is shared out to processes and comes back in order.
+
+The processes are programs of their own and import nothing but what the work needs: they start quickly, stay small, and
+do not mind what libraries or threads the caller has. They end by themselves when the caller does, however that happens:
+their input is closed then.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from nmtkit.errors import NmtkitError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.data.workers import serve; serve()"
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+    size: Callable[[Item], int],
+    alone: int,
+) -> Generator[Result, None, None]:
+    """`work` of every item, in order, by several processes where that pays.
+
+    A fault of `work` or of `items` is raised in its place, after the results of the items before it. To be closed if it
+    is not read to its end.
+
+    Args:
+        work: a pure function that can be pickled.
+        items: what to do; read ahead by a few items for each process.
+        processes: how many; 1 does everything in this one.
+        size: of an item.
+        alone: the first items, up to so much in all, are done in this process: no other one is started for less.
+
+    Raises:
+        NmtkitError: a process was ended from outside.
+    """
+    coming = iter(items)
+    done = 0
+    for item in coming:
+        yield work(item)
+        done += size(item)
+        if processes > 1 and done >= alone:
+            with _Pool(work, processes) as pool:
+                yield from pool.map(coming)
+
+
+class _Process:
+    """One process, which does an item at a time."""
+
+    def __init__(self, work: bytes) -> None:
+        program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)))]
+        # A session of its own: Ctrl-C is for the caller, who then closes its input.
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._work: bytes | None = work
+
+    def __call__(self, item: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            if self._work is not None:
+                self._process.stdin.write(self._work)
+                self._work = None
+            pickle.dump(item, self._process.stdin, pickle.HIGHEST_PROTOCOL)
+            self._process.stdin.flush()
+            good, answer = pickle.load(self._process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError) as fault:
+            code = self._process.wait()
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            raise NmtkitError(
+                f"a process that helps to cut the text into tokens {how}; most likely the memory was not enough for "
+                "all of them: try again with fewer (preprocess --workers N)"
+            ) from fault
+        if not good:
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """Ends it, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except OSError:  # what was never read cannot be flushed any more
+                continue
+
+
+class _Pool(Generic[Item, Result]):
+    """Processes, each with a thread here that hands it an item and waits for the result."""
+
+    def __init__(self, work: Callable[[Item], Result], count: int) -> None:
+        self._count = count
+        self._threads = ThreadPoolExecutor(count)
+        pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
+        self._processes: list[_Process] = []
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        try:
+            for _ in range(count):
+                self._processes.append(_Process(pickled))
+        except OSError as fault:
+            self.__exit__()
+            raise NmtkitError(
+                f"no process can be started ({fault.strerror}); try with preprocess --workers 1"
+            ) from fault
+        for process in self._processes:
+            self._idle.put(process)
+
+    def __enter__(self) -> "_Pool[Item, Result]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.end()
+        self._threads.shutdown(cancel_futures=True)
+
+    def map(self, items: Iterator[Item]) -> Iterator[Result]:
+        """The results in order."""
+        waiting: deque[Future[Result]] = deque()
+        fault: NmtkitError | None = None
+        while True:
+            # Twice as many as there are processes: each has its next item ready.
+            while fault is None and len(waiting) < 2 * self._count:
+                try:
+                    item = next(items, None)
+                except NmtkitError as found:
+                    fault = found
+                    break
+                if item is None:
+                    break
+                waiting.append(self._threads.submit(self._turn, item))
+            if not waiting:
+                break
+            yield waiting.popleft().result()
+        if fault is not None:
+            raise fault
+
+    def _turn(self, item: Item) -> Result:
+        process = self._idle.get()
+        try:
+            result: Result = process(item)
+        finally:
+            self._idle.put(process)
+        return result
+
+
+def serve() -> None:
+    """What a process does: reads the work, then an item at a time, and writes `(True, result)` or `(False, fault)`."""
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not come between the results
+    given = sys.stdin.buffer
+    try:
+        work = pickle.load(given)
+        while True:
+            item = pickle.load(given)
+            answer: tuple[bool, Any]
+            try:
+                answer = (True, work(item))
+            except NmtkitError as fault:
+                answer = (False, fault)
+            except Exception:  # whatever it is, the caller shows it
+                answer = (False, RuntimeError(traceback.format_exc()))
+            pickle.dump(answer, results, pickle.HIGHEST_PROTOCOL)
+            results.flush()
+    except (EOFError, BrokenPipeError, pickle.UnpicklingError):  # the caller is done, or is no more
+        os._exit(0)

@@ -1,0 +1,170 @@
+"""What the data doctor can find, and how it is told: the types that its examiners fill and its reports read."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "note"]
+"""error: training cannot use the files as they are, or would learn from wrongly paired lines. warning: pairs that are
+likely faulty or that flatter the results. note: worth knowing, nothing to mend."""
+
+EXAMPLES = 5
+"""How many places of one kind of fault are kept."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault."""
+
+    name: str
+    """A short word for JSON and logs: "encoding", "duplicate"."""
+    severity: Severity
+    """How bad it is."""
+    title: str
+    """What is wrong, in a few words for a table."""
+    remedy: str
+    """What to do about it, in a sentence."""
+    drops: bool
+    """Whether `--fix` leaves such lines out (or mends them, if False and `mends`)."""
+    mends: bool = False
+    """Whether `--fix` can put the line right and keep it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault is."""
+
+    file: str
+    """The file as it was named."""
+    line: int
+    """Its line, from 1."""
+    byte: int | None = None
+    """The byte of the line, from 1, where that is known."""
+    text: str = ""
+    """What stands there, shortened; or what it is compared with."""
+
+
+@dataclass
+class Finding:
+    """One kind of fault in one split."""
+
+    kind: Kind
+    """Which."""
+    count: int = 0
+    """How many pairs have it, each counted once though both its sides may; or lines, if it is one of whole files."""
+    places: list[Place] = field(default_factory=list)
+    """The first few of them."""
+
+    def add(self, place: Place, count: int = 1) -> None:
+        """Counts it, and keeps the place if there are few so far."""
+        self.count += count
+        if len(self.places) < EXAMPLES:
+            self.places.append(place)
+
+
+@dataclass
+class Side:
+    """What one side of a split is made of."""
+
+    words: Counter[int] = field(default_factory=Counter)
+    """Lines by their number of words, between white space."""
+    characters: Counter[int] = field(default_factory=Counter)
+    """Lines by their number of characters, in tens (key 3: 30 to 39)."""
+    scripts: Counter[str] = field(default_factory=Counter)
+    """Letters by script: "Latin", "Cyrillic", "Han", ..."""
+    tokens: Counter[int] = field(default_factory=Counter)
+    """Lines by their number of tokens, where a tokenizer was given."""
+    unknown: int = 0
+    """Tokens that are not in the vocabulary."""
+    copyable: int = 0
+    """Target tokens not in the vocabulary that stand in their source, so that a model that copies can write them."""
+    covered: int = 0
+    """Entries of the vocabulary that occur."""
+
+
+@dataclass
+class SplitDiagnosis:
+    """What was found in one split."""
+
+    name: str
+    """"train", "valid", "test"; or "data" for files without a recipe."""
+    pairs: int = 0
+    """Pairs of lines that both sides have."""
+    src: Side = field(default_factory=Side)
+    """The source side."""
+    tgt: Side = field(default_factory=Side)
+    """The target side; empty if there is none."""
+    ratios: Counter[int] = field(default_factory=Counter)
+    """Pairs by target words per source word, in tenths (key 12: 1.2 to 1.3), 50 and more together."""
+    findings: dict[str, Finding] = field(default_factory=dict)
+    """Faults by the name of their kind."""
+
+    def find(self, kind: Kind, place: Place, count: int = 1) -> None:
+        """Notes a fault."""
+        self.findings.setdefault(kind.name, Finding(kind)).add(place, count)
+
+
+@dataclass
+class Diagnosis:
+    """What was found in all splits."""
+
+    splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
+    """By name, in their order."""
+    vocabulary: dict[str, int] = field(default_factory=dict)
+    """Entries of the source's and target's vocabulary ("src", "tgt"), where a tokenizer was given."""
+    seconds: float = 0.0
+    """How long it took."""
+
+    def findings(self) -> list[tuple[str, Finding]]:
+        """All faults with the name of their split, the worst first."""
+        order = {"error": 0, "warning": 1, "note": 2}
+        found = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
+        return sorted(found, key=lambda pair: order[pair[1].kind.severity])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The diagnosis as plain values, for JSON; the keys of histograms are strings there."""
+        return {
+            "seconds": round(self.seconds, 3),
+            "vocabulary": dict(self.vocabulary),
+            "splits": {name: _split_dict(split) for name, split in self.splits.items()},
+        }
+
+
+def _split_dict(split: SplitDiagnosis) -> dict[str, Any]:
+    return {
+        "pairs": split.pairs,
+        "src": _side_dict(split.src),
+        "tgt": _side_dict(split.tgt),
+        "ratios": _histogram(split.ratios),
+        "findings": [_finding_dict(finding) for finding in split.findings.values()],
+    }
+
+
+def _side_dict(side: Side) -> dict[str, Any]:
+    return {
+        "words": _histogram(side.words),
+        "characters": _histogram(side.characters),
+        "scripts": dict(side.scripts.most_common()),
+        "tokens": _histogram(side.tokens),
+        "unknown": side.unknown,
+        "copyable": side.copyable,
+        "covered": side.covered,
+    }
+
+
+def _histogram(counts: Counter[int]) -> dict[str, int]:
+    return {str(key): counts[key] for key in sorted(counts)}
+
+
+def _finding_dict(finding: Finding) -> dict[str, Any]:
+    kind = finding.kind
+    return {
+        "kind": kind.name,
+        "severity": kind.severity,
+        "title": kind.title,
+        "remedy": kind.remedy,
+        "drops": kind.drops,
+        "mends": kind.mends,
+        "count": finding.count,
+        "places": [dict(vars(place)) for place in finding.places],
+    }

@@ -1,0 +1,211 @@
+"""All kinds of faults that the data doctor knows, with what to do about each."""
+
+from nmtkit.diagnosis.findings import Kind
+
+# Errors: the files cannot be used as they are.
+MISSING = Kind("missing", "error", "file cannot be read", "Name a file that is there and may be read.", drops=False)
+GZIP = Kind(
+    "gzip", "error", "broken gzip file", "Fetch or compress the file again; what lies behind the place is lost.", False
+)
+UTF16 = Kind(
+    "utf-16",
+    "error",
+    "file is UTF-16, not UTF-8",
+    "Convert the file, for example with `iconv -f UTF-16 -t UTF-8`.",
+    drops=False,
+)
+ENCODING = Kind(
+    "encoding",
+    "error",
+    "line is not UTF-8",
+    "Convert the file from the encoding it is in, or leave the lines out.",
+    drops=True,
+)
+NUL = Kind(
+    "nul", "error", "NUL byte in a line", "Take the NUL bytes out; many of them mean another encoding.", False, True
+)
+LINE_COUNTS = Kind(
+    "line-counts",
+    "error",
+    "files differ in their number of lines",
+    "Find the line that is missing or too much near the place given; all pairs behind it are wrong.",
+    drops=False,
+)
+SHIFT = Kind(
+    "shift",
+    "error",
+    "lines are paired with the wrong neighbours",
+    "Look at the lines near the place given: one side has a line more there, and has one less further on. How many "
+    "pairs lie between is an estimate.",
+    drops=False,
+)
+JSON = Kind(
+    "json", "error", "line is not an example in JSON", "Mend the line, or set src_field and tgt_field.", drops=True
+)
+STORY = Kind("story", "error", "file is no story", "Leave the file out, or put the missing highlights in.", drops=True)
+
+# Warnings: pairs that are likely faulty, or that flatter the results.
+SEPARATOR = Kind(
+    "separator",
+    "warning",
+    "line separator inside of a line",
+    "Put a space there: other programs see two lines, so that line numbers no longer agree.",
+    drops=False,
+    mends=True,
+)
+LINE_ENDS = Kind(
+    "line-ends",
+    "warning",
+    r"some lines end in \r\n, others in \n",
+    r"Let all lines end in \n.",
+    drops=False,
+    mends=True,
+)
+BOM = Kind(
+    "bom",
+    "warning",
+    "byte-order mark in the middle of a file",
+    "Take it out; it is left where files were put together.",
+    drops=False,
+    mends=True,
+)
+CONTROL = Kind(
+    "control", "warning", "control character", "Take it out; no reader sees it, but a model learns it.", False, True
+)
+REPLACED = Kind(
+    "replaced",
+    "warning",
+    "replacement character U+FFFD",
+    "Fetch the text again: an earlier conversion has lost a character here.",
+    drops=True,
+)
+MOJIBAKE = Kind(
+    "mojibake",
+    "warning",
+    "UTF-8 that was read in another encoding",
+    "Read the original as UTF-8; `--fix` turns such characters back.",
+    drops=False,
+    mends=True,
+)
+EMPTY = Kind("empty", "warning", "empty side", "Leave the pair out; training does so by itself.", drops=True)
+IDENTICAL = Kind(
+    "identical", "warning", "both sides are the same", "Leave the pair out: it teaches to copy the source.", drops=True
+)
+DUPLICATE = Kind(
+    "duplicate",
+    "warning",
+    "pair occurred before",
+    "Keep the first only (in training: `data.drop_duplicates: true`).",
+    drops=True,
+)
+IN_TRAIN = Kind(
+    "in-train",
+    "warning",
+    "pair is also in train",
+    "Take the pair out of train: a model that has seen the answer scores too well.",
+    drops=False,
+)
+SRC_IN_TRAIN = Kind(
+    "src-in-train",
+    "warning",
+    "source is also in train, but not the pair",
+    "Take such pairs out of train where scores are to show what is new to the model.",
+    drops=False,
+)
+TGT_IN_TRAIN = Kind(
+    "tgt-in-train",
+    "note",
+    "target is also in train, but not the pair",
+    "Short and common sentences do that; long ones should be taken out of train.",
+    drops=False,
+)
+IN_VALID = Kind(
+    "in-valid",
+    "warning",
+    "pair is also in valid",
+    "Take the pair out of valid if the sets are your own: what was chosen by valid scores too well on it. `--fix` "
+    "leaves both sets as they are, so that scores can be compared with those of others.",
+    drops=False,
+)
+SRC_IN_VALID = Kind(
+    "src-in-valid",
+    "note",
+    "source is also in valid, but not the pair",
+    "Short and common sentences do that; `--fix` leaves both sets as they are.",
+    drops=False,
+)
+HELD_OUT = Kind(
+    "held-out",
+    "warning",
+    "pair is also in valid or test",
+    "Take it out of train: a model that has seen the answer scores too well.",
+    drops=True,
+)
+RATIO = Kind(
+    "ratio",
+    "warning",
+    "one side is far longer than the other",
+    "Leave the pair out: it is hardly a translation.",
+    drops=True,
+)
+LENGTH = Kind(
+    "length",
+    "warning",
+    "line is far longer than the others",
+    "See whether lines were joined; leave such pairs out.",
+    drops=True,
+)
+SCRIPT = Kind(
+    "script",
+    "warning",
+    "line is in another script than its side",
+    "Leave the pair out: it is in another language.",
+    drops=True,
+)
+SWAPPED = Kind(
+    "swapped",
+    "warning",
+    "sides seem to be swapped",
+    "Swap the two lines, or leave the pair out.",
+    drops=True,
+)
+SWAPPED_FILES = Kind(
+    "swapped-files",
+    "error",
+    "source and target of this split are swapped, compared with train",
+    "Name the files the other way round.",
+    drops=False,
+)
+LANGUAGE = Kind(
+    "language",
+    "warning",
+    "line is in the language of the other side",
+    "Leave the pair out: both sides are in one language.",
+    drops=True,
+)
+SHORT_TARGET = Kind(
+    "short-target",
+    "warning",
+    "target is nearly empty though the source is long",
+    "Leave the pair out: it teaches to say nothing.",
+    drops=True,
+)
+
+# Notes: worth knowing.
+MARKUP = Kind(
+    "markup",
+    "note",
+    "markup or entities such as &amp; or <br>",
+    "Take markup out or turn entities into characters, in all splits and in what is to be translated.",
+    drops=False,
+)
+PIECES = Kind(
+    "pieces",
+    "note",
+    "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
+    "Join the subwords again: the tokenizer that is learned here cuts by itself.",
+    drops=False,
+)
+
+KINDS: dict[str, Kind] = {value.name: value for value in list(vars().values()) if isinstance(value, Kind)}
+"""All of them, by name."""

@@ -1,0 +1,289 @@
+"""What every report of a diagnosis says: rows, places, histograms, the verdict. How it looks is another's choice."""
+
+import math
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from nmtkit.diagnosis.findings import Diagnosis, Finding, Kind, Place, Severity, Side, SplitDiagnosis
+from nmtkit.diagnosis.kinds import EMPTY, IN_TRAIN
+from nmtkit.diagnosis.statistics import MOST
+
+NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
+"""Control characters by the names that people know."""
+HIDDEN = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")
+"""Categories of characters that cannot be seen, or that would break a line of the report."""
+HELD_OUT_SPLITS = ("valid", "test")
+"""Splits that models are measured by."""
+MOST_BARS = 14
+"""Bars of a histogram of lengths."""
+WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""How many words a bar may stand for."""
+RATIO_EDGES = (0, 1, 2, 3, 5, 7, 9, 11, 13, 16, 20, 30, 50)
+"""Where the bars of length ratios begin, in tenths."""
+LEAST_SHARE = 0.001
+"""A script with fewer of the letters is not told by name."""
+
+
+def visible(text: str, width: int = 60) -> str:
+    """The text with invisible characters written out, cut to `width` characters with "…" at its end.
+
+    A byte that is not UTF-8, kept by Python as a lone surrogate, is written as ⟨byte E9⟩.
+    """
+    parts: list[str] = []
+    length = 0
+    for letter in text:
+        part = _visible(letter)
+        if length + len(part) > width:
+            while parts and length > width - 1:
+                length -= len(parts.pop())
+            return "".join(parts) + "…"
+        parts.append(part)
+        length += len(part)
+    return "".join(parts)
+
+
+def _visible(letter: str) -> str:
+    if "\udc80" <= letter <= "\udcff":
+        return f"⟨byte {ord(letter) - 0xDC00:02X}⟩"
+    category = unicodedata.category(letter)
+    if category == "Cs" or category in HIDDEN:
+        return f"⟨{NAMES.get(letter, f'U+{ord(letter):04X}')}⟩"
+    return letter
+
+
+def storable(text: str) -> str:
+    r"""The text as a file can hold it: bytes that are not UTF-8, kept by Python as lone surrogates, become \xe9."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def short_names(files: Iterable[str]) -> dict[str, str]:
+    """A short name for every file: without the folders that all share, or without folders where that is enough."""
+    paths = list(dict.fromkeys(files))
+    bases = [os.path.basename(path) for path in paths]
+    if len(set(bases)) == len(paths):
+        return dict(zip(paths, bases, strict=True))
+    whole = [os.path.abspath(path) for path in paths]
+    shared = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return {path: os.path.relpath(full, shared) for path, full in zip(paths, whole, strict=True)}
+
+
+def place_name(place: Place, names: dict[str, str]) -> str:
+    """FILE:LINE, or FILE:LINE:BYTE where the byte is known: as compilers say it, so that editors can jump there."""
+    name = names.get(place.file, place.file)
+    return f"{name}:{place.line}" if place.byte is None else f"{name}:{place.line}:{place.byte}"
+
+
+def files_of(diagnosis: Diagnosis) -> list[str]:
+    """All files that findings name."""
+    return list(dict.fromkeys(place.file for _, finding in diagnosis.findings() for place in finding.places))
+
+
+def share(count: int, total: int) -> str:
+    """The share as a percentage that never rounds something to nothing, nor a part to all; empty of nothing."""
+    if not total:
+        return ""
+    percent = 100 * count / total
+    if 0 < percent < 0.1:
+        return f"{percent:.1g}%" if percent >= 1e-4 else "0.0001%"
+    return f"{min(percent, 99.9) if count < total else percent:.1f}%"
+
+
+def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
+    """How many places were found that are so bad."""
+    return sum(finding.count for _, finding in diagnosis.findings() if finding.kind.severity == severity)
+
+
+def is_wrong(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
+    """Whether a script should stop.
+
+    Args:
+        diagnosis: what was found.
+        strict: warnings count as errors do.
+        fixed: what `--fix` puts right or leaves out does not count.
+    """
+    bad = ("error", "warning") if strict else ("error",)
+    return any(
+        finding.kind.severity in bad and not (fixed and remedy_note(finding, split))
+        for split, finding in diagnosis.findings()
+    )
+
+
+def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]:
+    """The findings as a table, the worst first: how bad, split, what, how many, share of the pairs, first place."""
+    names = short_names(files_of(diagnosis))
+    table: list[tuple[Severity, str, str, str, str, str]] = []
+    for split, finding in diagnosis.findings():
+        first = place_name(finding.places[0], names) if finding.places else ""
+        of_all = share(finding.count, diagnosis.splits[split].pairs) if is_of_pairs(finding, diagnosis, split) else ""
+        what = finding.kind.title
+        table.append((finding.kind.severity, split, what, f"{finding.count:,}", of_all, first))
+    return table
+
+
+def is_of_pairs(finding: Finding, diagnosis: Diagnosis, split: str) -> bool:
+    """Whether the count can be told as a share of the pairs."""
+    return 0 < finding.count <= diagnosis.splits[split].pairs
+
+
+def verdict(diagnosis: Diagnosis) -> str:
+    """All in one sentence."""
+    pairs = sum(split.pairs for split in diagnosis.splits.values())
+    errors, warnings = count_of("error", diagnosis), count_of("warning", diagnosis)
+    unit = "pair" if any(split.tgt.words for split in diagnosis.splits.values()) else "line"
+    read = f"{pairs:,} {unit if pairs == 1 else unit + 's'}"
+    likely = f"{warnings:,} {'place' if warnings == 1 else 'places'}"
+    if errors:
+        found = f"{errors:,} {'error' if errors == 1 else 'errors'}"
+        also = f", and {likely} to look at" if warnings else ""
+        return f"Not ready to train on: {found} in {read}{also}."
+    if warnings:
+        return f"No errors in {read}, but {likely} to look at before training."
+    return f"Nothing wrong was found in {read}."
+
+
+def leaves_out(kind: Kind, split: str) -> bool:
+    """Whether `--fix` leaves such pairs out.
+
+    Of valid and test only what cannot be read or has an empty side: results on a test set can be compared with those
+    of others only as long as it is the same set.
+    """
+    return kind.drops and (split not in HELD_OUT_SPLITS or kind.severity == "error" or kind.name == EMPTY.name)
+
+
+def remedy_note(finding: Finding, split: str) -> str:
+    """What `--fix` does with such lines, in a few words; empty if nothing."""
+    if finding.kind.mends:
+        return "--fix mends it"
+    if finding.kind.name == IN_TRAIN.name:
+        return "--fix takes it out of train"
+    return "--fix leaves it out" if leaves_out(finding.kind, split) else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- histograms
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many lines there are of each length, for one or two sides."""
+
+    title: str
+    """What is counted: "words a line"."""
+    labels: tuple[str, ...]
+    """What each bar stands for."""
+    series: tuple[tuple[str, tuple[int, ...]], ...]
+    """The name of each side, and its lines in each bar."""
+    notes: tuple[str, ...] = ()
+    """A sentence about each side."""
+
+
+def histograms(split: SplitDiagnosis) -> list[Histogram]:
+    """The histograms of a split: words, tokens if there are any, length ratios; none of an empty one."""
+    sides = [(name, side) for name, side in (("source", split.src), ("target", split.tgt)) if side.words]
+    found = []
+    if sides:
+        found.append(_lengths("words a line", [(name, side.words) for name, side in sides]))
+    tokens = [(name, side.tokens) for name, side in sides if side.tokens]
+    if tokens:
+        found.append(_lengths("tokens a line", tokens))
+    if split.ratios:
+        found.append(_ratios(split.ratios))
+    return found
+
+
+def percentile(counts: Counter[int], part: float) -> int:
+    """The smallest key that no more than `1 - part` of all lines are above."""
+    total, seen = sum(counts.values()), 0
+    for key in sorted(counts):
+        seen += counts[key]
+        if seen >= part * total:
+            return key
+    return 0
+
+
+def _lengths(title: str, sides: Sequence[tuple[str, Counter[int]]]) -> Histogram:
+    top = max(percentile(counts, 0.99) for _, counts in sides)
+    width = next((width for width in WIDTHS if top < width * (MOST_BARS - 1)), math.ceil((top + 1) / (MOST_BARS - 1)))
+    end = max(max(counts) for _, counts in sides)
+    bars = min(top // width + 2, end // width + 1)
+    open_end = end >= bars * width
+    labels = []
+    for bar in range(bars):
+        low, high = bar * width, (bar + 1) * width - 1
+        label = f"{low}" if low == high else f"{low}–{high}"
+        labels.append(f"{low} and more" if open_end and bar == bars - 1 else label)
+    series, notes = [], []
+    for name, counts in sides:
+        heights = [0] * bars
+        for length, lines in counts.items():
+            heights[min(length // width, bars - 1)] += lines
+        series.append((name, tuple(heights)))
+        mean = sum(length * lines for length, lines in counts.items()) / max(1, sum(counts.values()))
+        longest = f"{max(counts)}" + (" or more" if max(counts) == MOST else "")
+        notes.append(
+            f"{name}: mean {mean:.1f}, half at most {percentile(counts, 0.5)}, "
+            f"99% at most {percentile(counts, 0.99)}, longest {longest}"
+        )
+    return Histogram(title, tuple(labels), tuple(series), tuple(notes))
+
+
+def _ratios(ratios: Counter[int]) -> Histogram:
+    heights = [0] * len(RATIO_EDGES)
+    for tenths, pairs in ratios.items():
+        heights[max(i for i, edge in enumerate(RATIO_EDGES) if edge <= tenths)] += pairs
+    labels = [f"{low / 10:g}–{high / 10:g}" for low, high in pairwise(RATIO_EDGES)]
+    labels.append(f"{RATIO_EDGES[-1] / 10:g} and more")
+    first = next(i for i, height in enumerate(heights) if height)
+    last = max(i for i, height in enumerate(heights) if height)
+    middle = percentile(ratios, 0.5) / 10
+    return Histogram(
+        "target words for each source word",
+        tuple(labels[first : last + 1]),
+        (("pairs", tuple(heights[first : last + 1])),),
+        (f"half of the pairs are below {middle + 0.1:.1f}",),
+    )
+
+
+def scripts(side: Side) -> list[tuple[str, str]]:
+    """The scripts of the letters of a side with their shares, the most frequent first; rare ones together."""
+    total = sum(side.scripts.values())
+    named = [(name, count) for name, count in side.scripts.most_common() if count >= LEAST_SHARE * total]
+    rest = total - sum(count for _, count in named)
+    return [(name, share(count, total)) for name, count in [*named, *([("others", rest)] if rest else [])]]
+
+
+def as_values(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
+    """All of it as plain values, for JSON; keys keep their names from version to version."""
+    values = diagnosis.as_dict()
+    for split in values["splits"].values():
+        for finding in split["findings"]:
+            finding["places"] = [place | {"text": storable(place["text"])} for place in finding["places"]]
+    return {
+        "wrong": is_wrong(diagnosis, strict),
+        "verdict": verdict(diagnosis),
+        "errors": count_of("error", diagnosis),
+        "warnings": count_of("warning", diagnosis),
+        "notes": count_of("note", diagnosis),
+        **values,
+    }
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of what was found besides the faults."""
+
+    title: str
+    """What it shows."""
+    columns: tuple[str, ...]
+    """Heads of its columns."""
+    rows: tuple[tuple[str, ...], ...]
+    """Its cells."""
+    note: str = ""
+    """A sentence on how to read it."""

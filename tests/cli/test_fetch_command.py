@@ -1,0 +1,139 @@
+"""`nmtkit fetch`: what is asked, what is said, and the exit code."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from in_process import Done, console_in
+
+TEXT = "".join(f"Sentence {n}.\tSatz {n}.\n" for n in range(200))
+
+
+@pytest.fixture
+def nmtkit(tmp_path, monkeypatch, capsys):
+    """`nmtkit` in a folder with a catalogue; its corpus lies in the cache already, so that nothing is downloaded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    url = "http://no-such-host.invalid/pairs.txt"
+    entry = {
+        "title": "Pairs of a test",
+        "src": "en",
+        "tgt": "de",
+        "size": "200 pairs",
+        "licence": "CC0; asks for nothing",
+        "sources": [{"kind": "url", "url": url, "without_sum": "it is a test"}],
+        "read": {"kind": "tab_separated", "text": "pairs.txt"},
+        "split": {"valid": 0.1, "test": 0.1},
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps({"pairs": entry}))
+    run = console_in(tmp_path, monkeypatch, capsys)
+
+    def fetch(*arguments: str, stdin: str = "") -> Done:
+        return run("fetch", "--catalogue", "mine.yaml", *arguments, stdin=stdin)
+
+    return fetch
+
+
+@pytest.fixture
+def downloaded(nmtkit, tmp_path):
+    """The same, with the file in the cache."""
+    done = nmtkit("pairs", "--yes")
+    assert done.code == 2
+    place = done.err.split("put it at ")[1].strip()
+    assert place.startswith(str(tmp_path / "cache"))
+    with open(place, "w", encoding="utf-8") as file:
+        file.write(TEXT)
+    return nmtkit
+
+
+def test_without_a_terminal_nothing_is_downloaded_unless_told_so(nmtkit, tmp_path):
+    done = nmtkit("pairs", stdin="y\n")
+    assert done.code == 2
+    assert "CC0; asks for nothing" in done.err
+    assert "200 pairs" in done.err
+    assert "http://no-such-host.invalid/pairs.txt" in done.err
+    assert "give --yes" in done.err
+    assert not (tmp_path / "corpora").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_offline_is_one_sentence(nmtkit):
+    done = nmtkit("pairs", "--yes")
+    assert done.code == 2
+    errors = [line for line in done.err.splitlines() if line.startswith("nmtkit: error:")]
+    assert len(errors) == 1
+    assert "cannot reach no-such-host.invalid" in errors[0]
+    assert done.err.rstrip().endswith(errors[0])
+
+
+def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path):
+    done = downloaded("pairs", "--yes")
+    assert done.code == 0, done.err
+    assert "nmtkit check corpora/pairs/pairs.yaml" in done.out
+    assert "nmtkit train corpora/pairs/pairs.yaml" in done.out
+    assert "nothing vouches for pairs.txt: it is a test" in done.err
+    card = json.loads((tmp_path / "corpora/pairs/card.json").read_text())
+    assert card["command"] == "nmtkit fetch --catalogue mine.yaml pairs --yes"
+    assert f"{card['counts']['train']['pairs']}" in done.out
+    again = downloaded("pairs")  # nothing is asked where nothing is done
+    assert again.code == 0
+    assert "is there already" in again.err
+    assert again.out == done.out
+    before = (tmp_path / "corpora/pairs").stat().st_ino
+    assert downloaded("pairs", "--again", "--yes").code == 0
+    assert (tmp_path / "corpora/pairs").stat().st_ino != before
+
+
+def test_the_folder_can_be_chosen(downloaded, tmp_path):
+    done = downloaded("pairs", "--yes", "--to", "my data/pairs")
+    assert done.code == 0, done.err
+    assert "nmtkit train 'my data/pairs/pairs.yaml'" in done.out
+    assert (tmp_path / "my data/pairs/train.en").is_file()
+
+
+def test_the_list_has_every_corpus(nmtkit):
+    done = nmtkit("--list")
+    assert done.code == 0
+    rows = [line.split()[0] for line in done.out.splitlines() if line.strip()]
+    for name in ("pairs", "libreoffice-help-{src}-{tgt}", "debian-descriptions-summary", "tatoeba-en-de", "xsum"):
+        assert name in rows
+    assert "asks for nothing" not in done.out  # the list has only the licence's name
+    assert "CC0" in done.out
+
+
+def test_one_corpus_is_shown(nmtkit):
+    done = nmtkit("libreoffice-help-en-de", "--show")
+    assert done.code == 0
+    assert "Debian package libreoffice-help-de" in done.out
+    assert "{tgt} in the name: " in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], "`nmtkit fetch --list`"),
+        (["pears"], "did you mean 'pairs'?"),
+        (["pairs", "--catalogue", "none.yaml"], "No such file"),
+        (["pairs", "--to", "mine.yaml", "--yes"], "is no fetched corpus"),
+    ],
+    ids=["no-name", "typing-error", "no-catalogue", "not-a-folder"],
+)
+def test_mistakes_end_with_a_remedy(nmtkit, arguments, wanted):
+    done = nmtkit(*arguments)
+    assert done.code == 2
+    assert wanted in done.err
+    assert "Traceback" not in done.err
+
+
+def test_fetching_needs_no_torch():
+    program = (
+        "import sys; from nmtkit.cli import cli\n"
+        "try: cli.main(['fetch', '--list'], prog_name='nmtkit')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'matplotlib', 'sacrebleu', 'sentencepiece'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "tatoeba-en-de" in done.stdout

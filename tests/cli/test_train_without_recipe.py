@@ -1,0 +1,294 @@
+"""`nmtkit train --source FILE --target FILE`: from two text files to translations, and the recipe that was chosen."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Command, environment
+from in_process import Console, console_in
+
+from nmtkit import metrics, recipe
+
+DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
+NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"
+SMALL = ["model.hidden_size=16", "model.feed_forward_size=16", "search.max_length=4", "training.log_every=1"]
+SHORT = [word for setting in SMALL for word in ("--set", setting)]
+QUICK = ["--device", "cpu", *SHORT, "--set", "training.max_updates=3"]
+
+
+def demo(split: str, end: str) -> list[str]:
+    with gzip.open(DEMO / f"{split}.{end}.gz", "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def put(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 pairs of the demo; small validation and test sets; two corpora, one of them packed; 50 pairs."""
+    folder = tmp_path_factory.mktemp("texts")
+    for end in ("en", "fr"):
+        put(folder / f"train.{end}", demo("train", end)[:600])
+        put(folder / f"few.{end}", demo("train", end)[:50])
+        put(folder / f"valid.{end}", demo("valid", end)[:20])
+        put(folder / f"test.{end}", demo("test", end)[:10])
+        with gzip.open(folder / f"more.{end}.gz", "wt", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in demo("train", end)[600:900]))
+    return folder
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    """The command line, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
+    packed = ".gz" if name == "more" else ""
+    return [f"--{kind}source", f"{texts}/{name}.en{packed}", f"--{kind}target", f"{texts}/{name}.fr{packed}"]
+
+
+def losses(run: Path) -> list[float]:
+    records = [json.loads(line) for line in lines(run / "metrics.jsonl")]
+    return [record["loss"] for record in records if record["event"] == "step"]
+
+
+def test_from_two_files_to_translations(texts: Path, console: Console, tmp_path: Path) -> None:
+    done = console("train", *pair(texts), *QUICK)
+    assert done.code == 0, done
+    run = tmp_path / "runs" / "train-en-fr"
+    said = done.err.splitlines()
+    assert "540 pairs of " in done.err
+    assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
+    assert any(line.startswith("  tokenizer: bpe of ") and "because" in line for line in said)
+    assert "held out: 30 for valid and 30 for test; none of their sources is in train" in done.err
+    assert any(line.startswith("warning: 540 pairs are few") for line in said)
+    assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
+    assert "BLEU" in done.out
+
+    sources = {split: lines(run / "text" / f"{split}.en") for split in ("train", "valid", "test")}
+    assert {split: len(found) for split, found in sources.items()} == {"train": 540, "valid": 30, "test": 30}
+    assert not set(sources["train"]) & {*sources["valid"], *sources["test"]}
+    targets = dict(zip(demo("train", "en")[:600], demo("train", "fr")[:600], strict=True))
+    for split, found in sources.items():
+        assert [targets[source] for source in found] == lines(run / "text" / f"{split}.fr")
+
+    text = (run / "chosen.yaml").read_text(encoding="utf-8")
+    assert "# tokenizer: bpe of " in text
+    assert "src: text/train.en" in text
+    assert len(lines(run / "test.out")) == 30
+    done = console("translate", "-m", run, "--device", "cpu", stdin="The old man sleeps.\n\n")
+    assert done.code == 0, done
+    assert done.out.count("\n") == 2
+
+
+def test_the_chosen_recipe_means_the_same_from_anywhere(
+    texts: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert console("train", *pair(texts), *QUICK, "--run", "runs/mine").code == 0
+    run = tmp_path / "runs" / "mine"
+    (tmp_path / "elsewhere" / "text").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "text" / "train.en").write_text("another text of this name\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert recipe.load(run / "chosen.yaml", QUICK[3::2]) == recipe.load(run / "recipe.yaml")
+    done = console("train", run / "chosen.yaml", *QUICK, "--run", "again")
+    assert done.code == 0, done
+    assert losses(Path("again")) == losses(run)
+    assert len(losses(run)) == 3
+
+
+def test_resume(texts: Path, console: Console, tmp_path: Path) -> None:
+    options = [*pair(texts), "--device", "cpu", *SHORT, "--run", "run"]
+    assert console("train", *options, "--set", "training.max_updates=2").code == 0
+    text = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
+    done = console("train", *options, "--set", "training.max_updates=4", "--resume")
+    assert done.code == 0, done
+    assert "finished after update 4" in done.err
+    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == text
+    assert len(losses(tmp_path / "run")) == 4
+    done = console(
+        "train", tmp_path / "run" / "chosen.yaml", *options[4:], "--set", "training.max_updates=5", "--resume"
+    )
+    assert done.code == 0, done
+    assert "finished after update 5" in done.err
+
+    done = console("train", *options, "--preset", "small", "--resume")
+    assert done.code == 2, done
+    assert "begun with other options" in done.err
+    assert "--preset was not given and is small" in done.err
+    done = console("train", *pair(texts, "few"), *options[4:], "--resume")
+    assert f"--source was {texts}/train.en and is {texts}/few.en" in done.err
+    done = console("train", *pair(texts), "--run", "nowhere", "--resume")
+    assert done.code == 2, done
+    assert "no training without a recipe was begun here" in done.err
+    assert not Path("nowhere").exists()
+
+
+def test_an_earlier_run_is_not_lost(texts: Path, console: Console, tmp_path: Path) -> None:
+    assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
+    before = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
+    done = console("train", *pair(texts, "few"), *QUICK, "--run", "run")
+    assert done.code == 2, done
+    assert "a training was begun here" in done.err
+    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") == before
+    done = console("train", *pair(texts, "few"), *pair(texts, "valid", "valid-"), *QUICK, "--run", "run", "--overwrite")
+    assert done.code == 0, done
+    assert (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8") != before
+    assert not (tmp_path / "run" / "text").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("mine")
+    done = console("train", *pair(texts), *QUICK, "--run", "other", "--overwrite")
+    assert done.code == 2, done
+    assert "not the folder of a run and not empty" in done.err
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+
+
+def test_text_in_the_runs_own_folder_is_not_destroyed(texts: Path, console: Console, tmp_path: Path) -> None:
+    assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
+    before = lines(tmp_path / "run" / "text" / "train.en")
+    files = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
+    done = console("train", *files, *QUICK, "--run", "run", "--overwrite")
+    assert done.code == 2, done
+    assert "in the folder of the run that would be replaced" in done.err
+    assert lines(tmp_path / "run" / "text" / "train.en") == before
+
+
+def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Console, tmp_path: Path) -> None:
+    """Killed while it wrote the held-out pairs: a chosen recipe, half of the text, and nothing else."""
+    (tmp_path / "run" / "text").mkdir(parents=True)
+    (tmp_path / "run" / "chosen.yaml").write_text("name: half\n")
+    (tmp_path / "run" / "text" / "train.en").write_text("half")
+    done = console("train", *pair(texts), *QUICK, "--run", "run")
+    assert done.code == 0, done
+    assert len(lines(tmp_path / "run" / "text" / "train.en")) == 540
+
+
+def test_sets_of_ones_own(texts: Path, console: Console, tmp_path: Path) -> None:
+    done = console("train", *pair(texts), *pair(texts, "valid", "valid-"), *pair(texts, "test", "test-"), *QUICK)
+    assert done.code == 0, done
+    assert "held out" not in done.err
+    run = tmp_path / "runs" / "train-en-fr"
+    assert not (run / "text").exists()
+    data = recipe.load(run / "chosen.yaml").data
+    assert data.valid is not None
+    assert (data.train.src, data.valid.tgt) == ([f"{texts}/train.en"], [f"{texts}/valid.fr"])
+    assert len(lines(run / "test.out")) == 10
+
+
+def test_a_test_set_without_targets_is_translated(texts: Path, console: Console, tmp_path: Path) -> None:
+    done = console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run")
+    assert done.code == 0, done
+    assert "held out: 30 for valid;" in done.err
+    assert len(lines(tmp_path / "run" / "test.out")) == 10
+    assert not (tmp_path / "run" / "text" / "test.en").exists()
+
+
+def test_several_corpora_packed_or_not(texts: Path, console: Console, tmp_path: Path) -> None:
+    weights = ["--set", "data.train.weights=[1.0, 2.0]"]
+    done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
+    assert done.code == 0, done
+    run = tmp_path / "runs" / "train-en-fr-and-1-more"
+    assert "810 pairs" in done.err
+    counts = [len(lines(run / "text" / f"train-{number}.fr")) for number in (1, 2)]
+    assert sum(counts) == 810
+    assert 500 < counts[0] < 580
+    assert recipe.load(run / "recipe.yaml").data.train.weights == [1.0, 2.0]
+
+
+def test_fifty_pairs_are_enough_to_run(texts: Path, console: Console, tmp_path: Path) -> None:
+    done = console("train", *pair(texts, "few"), *QUICK, "--minutes", "1")
+    assert done.code == 0, done
+    assert "46 pairs are few" in done.err
+    assert "2 pairs are few to validate by" in done.err
+    loaded = recipe.load(tmp_path / "runs" / "few-en-fr" / "chosen.yaml")
+    assert loaded.tokenizer.vocab_size < 500
+    assert loaded.training.max_minutes == 1
+
+
+def test_summaries(console: Console, tmp_path: Path) -> None:
+    with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
+        records = [json.loads(next(file)) for _ in range(60)]
+    for name in ("article", "summary"):
+        put(tmp_path / f"{name}.txt", [" ".join(record[name].split()) for record in records])
+    files = ["--source", "article.txt", "--target", "summary.txt", "--task", "summarization"]
+    quick = ["--device", "cpu", "--set", "training.max_updates=3", "--set", "stages.coverage.training.max_updates=2"]
+    quick += ["--set", "data.max_length=40", "--set", "search.max_length=4"]
+    done = console("train", *files, *quick)
+    assert done.code == 0, done
+    run = tmp_path / "runs" / "article-summary"
+    assert "model: pointer-generator" in done.err
+    assert "stage coverage is over after update 5" in done.err
+    assert "ROUGE-L" in done.out
+    assert (run / "text" / "valid.src").is_file()
+    done = console("summarize", "-m", run, "--device", "cpu", stdin=records[0]["article"] + "\n")
+    assert done.code == 0, done
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE"),
+        (["demo", "--source", "train.en"], "demo is a recipe, and --source are for training without one"),
+        (["demo", "--preset", "tiny"], "--set 'data.train={src: FILE, tgt: FILE}'"),
+        (["--preset", "tiny"], "--preset: name the text to train on: --source FILE --target FILE"),
+        (["--source", "train.en"], "--source names 1 files and --target 0: they must be paired"),
+        (["--valid-target", "valid.fr"], "--valid-source names 0 files and --valid-target 1"),
+        (["--source", "train.en", "--target", "nowhere.fr"], "nowhere.fr: cannot read it"),
+        (["--source", "train.en", "--target", "few.fr"], "train.en has 600 lines, but "),
+        (["--source", "train.en", "--target", "few.fr"], "finds every fault of these files"),
+        (["--source", "bad.en", "--target", "few.fr"], "bad.en, line 3: not UTF-8"),
+        (
+            ["--source", "few.en", "--target", "few.fr", "--valid-source", "empty", "--valid-target", "empty"],
+            "nothing in",
+        ),
+        (["--source", "empty", "--target", "empty"], "too few to hold some out"),
+        (["--source", "few.en", "--target", "few.fr", "--set", "training.lrr=1"], "did you mean 'lr'"),
+        (["--source", "few.en", "--target", "few.fr", "--preset", "huge"], "'huge' is not one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value[:24],
+)
+def test_mistakes_are_told_before_anything_is_begun(
+    texts: Path, console: Console, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    (texts / "bad.en").write_bytes(b"one\ntwo\n\xff\xfe\n")
+    (texts / "empty").write_bytes(b"")
+    monkeypatch.chdir(texts)
+    done = console("train", *options)
+    assert done.code == 2, done
+    assert said in " ".join(done.err.split())
+    assert not (texts / "runs").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_train_on_what_the_first_wrote(texts: Path, tmp_path: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "nmtkit", "train"]
+    done = subprocess.run(
+        [sys.executable, *words, *pair(texts), *QUICK, "--threads", "1"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("held out: ") == 1
+    assert len(losses(tmp_path / "runs" / "train-en-fr")) == 3
+
+
+@pytest.mark.slow
+def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
+    """All of it, in some three minutes of a CPU core, with no setting but the preset."""
+    files = ["--source", DEMO / "train.en.gz", "--target", DEMO / "train.fr.gz"]
+    quick = ["--device", "cpu", "--preset", "tiny", "--minutes", "3", "--set", "training.max_minutes=60"]
+    done = nmtkit("train", *files, *quick, "--run", tmp_path / "run")
+    assert done.code == 0, done
+    given = "".join(line + "\n" for line in demo("test", "en"))
+    found = nmtkit("translate", "-m", tmp_path / "run", "--device", "cpu", stdin=given).out.splitlines()
+    assert metrics.bleu(found, [demo("test", "fr")]).value > 60

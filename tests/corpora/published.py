@@ -1,0 +1,45 @@
+"""Small archives in the layouts that public corpora have, of text that was written for the tests."""
+
+import gzip
+import io
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+def as_bytes(content: str | bytes | Iterable[str]) -> bytes:
+    """Bytes as they are, a text in UTF-8, or lines with line ends."""
+    if isinstance(content, bytes):
+        return content
+    return (content if isinstance(content, str) else "".join(f"{line}\n" for line in content)).encode()
+
+
+def zipped(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Path:
+    """A zip archive."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, as_bytes(content))
+    return path
+
+
+def tarred(path: Path, members: Mapping[str, str | bytes | Iterable[str]]) -> Path:
+    """A tar archive, gzip-compressed unless its name ends in .tar, with the folders of its members."""
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
+        folders = {str(parent) for name in members for parent in Path(name).parents if str(parent) != "."}
+        for folder in sorted(folders):
+            header = tarfile.TarInfo(folder)
+            header.type, header.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(header)
+        for name, content in members.items():
+            data = as_bytes(content)
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            archive.addfile(header, io.BytesIO(data))
+    return path
+
+
+def gzipped(path: Path, content: str | bytes | Iterable[str]) -> Path:
+    """A single compressed file."""
+    path.write_bytes(gzip.compress(as_bytes(content), mtime=0))
+    return path

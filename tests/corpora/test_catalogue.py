@@ -1,0 +1,161 @@
+"""The catalogue: names with placeholders, advice on typing errors, faults with their line, and nmtkit's own entries."""
+
+from pathlib import Path
+
+import pytest
+
+from nmtkit import recipe
+from nmtkit.corpora.addresses import Address
+from nmtkit.corpora.catalogue import Catalogue, beside_package
+from nmtkit.corpora.entries import Keep
+from nmtkit.errors import DataError, RecipeError
+
+PLAIN = """\
+ours:
+  title: Our own
+  src: en
+  tgt: de
+  size: two pairs
+  licence: none
+  sources:
+    - {kind: url, url: "https://example.org/a%20b.zip", without_sum: it is only an example}
+  read: {kind: tab_separated, text: "a b.zip:a.txt"}
+"""
+FAMILY = """\
+ours-{corpus}-{src}-{tgt}:
+  title: "{corpus} from {src} to {tgt}"
+  src: "{src}"
+  tgt: "{tgt}"
+  parameters:
+    corpus: {example: Books}
+    src: [en, de, fr]
+    tgt: {values: {en: eng, de: deu, fr: fra}}
+  size: unknown
+  licence: see {corpus}
+  sources:
+    - {kind: url, url: "https://example.org/{corpus}/{first}-{second}/{their_first}{their_second}/{their_tgt}.zip",
+       without_sum: any file of that form}
+  read: {kind: tab_separated, text: "{their_tgt}.zip:{src}.txt"}
+"""
+
+
+def load(folder: Path, text: str) -> Catalogue:
+    path = folder / "catalogue.yaml"
+    path.write_text(text, encoding="utf-8")
+    return Catalogue.load(path)
+
+
+def fault_of(folder: Path, text: str, name: str) -> str:
+    with pytest.raises(RecipeError) as fault:
+        load(folder, text).get(name)
+    return str(fault.value)
+
+
+def test_an_entry_is_read_with_its_defaults(tmp_path):
+    corpus = load(tmp_path, PLAIN).get("ours")
+    assert (corpus.name, corpus.entry.task, corpus.entry.keep) == ("ours", "translation", Keep())
+    (source,) = corpus.entry.sources
+    assert isinstance(source, Address)
+    assert source.file_name == "a b.zip"
+    assert source.named() == "https://example.org/a%20b.zip"
+
+
+def test_values_stand_for_placeholders_everywhere(tmp_path):
+    corpus = load(tmp_path, FAMILY).get("ours-Tatoeba.2-fr-de")
+    assert corpus.values == {"corpus": "Tatoeba.2", "src": "fr", "tgt": "de"}
+    assert corpus.entry.title == "Tatoeba.2 from fr to de"
+    assert corpus.entry.sources[0].named() == "https://example.org/Tatoeba.2/de-fr/deufr/deu.zip"
+    assert corpus.entry.read.model_dump()["text"] == "deu.zip:fr.txt"
+
+
+def test_examples_are_names_that_can_be_fetched(tmp_path):
+    known = load(tmp_path, FAMILY)
+    examples = known.examples("ours-{corpus}-{src}-{tgt}")
+    assert examples == [f"ours-Books-{pair}" for pair in ("en-de", "en-fr", "de-en", "de-fr", "fr-en", "fr-de")]
+    assert {known.get(name).name for name in examples} == set(examples)
+
+
+def test_names_that_are_not_there(tmp_path):
+    assert "did you mean 'ours'?" in fault_of(tmp_path, PLAIN, "our")
+    assert "did you mean 'ours-Books-en-de'?" in fault_of(tmp_path, FAMILY, "ours-Books-en_de")
+    assert "{tgt} of ours-{corpus}-{src}-{tgt}: valid names: de, en, fr" in fault_of(tmp_path, FAMILY, "ours-a-en-xx")
+    assert "source and target are the same language" in fault_of(tmp_path, FAMILY, "ours-a-en-en")
+    assert "`nmtkit fetch --list`" in fault_of(tmp_path, PLAIN, "nothing like it")
+
+
+def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path):
+    mine = PLAIN.replace("ours:", "tatoeba-en-de:")
+    assert load(tmp_path, mine).get("tatoeba-en-de").entry.title == "Our own"
+    assert load(tmp_path, PLAIN).names() == sorted([*Catalogue.load().names(), "ours"])
+
+
+FAULTS = {
+    "unknown-key": (PLAIN.replace("title:", "titel:"), "line 2: unknown key `ours.titel`: did you mean 'title'?"),
+    "missing": (PLAIN.replace("  licence: none\n", ""), "line 1: `ours.licence` is missing"),
+    "kind-of-source": (PLAIN.replace("kind: url", "kind: ftp"), "line 8: `ours.sources.0.kind`: unknown name 'ftp'"),
+    "kind-of-reader": (PLAIN.replace("tab_sep", "tap_sep"), "line 9: `ours.read.kind`: unknown name 'tap_separated'"),
+    "setting-of-reader": (PLAIN.replace("text:", "txt:"), "line 9: unknown key `ours.read.txt`"),
+    "no-sum": (PLAIN.replace(", without_sum: it is only an example", ""), "say in `without_sum` why there is none"),
+    "two-of-them": (PLAIN.replace("without_sum", f"sha256: {'a' * 64}, without_sum"), "say in `without_sum`"),
+    "bad-sum": (PLAIN.replace("without_sum: it is only an example", "sha256: 12ab"), "64 hexadecimal digits"),
+    "no-address": (PLAIN.replace("https://example.org/", "/etc/"), "begins with https:// or http://"),
+    "path-as-file": (PLAIN.replace("without_sum", "file: ../x, without_sum"), "the name of a file, without folders"),
+    "same-language": (PLAIN.replace("tgt: de", "tgt: en"), "source and target are the same language"),
+    "shares": (PLAIN + "  split: {valid: 0.5, test: 0.5}\n", "leave nothing for train"),
+    "placeholder": (FAMILY.replace("see {corpus}", "see {corpse}"), "line 1: unknown placeholder {corpse} in"),
+    "parameter": (FAMILY.replace("    corpus: {example: Books}\n", ""), "`parameters` must say what may stand"),
+    "no-values": (FAMILY.replace("{example: Books}", "{pattern: x}"), "give an `example`"),
+    "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is no name"),
+    "nothing": ("ours: 3\n", "line 1: expected the settings of a corpus"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_are_told_with_their_place(tmp_path, case):
+    text, wanted = FAULTS[case]
+    said = fault_of(tmp_path, text, "ours-Books-en-de" if "{corpus}" in text else "ours")
+    assert wanted in said
+    assert "catalogue.yaml" in said
+
+
+def test_a_catalogue_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        Catalogue.load(tmp_path / "none.yaml")
+
+
+OURS = Catalogue.load()
+
+
+@pytest.mark.parametrize("name", OURS.names())
+def test_every_entry_of_ours_is_valid_and_complete(name):
+    """All families with their first and last value; each has what the user is shown before a download."""
+    examples = OURS.examples(name)
+    assert examples
+    for whole in {examples[0], examples[-1]}:
+        entry = OURS.get(whole).entry
+        assert entry.homepage.startswith("http")
+        assert entry.licence
+        assert entry.size
+        assert entry.sources
+        if entry.recipe and not entry.parameters:
+            assert entry.recipe in recipe.shipped()
+
+
+def test_names_do_not_belong_to_two_families():
+    whole = [example for name in OURS.names() if "{" in name for example in OURS.examples(name)]
+    assert len(whole) == len(set(whole))
+
+
+def test_the_recipes_that_name_a_corpus_find_it():
+    """`nmtkit fetch NAME` and `nmtkit train RECIPE` are all there is to do: the recipe looks where fetch puts NAME."""
+    found = 0
+    for name in recipe.shipped():
+        folder = Path(recipe.load(name).data.folder)
+        if folder.parent.name == "corpora":
+            found += 1
+            assert OURS.get(folder.name).entry.recipe == name
+    assert found >= 3
+
+
+def test_the_catalogue_is_found_in_a_checkout():
+    assert beside_package("data", "corpora.yaml").is_file()

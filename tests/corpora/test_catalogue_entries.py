@@ -1,0 +1,205 @@
+"""Every corpus of the catalogue that has an address, fetched whole from a web server of our own with its layout."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import Site
+from layouts import LAYOUTS, Layout
+
+from nmtkit.corpora.addresses import Address
+from nmtkit.corpora.aligned import Aligned
+from nmtkit.corpora.catalogue import Catalogue, Corpus
+from nmtkit.corpora.fetch import Telling, fetch
+from nmtkit.corpora.readers import Reader
+from nmtkit.corpora.stories import Pages, Stories
+from nmtkit.corpora.tabular import TabSeparated
+from nmtkit.errors import DataError
+from nmtkit.settings import load_yaml
+
+CATALOGUE = Catalogue.load()
+DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
+MULTI30K = DATA / "multi30k" / "raw"
+CASES = [(name, make) for corpora in LAYOUTS.values() for name, make in corpora.items()]
+
+
+def of_the_web() -> list[str]:
+    """The entries whose files are had by address."""
+    names = []
+    for name in CATALOGUE.names():
+        sources = CATALOGUE.get(CATALOGUE.examples(name)[0]).entry.sources
+        if all(isinstance(source, Address) for source in sources):
+            names.append(name)
+    return names
+
+
+@dataclass
+class Heard:
+    """What a fetch told."""
+
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def telling(self) -> Telling:
+        return Telling(self.said.append, lambda there, total: None, lambda count: None)
+
+
+def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) -> Corpus:
+    """The corpus as the catalogue has it, but that its addresses lead to `site` and its sums are of the small files."""
+    sources = []
+    for source in corpus.entry.sources:
+        assert isinstance(source, Address)
+        parts = urlsplit(source.url)
+        content = layout.files[Path(parts.path).name].read_bytes()
+        url = site.put(f"{parts.hostname}{parts.path}", content) + (f"?{parts.query}" if parts.query else "")
+        if keep_sums:
+            changed = {}
+        elif source.sha256:
+            changed = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        else:
+            changed = {"size": None}
+        sources.append(source.changed({"url": url, **changed}))
+    return replace(corpus, entry=corpus.entry.model_copy(update={"sources": sources}))
+
+
+def last_number(text: str) -> str:
+    """The last number in a text."""
+    return re.findall(r"\d+", text)[-1]
+
+
+def pairs_in(folder: Path, split: str, corpus: Corpus) -> list[tuple[str, str]]:
+    """The pairs of a split as they were written."""
+    if corpus.entry.task == "summarization":
+        rows = [json.loads(line) for line in (folder / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [(row["article"], row["summary"]) for row in rows]
+    sides = [
+        (folder / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
+        for language in (corpus.entry.src, corpus.entry.tgt)
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def test_every_entry_with_addresses_has_a_layout_here() -> None:
+    assert sorted(LAYOUTS) == of_the_web()
+    assert len(LAYOUTS) == 27
+    for entry, corpora in LAYOUTS.items():
+        for name in corpora:
+            assert CATALOGUE.get(name).entry.title
+            if "{" in entry and not entry.startswith("opus-"):
+                assert name in CATALOGUE.examples(entry)
+
+
+@pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
+def test_fetched_from_a_server_with_its_layout(
+    name: str, make: Callable[[Path], Layout], tmp_path: Path, site: Site
+) -> None:
+    (tmp_path / "made").mkdir()
+    layout = make(tmp_path / "made")
+    corpus = served(CATALOGUE.get(name), layout, site)
+    heard = Heard()
+    fetched = fetch(corpus, tmp_path / "there", heard.telling, f"nmtkit fetch {name}", tmp_path / "downloads")
+
+    assert not [one for one in site.asked if one.status != 200]
+    assert len(site.asked) == len(layout.files) == len(corpus.entry.sources)
+    counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
+    given = {split: count for split, count in layout.read.items() if split}
+    decided = layout.read.get("", 0)
+    if decided:
+        assert sum(counts.values()) == sum(layout.read.values())
+        assert counts["valid"] > 0
+        assert 0.9 * decided < counts["train"] < decided
+    else:
+        assert counts == given
+    for split, count in counts.items():
+        pairs = pairs_in(fetched.folder, split, corpus)
+        assert len(pairs) == count
+        for src, tgt in pairs:
+            assert last_number(src) == last_number(tgt)
+            if corpus.entry.task == "translation":
+                assert f"In {corpus.entry.src} " in src
+                assert f"In {corpus.entry.tgt} " in tgt
+    for split, count in corpus.entry.expected.items():
+        assert f"{split} has {given[split]:,} pairs as it was published, but {count:,} were expected" in heard.said
+    for source in corpus.entry.sources:
+        assert isinstance(source, Address)
+        told = f"nothing vouches for {source.file_name}: {source.without_sum}"
+        assert any(line.startswith(told) for line in heard.said) == (not source.sha256)
+    recipe, _ = load_yaml(fetched.recipe)
+    assert counts.keys() <= recipe["data"].keys()
+
+
+def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, site: Site) -> None:
+    layout = LAYOUTS["multi30k-en-de"]["multi30k-en-de"](tmp_path)
+    corpus = served(CATALOGUE.get("multi30k-en-de"), layout, site, keep_sums=True)
+    with pytest.raises(DataError, match=r"train\.de\.gz"):
+        fetch(corpus, tmp_path / "there", Heard().telling, "", tmp_path / "downloads")
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason=f"{MULTI30K} is not on this machine; set NMTKIT_DATA")
+def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
+    files = {path.name: path for path in MULTI30K.glob("*.gz")}
+    corpus = served(CATALOGUE.get("multi30k-en-de"), Layout(files, {}), site, keep_sums=True)
+    heard = Heard()
+    fetched = fetch(corpus, tmp_path / "there", heard.telling, "", tmp_path / "downloads")
+    counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
+    assert counts == corpus.entry.expected
+    assert not [line for line in heard.said if "expected" in line or "nothing vouches" in line]
+    assert pairs_in(fetched.folder, "train", corpus)[0] == (
+        "Two young, White males are outside near many bushes.",
+        "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
+    )
+
+
+def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site: Site) -> None:
+    layout = LAYOUTS["tatoeba-en-de"]["tatoeba-en-de"](tmp_path)
+    moved = Layout({"deu-eng.zip": tmp_path / "moved.zip"}, {})
+    moved.files["deu-eng.zip"].write_bytes(layout.files["deu-eng.zip"].read_bytes().replace(b"deu.txt", b"DEU.txt"))
+    corpus = served(CATALOGUE.get("tatoeba-en-de"), moved, site)
+    with pytest.raises(
+        DataError, match=r"there is no deu\.txt in it, only _about\.txt, DEU\.txt; was it published anew"
+    ):
+        fetch(corpus, tmp_path / "there", Heard().telling, "", tmp_path / "downloads")
+    assert not (tmp_path / "there").exists()
+
+
+def places(reader: Reader) -> set[str]:
+    """The files that a reader asks for."""
+    if isinstance(reader, TabSeparated):
+        return {reader.text.partition(":")[0]}
+    if isinstance(reader, Aligned):
+        return {side.partition(":")[0] for part in reader.parts for side in (part.src, part.tgt)}
+    if isinstance(reader, Stories):
+        return {*reader.archives, *(name for names in reader.lists.values() for name in names)}
+    assert isinstance(reader, Pages)
+    return {reader.archive, reader.splits}
+
+
+def test_readers_ask_for_exactly_the_files_that_the_sources_give() -> None:
+    checked = 0
+    for entry in of_the_web():
+        for name in CATALOGUE.examples(entry):
+            corpus = CATALOGUE.get(name)
+            given = {source.file_name for source in corpus.entry.sources if isinstance(source, Address)}
+            assert places(corpus.entry.read) == given, name
+            checked += 1
+    assert checked == 286
+
+
+def test_one_address_has_one_sum_everywhere() -> None:
+    known: dict[str, set[tuple[str, int | None]]] = {}
+    for entry in of_the_web():
+        for source in CATALOGUE.get(CATALOGUE.examples(entry)[0]).entry.sources:
+            assert isinstance(source, Address)
+            if source.sha256:
+                assert source.size
+                known.setdefault(source.url, set()).add((source.sha256, source.size))
+    assert len(known) == 28
+    assert {len(sums) for sums in known.values()} == {1}
+    assert len(set.union(*known.values())) == len(known)

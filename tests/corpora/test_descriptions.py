@@ -1,0 +1,300 @@
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from debian_archive import Debian
+
+from nmtkit.corpora.descriptions import (
+    DebianDescriptions,
+    DebianSummaries,
+    descriptions,
+    family,
+    paragraphs,
+    stanzas,
+    units,
+)
+from nmtkit.corpora.entries import Keep
+from nmtkit.corpora.filters import cleaned
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.splits import split_of
+from nmtkit.errors import DataError
+
+PACKAGES = """\
+Package: frob
+Version: 1.0
+Description: frobs widgets
+Depends: libc6,
+ libfrob2
+
+Package: frob-doc
+Source: frob
+Version: 1.0
+
+Package: libfrob2
+Source: frob (0.9)
+
+Package: knit3
+Source: knit3
+
+"""
+ENGLISH = """\
+Package: frob
+Description-md5: a1
+Description-en: frobs widgets
+ Frob is a program that
+ frobs  widgets.
+ .
+ It can:
+  * frob widgets that are wide
+    or even wider, and
+  * unfrob them.
+ That is all.
+
+Package: frob-doc
+Description-md5: a2
+Description-en: frobs widgets (documentation)
+ Frob is a program that frobs widgets.
+ .
+ This is its documentation.
+
+Package: knit3
+Description-md5: a3
+Description-en: knits
+ Knits what was
+ frobbed.
+
+"""
+GERMAN = """\
+Package: knit3
+Description-md5: a3
+Description-de: strickt
+ Strickt.
+ .
+ Noch ein Absatz.
+
+Package: frob
+Description-md5: a1
+Description-de: frobt Teile
+ Frob ist ein Programm, das Teile
+ frobt.
+ .
+ Es kann:
+  * Teile frobben, die breit sind, und
+  * sie entfrobben.
+ Das ist alles.
+
+Package: frob
+Description-md5: gone
+Description-de: was einmal war
+ Nichts.
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """The indexes above, named as apt names them."""
+    texts = {"Packages": PACKAGES, "i18n_Translation-en": ENGLISH, "i18n_Translation-de": GERMAN}
+    for name, text in texts.items():
+        (tmp_path / f"deb.example.org_main_{name}").write_text(text, encoding="utf-8")
+    return [tmp_path / f"deb.example.org_main_{name}" for name in texts]
+
+
+def test_stanzas_have_the_wanted_fields(files: list[Path]) -> None:
+    assert list(stanzas(files[0], ("Package", "Source", "Depends"))) == [
+        {"Package": "frob", "Depends": "libc6,\n libfrob2"},
+        {"Package": "frob-doc", "Source": "frob"},
+        {"Package": "libfrob2", "Source": "frob (0.9)"},
+        {"Package": "knit3", "Source": "knit3"},
+    ]
+
+
+def test_a_last_stanza_may_end_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "index").write_text("\n\nA: 1\n\n\n\nA: 2\nB: 3", encoding="utf-8")
+    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "1"}, {"A": "2"}]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    (tmp_path / "index").write_text("A: one\u2028two\x85\n three\r\x0cfour\n", encoding="utf-8", newline="")
+    assert list(stanzas(tmp_path / "index", ("A",))) == [{"A": "one\u2028two\n three\r\x0cfour"}]
+
+
+def test_what_is_no_index_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "index").write_text("A: 1\nwhat is this\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"index, line 2: expected `Field: value`"):
+        list(stanzas(tmp_path / "index", ("A",)))
+    (tmp_path / "index").write_bytes(b"A: f\xfcr\n")
+    with pytest.raises(DataError, match=r"index: not UTF-8 text; fetch it again"):
+        list(stanzas(tmp_path / "index", ("A",)))
+    with pytest.raises(DataError, match=r"gone: cannot read it"):
+        list(stanzas(tmp_path / "gone", ("A",)))
+
+
+def test_paragraphs_are_divided_by_dots() -> None:
+    assert paragraphs([" one", " two", " .", "  * three", " .", " .", " four.", " ."]) == [
+        ["one", "two"],
+        [" * three"],
+        ["four."],
+    ]
+    assert paragraphs([]) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["one", "two  three"], ["one two three"]),
+        (["Can:", " * one", "   and more", " - two", " + three"], ["Can:", "one and more", "two", "three"]),
+        (
+            [" * outer", "   - inner", "   - inner too", " * outer again"],
+            ["outer", "inner", "inner too", "outer again"],
+        ),
+        ([" name   what it is", " other  what that is"], ["name what it is", "other what that is"]),
+        ([" -v  be loud", "     at once", "Then so."], ["-v be loud at once", "Then so."]),
+        (["- not a list,", "but a dash"], ["- not a list, but a dash"]),
+        ([" a * b"], ["a * b"]),
+        ([], []),
+    ],
+    ids=["text", "list", "lists-in-lists", "table", "options", "dash", "star", "nothing"],
+)
+def test_units_of_a_paragraph(lines: list[str], expected: list[str]) -> None:
+    assert units(lines) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("gcc-12", "gcc"),
+        ("gcc-12-cross", "gcc-cross"),
+        ("python3.11", "python"),
+        ("libsdl1.2", "libsdl"),
+        ("libsdl2", "libsdl"),
+        ("llvm-toolchain-14", "llvm-toolchain"),
+        ("openjdk-17-jre8", "openjdk-jre"),
+        ("0ad", "0ad"),
+        ("7zip", "7zip"),
+        ("mp3info", "mp3info"),
+        ("2048", "2048"),
+    ],
+)
+def test_families(source: str, expected: str) -> None:
+    assert family(source) == expected
+
+
+def test_pairs_are_joined_by_sum_and_by_paragraph(files: list[Path]) -> None:
+    dropped: Counter[str] = Counter()
+    assert list(DebianDescriptions(src="en", tgt="de").pairs(files, dropped)) == [
+        Pair("frobs widgets", "frobt Teile", group="frob"),
+        Pair("Frob is a program that frobs widgets.", "Frob ist ein Programm, das Teile frobt.", group="frob"),
+        Pair("It can:", "Es kann:", group="frob"),
+        Pair("frob widgets that are wide or even wider, and", "Teile frobben, die breit sind, und", group="frob"),
+        Pair("unfrob them.", "sie entfrobben.", group="frob"),
+        Pair("That is all.", "Das ist alles.", group="frob"),
+        Pair("knits", "strickt", group="knit"),
+    ]
+    assert dropped == {"description without a translation": 1, "description with more paragraphs in one language": 1}
+
+
+def test_pairs_the_other_way_round(files: list[Path]) -> None:
+    there = DebianDescriptions(src="en", tgt="de").pairs(files, Counter())
+    back = DebianDescriptions(src="de", tgt="en").pairs(files, Counter())
+    assert {(pair.src, pair.tgt) for pair in there} == {(pair.tgt, pair.src) for pair in back}
+
+
+def test_paragraphs_with_other_lists_are_left_out(files: list[Path]) -> None:
+    files[2].write_text(GERMAN.replace("  * sie entfrobben.\n", ""), encoding="utf-8")
+    dropped: Counter[str] = Counter()
+    sources = [pair.src for pair in DebianDescriptions(src="en", tgt="de").pairs(files, dropped)]
+    assert sources == ["frobs widgets", "Frob is a program that frobs widgets.", "knits"]
+    assert dropped["paragraph with more list items in one language"] == 1
+
+
+def test_a_description_in_several_indexes_is_read_once(files: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "security.example.org_main_i18n_Translation-en"
+    other.write_text(ENGLISH.replace("a3", "a4"), encoding="utf-8")
+    assert [item.sum for item in descriptions([files[1], other], "en")] == ["a1", "a2", "a3", "a4"]
+
+
+def test_a_language_that_no_file_has_is_named(files: list[Path]) -> None:
+    with pytest.raises(DataError, match=r"no source of the corpus gives descriptions of packages in 'fr'; add it"):
+        list(DebianDescriptions(src="en", tgt="fr").pairs(files, Counter()))
+
+
+def _english(tmp_path: Path, *items: tuple[str, str, str]) -> list[Path]:
+    """An index of translations out of packages, summaries and long descriptions."""
+    path = tmp_path / "main_i18n_Translation-en"
+    stanzas = [
+        f"Package: {name}\nDescription-md5: {number}\nDescription-en: {summary}\n{text}\n"
+        for number, (name, summary, text) in enumerate(items)
+    ]
+    path.write_text("\n".join(stanzas), encoding="utf-8")
+    return [path]
+
+
+LONG = " Frob 2.0 is a program that frobs widgets, whether they are wide or\n narrow, all day long.\n"
+
+
+def test_summaries_have_their_long_description_as_article(tmp_path: Path) -> None:
+    files = _english(tmp_path, ("frob2-data", "frobs widgets", LONG + " .\n It can:\n  * frob\n  * unfrob\n"))
+    article = (
+        "Frob 2.0 is a program that frobs widgets, whether they are wide or narrow, all day long. "
+        "It can: * frob * unfrob"
+    )
+    assert list(DebianSummaries().pairs(files, Counter())) == [Pair(article, "frobs widgets", group="frob-data")]
+
+
+def test_summaries_that_teach_nothing_are_left_out(tmp_path: Path) -> None:
+    files = _english(
+        tmp_path,
+        ("frob", "frobs widgets", LONG),
+        ("frob-short", "frobs few widgets", " Frobs.\n .\n Few widgets only.\n"),
+        ("frob-empty", "frobs no widgets", ""),
+        ("lib-frob", "Lib Frob", LONG.replace("Frob", "Lib")),
+        ("unfrob", "unfrobs", LONG.replace("Frob", "Unfrob")),
+        ("frob-old", "transitional package", LONG.replace("Frob", "Old")),
+        ("frob-older", "Dummy package for frob", LONG.replace("Frob", "Older")),
+        ("frob-doc", "frobs widgets (documentation)", LONG + " .\n This is the documentation.\n"),
+        ("frob3", "frobs new widgets", LONG.replace("2.0", "3.1").replace("widgets,", "WIDGETS")),
+        ("frob-dev", "frobs widgets - development files", LONG.replace("Frob", "Frob-dev")),
+    )
+    dropped: Counter[str] = Counter()
+    assert [pair.tgt for pair in DebianSummaries().pairs(files, dropped)] == [
+        "frobs widgets",
+        "frobs widgets - development files",
+    ]
+    assert dropped == {
+        "long description of less than 15 words": 2,
+        "summary that only names the package": 2,
+        "package that only points to another one": 2,
+        "first paragraph that another package has too": 2,
+    }
+
+
+def test_the_fewest_words_can_be_chosen(tmp_path: Path) -> None:
+    files = _english(tmp_path, ("frob-short", "frobs few widgets", " Frobs few widgets.\n"))
+    assert [pair.src for pair in DebianSummaries(min_words=3).pairs(files, Counter())] == ["Frobs few widgets."]
+
+
+def test_the_real_descriptions(debian: Debian) -> None:
+    dropped: Counter[str] = Counter()
+    found = list(DebianDescriptions(src="en", tgt="de").pairs(debian.indexes, dropped))
+    assert len(found) > 10_000
+    assert dropped["description with more paragraphs in one language"] < len(found) / 100
+    assert dropped["paragraph with more list items in one language"] < len(found) / 50
+    kept = list(cleaned(found, Keep(min_words=2, letters=0.5, identical=False), "en", "de", Counter()))
+    assert len(kept) > 8_000
+    words = Counter(word for pair in kept for word in pair.tgt.lower().split())
+    assert {"die", "und", "der", "dieses", "paket", "enthält"} <= {word for word, _ in words.most_common(30)}
+    assert sum(pair.src.startswith(("* ", "- ")) for pair in kept) < len(kept) / 1000
+
+
+def test_the_real_summaries(debian: Debian) -> None:
+    dropped: Counter[str] = Counter()
+    found = list(DebianSummaries().pairs(debian.indexes, dropped))
+    assert len(found) > 20_000
+    groups = Counter(pair.group for pair in found)
+    assert len(groups) > 15_000
+    split = {"train": set[str](), "valid": set[str](), "test": set[str]()}
+    for pair in found:
+        split[split_of(pair.group, 0.02, 0.02)].add(" ".join(pair.src.lower().split()[:25]))
+    shared = split["test"] & split["train"]
+    assert len(split["test"]) > 300
+    assert len(shared) <= len(split["test"]) / 50

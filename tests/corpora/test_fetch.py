@@ -1,0 +1,279 @@
+"""Fetching whole corpora from a server of our own: what lies in the folder, and what a failure leaves behind."""
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from nmtkit import recipe
+from nmtkit.corpora import fetch as module
+from nmtkit.corpora.catalogue import Catalogue, Corpus
+from nmtkit.corpora.fetch import Telling, already_there, cache_folder, fetch
+from nmtkit.data.reading import read_pairs
+from nmtkit.errors import DataError
+
+LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
+
+
+def packed(text: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("pairs.txt"), text)  # dated 1980, so that the bytes are always the same
+    return stream.getvalue()
+
+
+@dataclass
+class Desk:
+    """A corpus on the server, where it is fetched to, and what was told."""
+
+    site: object
+    folder: Path
+    said: list[str] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
+
+    def corpus(self, content: bytes, vouch: bool = True, **changes: object) -> Corpus:
+        source = {"kind": "url", "url": self.site.put("pairs.zip", content)}
+        source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"without_sum": "it changes"}
+        entry = {
+            "title": "Pairs of a test",
+            "src": "en",
+            "tgt": "de",
+            "size": "301 pairs",
+            "licence": "none",
+            "sources": [source],
+            "read": {"kind": "tab_separated", "text": "pairs.zip:pairs.txt"},
+            "keep": {"identical": False},
+            "split": {"valid": 0.1, "test": 0.1},
+            **changes,
+        }
+        catalogue = self.folder.parent / "catalogue.yaml"
+        catalogue.write_text(json.dumps({"pairs": entry}))
+        return Catalogue.load(catalogue).get("pairs")
+
+    def fetch(self, corpus: Corpus) -> module.Fetched:
+        telling = Telling(self.said.append, lambda there, total: None, self.counted.append)
+        return fetch(corpus, self.folder, telling, "nmtkit fetch pairs")
+
+    def left(self) -> set[str]:
+        """The names beside the corpus's folder, hidden ones as well."""
+        return {path.name for path in self.folder.parent.iterdir()} if self.folder.parent.exists() else set()
+
+
+@pytest.fixture
+def desk(site, tmp_path):
+    (tmp_path / "corpora").mkdir()
+    return Desk(site, tmp_path / "corpora" / "pairs")
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(DataError) as fault:
+        call()
+    return str(fault.value)
+
+
+def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch, tmp_path):
+    fetched = desk.fetch(desk.corpus(packed(LINES)))
+    names = {f"{split}.{side}" for split in ("train", "valid", "test") for side in ("en", "de")}
+    assert {path.name for path in desk.folder.iterdir()} == names | {"card.json", "CARD.md", "pairs.yaml"}
+    assert desk.left() == {"pairs", "catalogue.yaml"}
+    monkeypatch.chdir(tmp_path)  # the recipe works from anywhere
+    loaded = recipe.load(fetched.recipe)
+    counts = {split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()}
+    assert counts == {name: count["pairs"] for name, count in fetched.card["counts"].items()}
+    assert sum(counts.values()) == 300
+    assert loaded.name == "pairs"
+    assert desk.counted[-1] == counts["train"]
+
+
+def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
+    content = packed(LINES)
+    fetched = desk.fetch(desk.corpus(content))
+    card = json.loads((desk.folder / "card.json").read_text(encoding="utf-8"))
+    assert card == fetched.card
+    assert card["dropped"] == {"both sides identical": 1}
+    assert card["sources"] == [
+        {
+            "origin": desk.site.url("pairs.zip"),
+            "file": "pairs.zip",
+            "version": "",
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "vouched": True,
+        }
+    ]
+    for name, digest in card["files"].items():
+        assert hashlib.sha256((desk.folder / name).read_bytes()).hexdigest() == digest
+    assert len(card["files"]) == 6
+    text = (desk.folder / "CARD.md").read_text(encoding="utf-8")
+    for wanted in (
+        "# pairs: Pairs of a test",
+        "* licence: none",
+        "`nmtkit fetch pairs`",
+        "| both sides identical | 1 |",
+    ):
+        assert wanted in text
+
+
+def test_a_recipe_of_ours_is_extended_and_its_files_are_taken_back(desk):
+    """That of CNN/DailyMail names folders of stories; the fetched corpus is JSON lines, without a test set here."""
+    changes = {"task": "summarization", "tgt": "en", "recipe": "cnndm-pointer-generator", "split": {"valid": 0.1}}
+    fetched = desk.fetch(desk.corpus(packed(LINES), **changes))
+    loaded = recipe.load(fetched.recipe)
+    assert loaded.model.kind == "pointer_generator"
+    assert loaded.name == "pairs"
+    assert {name: files.jsonl for name, files in loaded.data.splits().items()} == {
+        name: [str(desk.folder / f"{name}.jsonl")] for name in ("train", "valid")
+    }
+
+
+def test_a_recipe_that_does_not_exist_is_made_by_size(desk):
+    fetched = desk.fetch(desk.corpus(packed(LINES), recipe="no-such-recipe"))
+    assert "preset" in fetched.recipe.read_text(encoding="utf-8").lower()
+    assert recipe.load(fetched.recipe).name == "pairs"
+
+
+def test_a_second_fetch_downloads_nothing(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.fetch(corpus)
+    first = (desk.folder / "train.en").read_bytes()
+    assert already_there(corpus, desk.folder) is not None
+    desk.fetch(corpus)
+    assert len(desk.site.asked) == 1
+    assert (desk.folder / "train.en").read_bytes() == first
+    assert desk.left() == {"pairs", "catalogue.yaml"}
+
+
+def test_a_download_that_was_damaged_in_the_cache_is_repeated(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.fetch(corpus)
+    (download,) = cache_folder().rglob("pairs.zip")
+    download.write_bytes(b"x" + download.read_bytes()[1:])
+    desk.fetch(corpus)
+    assert len(desk.site.asked) == 2
+
+
+def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
+    """For machines without a network: the message about it says where the file belongs."""
+    content = packed(LINES)
+    corpus = desk.corpus(content)
+    desk.site.failures = [(404, {})]
+    refused(lambda: desk.fetch(corpus))
+    (place,) = [path for path in cache_folder().iterdir() if path.is_dir()]
+    (place / "pairs.zip").write_bytes(content)
+    desk.fetch(corpus)
+    assert len(desk.site.asked) == 1
+
+
+def test_without_a_sum_it_is_said_and_a_later_fetch_compares(desk):
+    desk.fetch(desk.corpus(packed(LINES), vouch=False))
+    assert any("nothing vouches for pairs.zip: it changes" in text for text in desk.said)
+    assert "nothing vouches for it" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
+    (download,) = cache_folder().rglob("pairs.zip")
+    download.unlink()
+    before = (desk.folder / "card.json").read_bytes()
+    changed = desk.corpus(packed(LINES + "More.\tMehr.\n"), vouch=False)
+    said = refused(lambda: desk.fetch(changed))
+    assert "is not the file it was" in said
+    assert hashlib.sha256(packed(LINES)).hexdigest() in said
+    assert (desk.folder / "card.json").read_bytes() == before
+
+
+def test_a_failure_leaves_what_was_there_and_nothing_half(desk):
+    desk.fetch(desk.corpus(packed(LINES)))
+    before = {path.name: path.read_bytes() for path in desk.folder.iterdir()}
+    broken = desk.corpus(packed(LINES + "a line without a tab\n"))
+    said = refused(lambda: desk.fetch(broken))
+    assert "line 302" in said
+    assert {path.name: path.read_bytes() for path in desk.folder.iterdir()} == before
+    assert desk.left() == {"pairs", "catalogue.yaml"}
+
+
+@pytest.mark.parametrize(
+    "fault", [KeyboardInterrupt, OSError(28, "No space left on device")], ids=["ctrl-c", "full-disk"]
+)
+def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
+    def stop(*given: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(module, "write_card", stop)
+    with pytest.raises((KeyboardInterrupt, DataError)) as raised:
+        desk.fetch(desk.corpus(packed(LINES)))
+    assert desk.left() == {"catalogue.yaml"}
+    if isinstance(fault, OSError):
+        assert "No space left on device" in str(raised.value)
+
+
+def test_a_wrong_sum_writes_nothing(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.site.put("pairs.zip", packed("Evil.\tBöse.\n"))
+    assert "not the file that was expected" in refused(lambda: desk.fetch(corpus))
+    assert desk.left() == {"catalogue.yaml"}
+    assert not list(cache_folder().rglob("pairs.zip*"))
+
+
+def test_what_else_lies_there_is_not_touched(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.folder.mkdir()
+    assert already_there(corpus, desk.folder) is None  # an empty folder is no obstacle
+    (desk.folder / "thesis.txt").write_text("years of work")
+    assert "is no fetched corpus" in refused(lambda: already_there(corpus, desk.folder))
+    assert "is no fetched corpus" in refused(lambda: desk.fetch(corpus))
+    assert (desk.folder / "thesis.txt").exists()
+    (desk.folder / "thesis.txt").unlink()
+    desk.fetch(corpus)
+    assert already_there(corpus, desk.folder) is not None
+
+
+def test_files_of_the_user_beside_the_corpus_stay(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.fetch(corpus)
+    (desk.folder / "mine.yaml").write_text("extends: pairs.yaml")
+    (desk.folder / "notes").mkdir()
+    desk.fetch(corpus)
+    assert (desk.folder / "mine.yaml").read_text() == "extends: pairs.yaml"
+    assert (desk.folder / "notes").is_dir()
+    assert desk.left() == {"pairs", "catalogue.yaml"}
+    fewer = desk.corpus(packed(LINES), split={"valid": 0.1})
+    desk.fetch(fewer)
+    assert not (desk.folder / "test.en").exists()  # of the corpus as it was
+
+
+def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.fetch(corpus)
+    (desk.folder / "valid.de").unlink()
+    assert "valid.de" in refused(lambda: already_there(corpus, desk.folder))
+    other = Corpus("other", corpus.entry, {})
+    assert "holds the corpus pairs" in refused(lambda: already_there(other, desk.folder))
+    (desk.folder / "card.json").write_text("{")
+    assert "card.json: cannot be read" in refused(lambda: already_there(corpus, desk.folder))
+
+
+def test_a_folder_that_cannot_be_made_is_named(desk):
+    corpus = desk.corpus(packed(LINES))
+    desk.folder = desk.folder.parent / "catalogue.yaml" / "pairs"
+    assert "cannot make this folder" in refused(lambda: desk.fetch(corpus))
+
+
+def test_the_folder_may_be_read_by_whom_the_user_allows(desk):
+    mask = os.umask(0o027)
+    try:
+        desk.fetch(desk.corpus(packed(LINES)))
+    finally:
+        os.umask(mask)
+    assert desk.folder.stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("cache", ["", "relative"])
+def test_downloads_are_kept_where_caches_are(monkeypatch, tmp_path, cache):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    assert cache_folder() == tmp_path / ".cache/nmtkit/downloads"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
+    assert cache_folder() == tmp_path / "elsewhere/nmtkit/downloads"

@@ -1,0 +1,182 @@
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from debian_archive import Debian, build, has_apt
+
+from nmtkit.corpora.help_pages import LibreOfficeHelp, pages, paragraphs
+from nmtkit.corpora.packages import AptPackage
+from nmtkit.corpora.pairs import Pair
+from nmtkit.errors import DataError
+
+needs_dpkg = pytest.mark.skipif(not has_apt(), reason="there is no dpkg-deb on this machine")
+
+PAGE = """<!DOCTYPE html>
+<html><head><title>Notes</title><script src="help.js"></script><style>p > a { color: red }</style></head>
+<body><header><p dir="auto">Office 1.0 Help</p></header>
+<a name="bm_id1"></a><meta itemprop="keywords" content="notes; adding">
+<h1 id="hd_id10" dir="auto"><a name="notes"></a>Adding&#32;Notes &amp; More</h1>
+<p id="par_id11" class="paragraph" dir="auto">
+   Choose <span class="menuitem">Insert - <span class="emph">Note</span></span>,&nbsp;then
+   click <a href="x.html">OK<img src="ok.svg" alt="Icon"></a>.<br>Water is H<sub>2</sub>O &lt;liquid&gt;.</p>
+<ul><li><p id="par_idN12" class="listitem" dir="auto">One item</p></li></ul>
+<table><tr><td><p id="par_id13" class="tablecontentintable">In a cell</p></td></tr></table>
+<div class="tip"><div class="notetext"><p id="par_id14" dir="auto">A tip</p></div></div>
+<pre dir="auto"><code class="language-visual-basic">Print "&lt;p id='par_id99'&gt;"</code></pre>
+<p id="par_id15" class="code" dir="auto">Dim a As Long</p>
+<p id="par_id16" class="paragraph" dir="auto"></p>
+<div class="embedded"><p class="embedded" dir="auto"><a name="other"></a>Without an id</p></div>
+<footer><p id="bm_module" dir="auto">Module</p></footer>
+</body></html>
+"""
+
+
+def test_paragraphs_of_a_page() -> None:
+    assert paragraphs(PAGE) == {
+        "hd_id10": ["Adding Notes & More"],
+        "par_id11": ["Choose Insert - Note, then click OK. Water is H2O <liquid>."],
+        "par_idN12": ["One item"],
+        "par_id13": ["In a cell"],
+        "par_id14": ["A tip"],
+        "par_id16": [""],
+    }
+
+
+def _press(*variants: str) -> str:
+    shown = "\n".join(variants)
+    return f'<p id="par_id1">Press <span id="swlnsys1" class="switchinline">\n{shown}\n</span><b>+C</b> now.</p>'
+
+
+MAC = '<span hidden="true" id="MACnote1" class="MAC"><span class="keycode">Command</span></span>'
+UNIX = '<span hidden="true" id="UNIXnote1" class="UNIX">Meta</span>'
+COMMON = '<span hidden="true" id="defaultnote1"><span class="keycode">Ctrl</span></span>'
+
+
+@pytest.mark.parametrize(
+    ("variants", "text"),
+    [
+        ((MAC, COMMON), "Press Ctrl+C now."),
+        ((COMMON, MAC, UNIX), "Press Ctrl+C now."),
+        ((UNIX, MAC), "Press Meta+C now."),
+        ((MAC,), "Press Command+C now."),
+        ((), "Press +C now."),
+    ],
+    ids=["common-last", "common-first", "none-common", "one", "none"],
+)
+def test_of_several_variants_one_is_read(variants: tuple[str, ...], text: str) -> None:
+    assert paragraphs(_press(*variants)) == {"par_id1": [text]}
+
+
+def test_variants_within_variants() -> None:
+    inner = _press(MAC, COMMON).removeprefix('<p id="par_id1">').removesuffix("</p>")
+    outer = f'<span class="switch" id="swlnapp1"><span hidden="true" id="WRITER1" class="WRITER">{inner}</span>' + (
+        '<span hidden="true" id="CALC1" class="CALC">Press F2.</span></span>'
+    )
+    assert paragraphs(f'<p id="par_id1">In text: {outer}</p>') == {"par_id1": ["In text: Press Ctrl+C now."]}
+
+
+def test_a_switch_around_paragraphs_hides_none_of_them() -> None:
+    html = (
+        '<span class="switch" id="s"><span hidden="true" id="WRITER1" class="WRITER"><p id="par_id1">Text.</p></span>'
+        '<span hidden="true" id="CALC1" class="CALC"><p id="par_id2">Cells.</p></span></span><p id="par_id3">All.</p>'
+    )
+    assert paragraphs(html) == {"par_id1": ["Text."], "par_id2": ["Cells."], "par_id3": ["All."]}
+
+
+def test_a_span_that_is_never_closed_ends_with_its_paragraph() -> None:
+    html = '<p id="par_id1">One <span class="emph">two</p><p id="par_id2">three</span> four</p>'
+    assert paragraphs(html) == {"par_id1": ["One two"], "par_id2": ["three four"]}
+
+
+def test_an_id_that_is_repeated_has_all_its_texts() -> None:
+    html = '<p id="par_id1">One</p><p id="par_id2">Two</p><p id="par_id1">One more</p>'
+    assert paragraphs(html) == {"par_id1": ["One", "One more"], "par_id2": ["Two"]}
+
+
+def _page(**texts: str) -> str:
+    return "".join(f'<p id="par_{name[:3]}" class="paragraph">{text}</p>\n' for name, text in texts.items())
+
+
+def _package(folder: Path, language: str, contents: dict[str, str]) -> Path:
+    root = f"usr/share/libreoffice/help/{language}"
+    contents = {f"{root}/text/{name}": text for name, text in contents.items()} | {
+        f"{root}/noscript.html": _page(id9="No script"),
+        f"{root}/bookmarks.js": "var bookmarks = 1",
+        "usr/share/doc/copyright": "free",
+    }
+    return build(folder / f"help-{language}", folder / f"help-{language}.deb", f"help-{language.lower()}", contents)
+
+
+@needs_dpkg
+def test_pairs_are_joined_by_page_and_id(tmp_path: Path) -> None:
+    english = {
+        "swriter/guide/a.html": _page(id1="One", id2="Two", id3="Only English", id4="Again", id4b="Again!", id5="Full"),
+        "scalc/b.html": _page(id1="One of another page", id6="Thrice", id6b="Thrice", id7=""),
+        "scalc/c.html": _page(id1="A page that is not translated"),
+    }
+    german = {
+        "scalc/b.html": _page(id6="Dreimal", id1="Eins einer anderen Seite", id7="Nichts", id8="Nur deutsch"),
+        "swriter/guide/a.html": _page(id2="Zwei", id1="Eins", id4="Wieder", id4b="Wieder!", id5=""),
+    }
+    files = [_package(tmp_path, "en-US", english), _package(tmp_path, "de", german)]
+    dropped: Counter[str] = Counter()
+    assert sorted(LibreOfficeHelp().pairs(files, dropped), key=lambda pair: (pair.group, pair.src)) == [
+        Pair("One of another page", "Eins einer anderen Seite", group="scalc/b.html"),
+        Pair("Again", "Wieder", group="swriter/guide/a.html"),
+        Pair("Again!", "Wieder!", group="swriter/guide/a.html"),
+        Pair("One", "Eins", group="swriter/guide/a.html"),
+        Pair("Two", "Zwei", group="swriter/guide/a.html"),
+    ]
+    assert dropped == {
+        "paragraph that the other language does not have": 2,
+        "paragraph repeated more often in one language": 2,
+        "paragraph that is empty in one language": 2,
+    }
+
+
+@needs_dpkg
+def test_a_package_without_help_pages_is_named(tmp_path: Path) -> None:
+    deb = build(tmp_path / "vim", tmp_path / "vim.deb", "vim", {"usr/share/vim/help.html": _page(id1="One")})
+    with pytest.raises(DataError, match=r"vim\.deb: no help pages of LibreOffice in this package"):
+        list(pages(deb))
+
+
+@needs_dpkg
+def test_a_page_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "de"
+    page = folder / "usr/share/libreoffice/help/de/text/a.html"
+    page.parent.mkdir(parents=True)
+    page.write_bytes('<p id="par_id1">für</p>'.encode("latin-1"))
+    with pytest.raises(DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"):
+        list(pages(build(folder, tmp_path / "de.deb", "de", {})))
+
+
+def test_the_real_help_pages(debian: Debian, tmp_path: Path) -> None:
+    languages = {"en-US": "libreoffice-help-en-us", "de": "libreoffice-help-de"}
+    files = []
+    for language, package in languages.items():
+        [found] = AptPackage(package=package).obtain(debian.work)
+        files.append(_chapter(found.path, language, "swriter/guide", tmp_path / package))
+    dropped: Counter[str] = Counter()
+    found = list(LibreOfficeHelp().pairs(files, dropped))
+    by_src = {pair.src: pair.tgt for pair in found}
+    assert len(found) > 1_500
+    assert len({pair.group for pair in found}) > 100
+    assert sum(dropped.values()) < len(found) / 20
+    assert sum(pair.src == pair.tgt for pair in found) < len(found) / 20
+    # Sentences that have stood in these pages for many versions, and are translated.
+    assert by_src["Click OK."] in ("Klicken Sie auf OK.", "Klicken Sie auf „OK“.")
+    assert "Fuß" in by_src["Inserting and Editing Footnotes or Endnotes"]
+    words = [word for pair in found for word in pair.tgt.lower().split()]
+    assert {"die", "und", "sie", "wählen"} <= {word for word, _ in Counter(words).most_common(30)}
+
+
+def _chapter(deb: Path, language: str, chapter: str, folder: Path) -> Path:
+    """A package with the pages of one chapter of another one, for all to be quick."""
+    folder.mkdir()
+    subprocess.run(["dpkg-deb", "-x", str(deb), str(folder / "whole")], check=True)
+    name = f"usr/share/libreoffice/help/{language}/text/{chapter}"
+    shutil.copytree(folder / "whole" / name, folder / "part" / name)
+    return build(folder / "part", folder / f"{language}.deb", "chapter", {})

@@ -1,0 +1,170 @@
+"""Corpora of one file for every article: stories with highlights, and XSum's pages with sections."""
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from published import tarred
+
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, Pages, Stories
+from nmtkit.errors import DataError
+
+STORY = """A ferry ran aground {where} .
+
+Nobody was hurt .
+
+@highlight
+
+Ferry aground {where}
+
+@highlight
+
+All are safe
+"""
+PAGE = """[SN]URL[SN]
+http://www.example.org/{name}
+
+[SN]TITLE[SN]
+A title that is not used
+
+[SN]FIRST-SENTENCE[SN]
+{name} has a new bridge.
+
+[SN]RESTBODY[SN]
+Share this with
+Email
+The bridge of {name} is open.
+It is \u201clong\u201d.
+"""
+
+
+def address(name: str) -> str:
+    """The address of the page that a story was taken from."""
+    return f"http://web.example.org/web/2015id_/http://www.example.org/{name}.html"
+
+
+def stem(name: str) -> str:
+    """What its file is called."""
+    return hashlib.sha1(address(name).encode()).hexdigest()
+
+
+def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], Stories]:
+    """Two archives of stories about a, b, c and d, and the lists of the splits."""
+    content = {name: changed.get(name, STORY.format(where=f"at {name}")) for name in "abcd"}
+    first = {f"cnn/stories/{stem(name)}.story": content[name] for name in "ab"}
+    second = {f"dailymail/stories/{stem(name)}.story": content[name] for name in "cd"}
+    files = [tarred(folder / "cnn.tgz", {**first, "cnn/README": "x"}), tarred(folder / "dm.tgz", second)]
+    for split, lines in lists.items():
+        files.append(folder / f"all_{split}.txt")
+        files[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return files, Stories.model_validate(
+        {
+            "kind": "stories",
+            "archives": ["cnn.tgz", "dm.tgz"],
+            "lists": {split: [f"all_{split}.txt"] for split in lists},
+        }
+    )
+
+
+def read(reader: Stories | Pages, files: list[Path]) -> tuple[list[Pair], dict[str, int]]:
+    """All pairs, and what was left out."""
+    dropped: Counter[str] = Counter()
+    return list(reader.pairs(files, dropped)), dict(dropped)
+
+
+LISTS = {"train": [address("a"), address("c")], "valid": [address("d")], "test": [f"{stem('b')}.story", ""]}
+
+
+def test_stories_go_where_the_lists_say(tmp_path: Path) -> None:
+    files, reader = stories(tmp_path, LISTS)
+    pairs, dropped = read(reader, files)
+    assert [(pair.group, pair.split) for pair in pairs] == [
+        (stem("a"), "train"),
+        (stem("b"), "test"),
+        (stem("c"), "train"),
+        (stem("d"), "valid"),
+    ]
+    assert pairs[0].src == "A ferry ran aground at a . Nobody was hurt ."
+    assert pairs[0].tgt == "Ferry aground at a. All are safe."
+    assert dropped == {}
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    lists = {
+        "train": [address("a"), address("c"), address("nowhere")],
+        "valid": [address("c")],
+        "test": [address("b")],
+    }
+    files, reader = stories(tmp_path, lists, a="@highlight\n\nOnly a summary\n", b="No summary\n")
+    pairs, dropped = read(reader, files)
+    assert [(pair.group, pair.split) for pair in pairs] == [(stem("c"), "train")]
+    assert dropped == {NO_SUMMARY: 2, UNLISTED: 1, MISSING: 1, TWICE: 1}
+
+
+def test_a_story_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    files, reader = stories(tmp_path, LISTS)
+    bad = "fine\nna\xefve\n".encode("latin-1")
+    tarred(tmp_path / "cnn.tgz", {f"cnn/stories/{stem('a')}.story": bad})
+    with pytest.raises(DataError, match=rf"cnn\.tgz:cnn/stories/{stem('a')}\.story, line 2: not UTF-8"):
+        read(reader, files)
+
+
+def test_a_list_that_no_source_gives(tmp_path: Path) -> None:
+    files, reader = stories(tmp_path, LISTS)
+    with pytest.raises(DataError, match=r"all_test\.txt: no source of the corpus gives a file of this name"):
+        read(reader, files[:-1])
+
+
+def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], Pages]:
+    """An archive of pages and the file of the splits."""
+    members = {
+        f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name=name)) for name in ("p1", "p2", "p3")
+    }
+    files = [tarred(folder / "xsum.tar.gz", members), folder / "splits.json"]
+    files[1].write_text(splits if isinstance(splits, str) else json.dumps(splits), encoding="utf-8")
+    return files, Pages(archive="xsum.tar.gz", splits="splits.json")
+
+
+IDS = {"test": ["p1"], "train": ["p3"], "validation": ["p2"]}
+
+
+def test_pages_of_xsum(tmp_path: Path) -> None:
+    files, reader = pages(tmp_path, IDS)
+    pairs, dropped = read(reader, files)
+    assert [(pair.group, pair.split) for pair in pairs] == [("p1", "test"), ("p2", "valid"), ("p3", "train")]
+    assert pairs[0].src == "The bridge of p1 is open. It is \u201clong\u201d."
+    assert pairs[0].tgt == "p1 has a new bridge."
+    assert dropped == {BUTTONS: 6}
+
+
+def test_pages_that_are_not_listed_or_empty_are_counted(tmp_path: Path) -> None:
+    empty = "[SN]FIRST-SENTENCE[SN]\n\n[SN]RESTBODY[SN]\nText.\n"
+    files, reader = pages(tmp_path, {**IDS, "test": ["gone"]}, p2=empty)
+    pairs, dropped = read(reader, files)
+    assert [pair.group for pair in pairs] == ["p3"]
+    assert dropped == {BUTTONS: 2, UNLISTED: 1, NO_SUMMARY: 1, MISSING: 1}
+
+
+def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
+    files, reader = pages(tmp_path, IDS, p2="[SN]RESTBODY[SN]\nText.\n")
+    with pytest.raises(DataError, match=r"p2\.summary: there is no section \[SN\]FIRST-SENTENCE\[SN\]"):
+        read(reader, files)
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        ("{", "splits.json: expected JSON with lists of ids"),
+        ({"train": [], "test": []}, "one of them 'validation'"),
+        ([1, 2], "expected JSON with lists of ids, one of them 'train'"),
+        ({**IDS, "train": [7]}, "expected a list of ids below 'train'"),
+    ],
+    ids=["no-json", "no-validation", "a-list", "numbers"],
+)
+def test_splits_of_another_form(tmp_path: Path, splits: object, said: str) -> None:
+    files, reader = pages(tmp_path, splits)
+    with pytest.raises(DataError, match=said):
+        read(reader, files)

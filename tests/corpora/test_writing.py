@@ -1,0 +1,224 @@
+"""From pairs to files: what is kept, where it goes, and that everything is counted."""
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from nmtkit.corpora import filters
+from nmtkit.corpora.entries import Entry, Keep
+from nmtkit.corpora.filters import Filter, count_words, one_line, share_of_letters
+from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.writing import Written, recipe_data, write_pairs
+from nmtkit.errors import DataError
+from nmtkit.settings import parse
+
+
+def entry(**changes: Any) -> Entry:
+    data = {
+        "title": "A corpus",
+        "src": "en",
+        "tgt": "de",
+        "size": "small",
+        "licence": "none",
+        "sources": [{"kind": "apt", "package": "none"}],
+        "read": {"kind": "tab_separated", "text": "a.txt"},
+    }
+    return parse(Entry, {**data, **changes}, "test")
+
+
+def write(one: Entry, pairs: list[Pair], folder: Path) -> tuple[Written, Counter[str]]:
+    dropped: Counter[str] = Counter()
+    return write_pairs(one, iter(pairs), folder, dropped), dropped
+
+
+def lines(path: Path) -> list[str]:
+    text = path.read_bytes().decode("utf-8")
+    assert text.endswith("\n")
+    return text.removesuffix("\n").split("\n")
+
+
+SENTENCES = [(f"sentence number {n}", f"Satz Nummer {n}") for n in range(400)]
+
+
+def test_every_pair_is_in_one_split_and_counted(tmp_path):
+    pairs = [Pair(src, tgt) for src, tgt in SENTENCES]
+    written, dropped = write(entry(split={"valid": 0.1, "test": 0.1}), pairs, tmp_path)
+    found = {
+        split: list(zip(lines(tmp_path / f"{split}.en"), lines(tmp_path / f"{split}.de"), strict=True))
+        for split in ("train", "valid", "test")
+    }
+    assert sorted(pair for split in found.values() for pair in split) == sorted(SENTENCES)
+    assert {split: count.pairs for split, count in written.counts.items()} == {s: len(p) for s, p in found.items()}
+    assert all(20 < len(found[split]) < 60 for split in ("valid", "test"))
+    assert not dropped
+    assert written.counts["train"].src_words == 3 * len(found["train"])
+    for name, digest in written.files.items():
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
+    assert set(written.files) == {path.name for path in tmp_path.iterdir()}
+    assert written.size.size().pairs == len(found["train"])
+
+
+def test_summaries_are_lines_of_json(tmp_path):
+    pairs = [Pair(f"An article “{n}”,\nof two lines.", f"Summary\t{n}", split="train") for n in range(3)]
+    one = entry(task="summarization", tgt="en")
+    write(one, pairs, tmp_path)
+    assert [json.loads(line) for line in lines(tmp_path / "train.jsonl")] == [
+        {"article": f"An article “{n}”, of two lines.", "summary": f"Summary\t{n}"} for n in range(3)
+    ]
+    assert recipe_data(one, ["train"]) == {
+        "train": {"jsonl": "train.jsonl", "src_field": "article", "tgt_field": "summary"}
+    }
+
+
+REASONS = {
+    "an empty side": [("", "x y z"), ("x y z", " \u2028 ")],
+    "too few words": [("one", "two words")],
+    "too many words": [("a b c", "a b c d e f")],
+    "lengths too different": [("a b", "a b c d e")],
+    "too few letters": [("1234 5678 9", "ab cd ef"), ("a 1 2 3", "b c d")],
+    "both sides identical": [("same thing", "same thing")],
+    "": [("two words", "zwei Wörter"), ("two (2) words", "zwei (2) Worte")],
+}
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason or "kept")
+def test_the_reason_is_the_first_that_fits(reason):
+    keep = Keep(min_words=2, max_words=5, max_ratio=2.0, letters=0.5, identical=False)
+    for src, tgt in REASONS[reason]:
+        assert Filter(keep, "en", "de").refuses(Pair(src, tgt)) == reason
+
+
+def test_targets_may_have_limits_of_their_own():
+    judge = Filter(Keep(min_words=4, max_words=6, min_tgt_words=1, max_tgt_words=2), "en", "en")
+    assert judge.refuses(Pair("a b c d", "a")) == ""
+    assert judge.refuses(Pair("a b c d", "a b c")) == "too many words"
+    assert judge.refuses(Pair("a b c", "a")) == "too few words"
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("abc", 1.0),
+        ("ab 12", 0.5),
+        ("", 0.0),
+        ("  ", 0.0),
+        ("नमस्ते", 1.0),
+        ("日本語", 1.0),
+        ("...!", 0.0),
+        ("día½_", 0.6),
+    ],
+    ids=["letters", "digits", "empty", "blank", "marks", "ideographs", "signs", "others"],
+)
+def test_the_share_of_letters(text, share):
+    assert share_of_letters(text) == share
+
+
+def test_words_of_languages_without_spaces_are_two_letters_each():
+    assert count_words("これは 日本語ですか", unspaced=True) == 5  # nine letters
+    assert count_words("it is English") == 3
+    judge = Filter(Keep(min_words=3, max_words=10), "en", "ja")
+    assert judge.refuses(Pair("this is Japanese", "これは日本語です")) == ""
+    assert judge.refuses(Pair("this is Japanese", "日本")) == "too few words"
+    assert Filter(Keep(min_words=3), "zh_CN", "en").refuses(Pair("这是一个中文", "this is Chinese")) == ""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\0"], ids=ascii)
+def test_a_text_is_one_line_for_every_program(end):
+    assert one_line(f" one{end}two{end} ") == "one two"
+    assert len(one_line(f"one{end}two").splitlines()) == 1
+
+
+def test_half_letters_do_not_stop_the_writing(tmp_path):
+    write(entry(), [Pair("a\ud800b", "c d")], tmp_path)
+    assert lines(tmp_path / "train.en") == ["a\ufffdb"]
+
+
+def test_repeated_pairs_are_dropped_across_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(filters, "CHUNK", 7)
+    pairs = [Pair(f"s {n % 30}", f"t {n % 60}") for n in range(120)]
+    written, dropped = write(entry(), pairs, tmp_path)
+    assert dropped == {"duplicate": 60}
+    assert lines(tmp_path / "train.en") == [f"s {n % 30}" for n in range(60)]
+    written, dropped = write(entry(keep={"duplicates": True}), pairs, tmp_path)
+    assert written.counts["train"].pairs == 120
+    assert not dropped
+
+
+def test_what_stands_in_train_is_not_tested(tmp_path):
+    """Every sentence of test or validation that another page has in train, on either side, goes."""
+    pairs = [Pair(f"source {n}", f"target {n}", group=f"page {n}") for n in range(300)]
+    pairs += [Pair(f"source {n}", "another target", group=f"other {n}") for n in range(0, 300, 3)]
+    pairs += [Pair("another source", f"target {n}", group=f"third {n}") for n in range(1, 300, 3)]
+    written, dropped = write(entry(split={"valid": 0.2, "test": 0.2}), pairs, tmp_path)
+    texts = {split: {*lines(tmp_path / f"{split}.en"), *lines(tmp_path / f"{split}.de")} for split in written.counts}
+    assert not texts["train"] & texts["test"]
+    assert not texts["train"] & texts["valid"]
+    assert not texts["valid"] & texts["test"]
+    assert dropped["test: a side also stands in train"] > 10
+    assert dropped["valid: a side also stands in train or test"] > 10
+    assert sum(count.pairs for count in written.counts.values()) + sum(dropped.values()) == len(pairs)
+
+
+def test_splits_of_the_corpus_itself_are_kept_as_they_are(tmp_path):
+    """Published figures are measured on them: not a line is left out, and what they share with train is told."""
+    pairs = [Pair(f"s {n}", f"t {n}", split="train") for n in range(50)]
+    given = [("s 1", "t 1"), ("s 1", "new"), ("x", ""), ("x", ""), ("", ""), ("7", "7"), ("new", "t 2")]
+    pairs += [Pair(src, tgt, split="test") for src, tgt in given] + [Pair("v w", "v w", split="valid")]
+    written, dropped = write(entry(keep={"min_words": 2, "identical": False, "letters": 0.3}), pairs, tmp_path)
+    assert list(zip(lines(tmp_path / "test.en"), lines(tmp_path / "test.de"), strict=True)) == given
+    assert lines(tmp_path / "valid.en") == ["v w"]
+    assert written.overlaps == {"test": 3}
+    assert written.counts["train"].pairs == 50
+    assert not dropped
+
+
+def test_a_pair_of_the_test_set_does_not_make_one_of_train_a_duplicate(tmp_path):
+    pairs = [Pair("s", "t", split="test"), Pair("s", "t", split="train"), Pair("s", "t", split="train")]
+    written, dropped = write(entry(), pairs, tmp_path)
+    assert dropped == {"duplicate": 1}
+    assert written.overlaps == {"test": 1}
+
+
+def test_validation_is_taken_from_train_where_only_a_test_set_is_given(tmp_path):
+    pairs = [Pair(src, tgt) for src, tgt in SENTENCES] + [Pair("a b", "c d", split="test"), Pair(*SENTENCES[0])]
+    written, _ = write(entry(split={"valid": 0.1}), pairs, tmp_path)
+    assert written.counts["test"].pairs == 1
+    assert 20 < written.counts["valid"].pairs < 60
+
+
+def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
+    with pytest.raises(DataError, match=r"nothing is left for training .too few words: 3"):
+        write(entry(keep={"min_words": 9}), [Pair(f"a {n}", "b") for n in range(3)], tmp_path)
+    with pytest.raises(DataError, match="the files have no pairs"):
+        write(entry(), [], tmp_path)
+
+
+@dataclass(frozen=True)
+class Tracked(Pair):
+    """A pair that counts how many of its kind there are; copies of it count as well."""
+
+    alive: ClassVar[int] = 0
+    most: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        Tracked.alive += 1
+        Tracked.most = max(Tracked.most, Tracked.alive)
+
+    def __del__(self) -> None:
+        Tracked.alive -= 1
+
+
+def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(filters, "CHUNK", 100)
+    Tracked.alive = Tracked.most = 0
+    one = entry(split={"valid": 0.2, "test": 0.2, "at_most": 50})
+    pairs = (Tracked(f"source {n}", f"target {n}") for n in range(3000))
+    written = write_pairs(one, pairs, tmp_path, Counter())
+    assert written.counts["train"].pairs == 2900
+    assert 100 < Tracked.most < 2 * 100 + 2 * 50 + 10
+    assert Tracked.alive == 0

@@ -1,0 +1,310 @@
+"""Large stores: shards, the same bytes from any number of processes, and going on after a sudden end."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmtkit.data import cutting, store
+from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.checking import Checker, DataReport, SplitReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.progress import Progress
+from nmtkit.data.reading import Example
+from nmtkit.data.shards import Ragged
+from nmtkit.data.store import Store, StoreWriter, write_store
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.errors import DataError
+
+SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicates": True}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards, chunks and what is done alone as small as the corpora of these tests."""
+    monkeypatch.setattr(store, "SHARD_EXAMPLES", 150)
+    monkeypatch.setattr(store, "ALONE", 1)
+    monkeypatch.setattr(cutting, "_EXAMPLES", 60)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def faulty(pairs: list[Example]) -> list[Example]:
+    """The corpus with faults of all kinds in it."""
+    changed = list(pairs)
+    for at in range(0, len(pairs), 40):
+        pair = pairs[at]
+        changed[at] = Example("", pair.tgt, pair.line)
+        changed[at + 5] = Example(pairs[at // 2].src, pairs[at // 2].tgt, pairs[at + 5].line)
+        changed[at + 9] = Example(f"{pair.src * 30} 犬", pair.tgt, pairs[at + 9].line)
+    return changed
+
+
+def written(
+    folder: Path, pairs: Iterable[Example], tokenizers: TokenizerPair, processes: int = 1, copying: bool = False
+) -> SplitReport:
+    checker = Checker(DataConfig.model_validate(SETTINGS), DataReport())
+    write_store(folder, "train", pairs, tokenizers, checker, True, copying, "mark", processes)
+    return checker.report.splits["train"]
+
+
+# Reading and writing.
+
+
+def test_several_shards_are_one_store(
+    pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = faulty(pairs)
+    one = written(tmp_path / "one", pairs, tokenizers)
+    monkeypatch.setattr(store, "SHARD_EXAMPLES", 150)
+    monkeypatch.setattr(cutting, "_EXAMPLES", 60)
+    assert written(tmp_path / "many", pairs, tokenizers) == one
+    whole, parts = Store.open(tmp_path / "one", "train"), Store.open(tmp_path / "many", "train")
+    names = {path.name for path in (tmp_path / "many").glob("*.json")}
+    assert names == {"train.json", "train-0000.json", "train-0001.json", "train-0002.json", "train-0003.json"}
+    assert json.loads((tmp_path / "many" / "train.json").read_text())["shards"] == 4
+    parts.check()
+    assert len(whole) == len(parts) == one.kept > 400
+    assert whole.tgt_size == parts.tgt_size
+    for side in ("src", "tgt"):
+        assert whole.lengths(side).tolist() == parts.lengths(side).tolist()
+        assert list(whole.texts(side)) == list(parts.texts(side))
+        assert all((whole.ids(side, n) == parts.ids(side, n)).all() for n in range(len(whole)))
+        assert whole.longer(side, 9) == parts.longer(side, 9) > 0
+    assert Store.is_current(tmp_path / "many", "train", "mark")
+    config = BatchConfig(batch_tokens=300)
+    streams = [BatchStream(opened, config, seed=1) for opened in (whole, parts)]
+    for _ in range(40):
+        one_batch, other = next(streams[0]), next(streams[1])
+        assert one_batch.src.equal(other.src)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", ["bpe", "word"])
+def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: list[Example], tmp_path: Path) -> None:
+    tokenizers = learn(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs)
+    found = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        report = written(folder, faulty(pairs), tokenizers, processes, copying=True)
+        found.append((report, files_of(folder)))
+    assert found[0] == found[1]
+    assert found[0][0].findings.keys() == {"empty side", "duplicate", "over-long"}
+    assert len(found[0][1]) > 20
+
+
+@pytest.mark.usefixtures("small")
+def test_a_faulty_pair_is_the_same_fault_with_any_number_of_processes(
+    pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
+    def cut_off() -> Iterator[Example]:
+        yield from pairs[:400]
+        raise DataError("line 401")
+
+    mixed = [*pairs[:200], Example("Otto", None, 201), *pairs[201:]]
+    for processes in (1, 2):
+        with pytest.raises(DataError, match="line 401"):
+            written(tmp_path, cut_off(), tokenizers, processes)
+        with pytest.raises(DataError, match="some pairs have a target and some have none"):
+            written(tmp_path, mixed, tokenizers, processes)
+        with pytest.raises(DataError, match="no preprocessed data"):
+            Store.open(tmp_path, "train")
+
+
+@pytest.mark.usefixtures("small")
+def test_what_an_earlier_store_left_is_removed(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    written(tmp_path / "new", pairs[:100], tokenizers)
+    for name in ("train-0007.src.ids", "train.src.ids.new", "train-0001.json"):
+        (tmp_path / "new" / name).write_bytes(b"left over")
+    for name in ("valid.src.ids", "train-notes.txt", "training.txt"):
+        (tmp_path / "new" / name).write_bytes(b"not ours")
+    written(tmp_path / "new", pairs, tokenizers)  # several shards over one
+    names = {path.name for path in (tmp_path / "new").iterdir()}
+    assert not names & {"train-0007.src.ids", "train.src.ids.new", "train.src.ids"}
+    assert {"valid.src.ids", "train-notes.txt", "training.txt", "train-0003.src.ids"} <= names
+    written(tmp_path / "new", pairs[:100], tokenizers)  # and one over several
+    names = {path.name for path in (tmp_path / "new").iterdir()}
+    assert {name for name in names if name.startswith("train-")} == {"train-notes.txt"}
+    assert len(Store.open(tmp_path / "new", "train")) == 100
+
+
+@pytest.mark.usefixtures("small")
+def test_a_damaged_shard_is_named(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    written(tmp_path, pairs, tokenizers)
+    path = tmp_path / "train-0001.tgt.ids"
+    content = bytearray(path.read_bytes())
+    content[10] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: damaged \(checksum\)"):
+        Store.open(tmp_path, "train").check()
+    path.write_bytes(content[:-2])
+    with pytest.raises(DataError, match=r"train-0001\.tgt\.ids: \d+ bytes, but"):
+        Store.open(tmp_path, "train")
+    (tmp_path / "train-0002.json").unlink()
+    assert not Store.is_current(tmp_path, "train", "mark")
+    assert Store.has_shards(tmp_path, "train", "mark", 1)
+    assert not Store.has_shards(tmp_path, "train", "mark", 2)
+    assert not Store.has_shards(tmp_path, "train", "other", 1)
+
+
+@pytest.mark.usefixtures("small")
+def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    written(tmp_path, pairs, tokenizers)
+    manifest = json.loads((tmp_path / "train-0001.json").read_text())
+    (tmp_path / "train-0001.json").write_text(json.dumps({**manifest, "fingerprint": "another"}))
+    with pytest.raises(DataError, match=r"train-0001\.json: not of this store"):
+        Store.open(tmp_path, "train")
+
+
+def test_a_shard_is_full_by_its_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SHARD_SIZE", 10)
+    with StoreWriter(tmp_path, "train", "<u2", 9) as writer:
+        writer.add({"src": Ragged.of([[4] * 9], "<u2")})
+        assert not writer.full
+        writer.add({"src": Ragged.of([[4]], "<u2")})
+        assert writer.full
+
+
+def test_ragged_rows_by_hand() -> None:
+    rows = Ragged.of([[1, 2], [], [3], [4, 5, 6]], "<u2")
+    assert rows.where(np.array([True, True, False, True])).flat.tolist() == [1, 2, 4, 5, 6]
+    assert rows.where(np.array([False, True, True, False])).counts.tolist() == [0, 1]
+    assert rows.where(np.zeros(4, dtype=bool)).flat.tolist() == []
+    assert Ragged.of_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
+
+
+# Going on after a sudden end. The program stops itself at an exact place, by a signal that leaves it no time.
+
+PROGRAM = """
+import json, os, pickle, signal, sys
+from pathlib import Path
+from nmtkit.data import cutting, progress, store
+from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.store import Store, seek, write_store
+
+folder, place, processes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+store.SHARD_EXAMPLES, store.ALONE, cutting._EXAMPLES = 150, 1, 60
+settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
+
+def end(now):
+    if now == place:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def read():
+    for pair in pairs:
+        end(f"line {pair.line}")
+        yield pair
+
+def noted(self, shards, read, report):
+    end(f"shard {shards} is there")
+    note(self, shards, read, report)
+    end(f"shard {shards} is noted")
+
+note = progress.Progress.shard_done
+progress.Progress.shard_done = noted
+sweep = store.StoreWriter._sweep
+store.StoreWriter._sweep = lambda self: (end("all is there"), sweep(self))
+
+data, path = folder / "data", folder / "data" / "progress.json"
+before = progress.Progress.load(path, "mark")
+going_on = before.read if before else 0
+if before is None:
+    before = progress.Progress(path, "mark", {"kind": "bpe"})
+    before.save()
+if not Store.has_shards(data, "train", "mark", before.shards):
+    before.forget_shards()
+checker = Checker(DataConfig.model_validate(settings), DataReport())
+seek(checker, pairs[20:23])
+write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before)
+write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
+path.unlink()
+print(json.dumps([going_on, checker.report.as_dict()]))
+"""
+
+
+def run(folder: Path, place: str, processes: int = 1) -> "subprocess.CompletedProcess[bytes]":
+    words = [sys.executable, "-c", PROGRAM, str(folder), place, str(processes)]
+    return subprocess.run(words, capture_output=True, check=False, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def given(pairs: list[Example], tokenizers: TokenizerPair) -> bytes:
+    return pickle.dumps((SETTINGS, faulty(pairs), tokenizers))
+
+
+@pytest.fixture(scope="module")
+def straight(given: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], object]:
+    """The files and the report of a program that nobody stopped."""
+    folder = tmp_path_factory.mktemp("straight")
+    (folder / "given").write_bytes(given)
+    done = run(folder, "nowhere")
+    assert done.returncode == 0, done.stderr
+    going_on, report = json.loads(done.stdout)
+    assert going_on == 0
+    assert report["splits"]["valid"]["findings"]["pair also in train"]["count"] >= 2
+    assert report["splits"]["train"]["findings"]["duplicate"]["count"] >= 5
+    return files_of(folder / "data"), report
+
+
+@pytest.mark.parametrize(
+    ("place", "processes", "read"),
+    [
+        ("line 100", 1, 0),
+        ("shard 1 is there", 1, 0),
+        ("shard 1 is noted", 1, 180),
+        ("line 500", 1, 360),
+        ("line 550", 2, 180),  # it was read ahead
+        ("all is there", 1, 540),
+    ],
+)
+def test_a_killed_program_goes_on(
+    place: str, processes: int, read: int, given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
+) -> None:
+    (tmp_path / "given").write_bytes(given)
+    killed = run(tmp_path, place, processes)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not Store.is_current(tmp_path / "data", "valid", "mark")
+    done = run(tmp_path, "nowhere")
+    assert done.returncode == 0, done.stderr
+    going_on, report = json.loads(done.stdout)
+    assert going_on == read
+    assert files_of(tmp_path / "data") == straight[0]
+    assert report == straight[1]
+
+
+def test_a_shard_that_was_damaged_meanwhile_is_made_again(
+    given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
+) -> None:
+    (tmp_path / "given").write_bytes(given)
+    run(tmp_path, "line 500")
+    path = tmp_path / "data" / "train-0001.src.ids"
+    path.write_bytes(bytes(path.stat().st_size))
+    done = run(tmp_path, "nowhere")
+    assert done.returncode == 0, done.stderr
+    assert files_of(tmp_path / "data") == straight[0]
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'])
+def test_progress_that_makes_no_sense_is_none(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    assert Progress.load(path, "mark") is None
+    path.write_text(content)
+    assert Progress.load(path, "mark") is None
+
+
+def test_progress_of_other_settings_is_none(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress.json", "mark", {"kind": "word"})
+    progress.shard_done(2, 500, SplitReport(read=500, kept=480))
+    assert Progress.load(progress.path, "mark") == progress
+    assert Progress.load(progress.path, "other") is None
+    assert os.listdir(tmp_path) == ["progress.json"]

@@ -1,0 +1,219 @@
+"""Several corpora with weights: how often each comes in an epoch, and in the sample of the tokenizer."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtkit.data import tokenizer
+from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.checking import DataReport
+from nmtkit.data.corpus import DataConfig, Files
+from nmtkit.data.reading import Example, read_pairs
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn
+from nmtkit.errors import RecipeError
+from nmtkit.settings import parse
+
+Build = Callable[..., Store]
+SIZES = (400, 200, 100)
+
+
+def three_files() -> list[Example]:
+    """Pairs of three files; the first word of a source says which."""
+    pairs = []
+    for file, size in enumerate(SIZES):
+        pairs += [Example(f"{'abc'[file]} {number}", "x", len(pairs) + 1, file=file) for number in range(size)]
+    return pairs
+
+
+@pytest.fixture(scope="module")
+def words() -> TokenizerPair:
+    return learn(TokenizerConfig(kind="word", vocab_size=2000), three_files())
+
+
+@pytest.fixture(scope="module")
+def stored(words: TokenizerPair, build: Build) -> Store:
+    return build(three_files(), words)
+
+
+def epoch_of(stream: BatchStream) -> Counter[tuple[int, ...]]:
+    """How often each source comes in the next epoch, by its two ids."""
+    epoch, seen = stream.epoch, Counter[tuple[int, ...]]()
+    while stream.epoch == epoch:
+        seen.update(tuple(row[:2]) for row in next(stream).src.tolist())
+    return seen
+
+
+def by_file(seen: Counter[tuple[int, ...]], words: TokenizerPair) -> list[int]:
+    names = [words.src.encode(letter)[0] for letter in "abc"]
+    return [sum(count for (name, _), count in seen.items() if name == own) for own in names]
+
+
+def stream(stored: Store, weights: list[float], seed: int = 1, rank: int = 0, world: int = 1) -> BatchStream:
+    config = BatchConfig(batch_tokens=60, sort_window=150)
+    return BatchStream(stored, config, seed, rank=rank, world=world, weights=weights)
+
+
+def test_the_store_knows_how_many_examples_each_file_has(stored: Store) -> None:
+    assert stored.by_file == list(SIZES)
+
+
+def test_whole_weights_repeat_every_pair(stored: Store, words: TokenizerPair) -> None:
+    seen = epoch_of(stream(stored, [1.0, 3.0, 2.0]))
+    assert by_file(seen, words) == [400, 600, 200]
+    for letter, times in zip("abc", (1, 3, 2), strict=True):
+        name = words.src.encode(letter)[0]
+        assert {count for (own, _), count in seen.items() if own == name} == {times}
+
+
+def test_fractions_are_drawn_anew_in_every_epoch(stored: Store, words: TokenizerPair) -> None:
+    running = stream(stored, [0.25, 1.5, 1.0])
+    epochs = [epoch_of(running) for _ in range(30)]
+    shares = [by_file(seen, words) for seen in epochs]
+    for file, expected in enumerate((100, 300, 100)):
+        assert sum(share[file] for share in shares) / len(shares) == pytest.approx(expected, rel=0.05)
+    assert all(share[2] == 100 for share in shares)
+    assert len({share[0] for share in shares}) > 5
+    first = words.src.encode("a")[0]
+    drawn = [{source for source in seen if source[0] == first} for seen in epochs]
+    assert drawn[0] != drawn[1]
+    assert len(set.union(*drawn)) > 390  # by and by all of them come
+    second = words.src.encode("b")[0]
+    assert {count for source, count in epochs[0].items() if source[0] == second} == {1, 2}
+
+
+def test_weights_of_one_change_nothing(stored: Store) -> None:
+    plain, weighted = stream(stored, []), stream(stored, [1.0, 1.0, 1.0])
+    for _ in range(60):
+        assert next(plain).src.equal(next(weighted).src)
+
+
+@pytest.mark.parametrize("consumed", [0, 9, 150])
+@pytest.mark.parametrize("world", [1, 3])
+def test_restoring_goes_on_exactly(stored: Store, consumed: int, world: int) -> None:
+    weights = [0.3, 1.7, 2.0]
+    running = stream(stored, weights, rank=world - 1, world=world)
+    for _ in range(consumed):
+        next(running)
+    resumed = stream(stored, weights, rank=world - 1, world=world)
+    resumed.restore(running.state())
+    for _ in range(60):
+        assert next(running).src.equal(next(resumed).src)
+    assert resumed.state() == running.state()
+
+
+def test_processes_share_one_sequence(stored: Store) -> None:
+    weights = [0.3, 1.7, 2.0]
+    alone = stream(stored, weights)
+    ranks = [stream(stored, weights, rank=rank, world=3) for rank in range(3)]
+    for _ in range(60):
+        for one in ranks:
+            assert next(one).src.equal(next(alone).src)
+    assert alone.epoch >= 1
+
+
+def test_an_epoch_is_never_empty(words: TokenizerPair, build: Build) -> None:
+    running = stream(build(three_files()[:3], words), [0.001, 0.001, 0.001])
+    assert [next(running).size for _ in range(20)] == [1] * 20
+    assert running.epoch == 20
+
+
+# The settings.
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({"train": {"src": ["a", "b"], "tgt": ["c", "d"], "weights": [1]}}, "src names 2 and weights 1"),
+        ({"train": {"jsonl": ["a"], "weights": [1, 2]}}, "jsonl names 1 and weights 2"),
+        ({"train": {"stories": ["a"], "weights": [1, 2]}}, "stories names 1 and weights 2"),
+        ({"train": {"stories": ["a"], "story_lists": ["b"], "weights": [1]}}, "weights are of folders of stories"),
+        ({"train": {"jsonl": ["a", "b"], "weights": [1, 0]}}, "a weight must be above 0"),
+        ({"train": {"jsonl": ["a"], "weights": [-1.5]}}, "a weight must be above 0"),
+        ({"train": {"jsonl": "a"}, "valid": {"jsonl": "b", "weights": [1]}}, "valid: weights say how often"),
+        ({"train": {"jsonl": "a"}, "test": {"jsonl": "b", "weights": [1]}}, "test: weights say how often"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(data: dict[str, object], fault: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        parse(DataConfig, data, "recipe")
+    assert fault in str(error.value)
+
+
+def test_every_example_knows_its_file(tmp_path: Path) -> None:
+    for name in ("a.src", "a.tgt", "b.src", "b.tgt"):
+        (tmp_path / name).write_text("one\ntwo\n")
+    (tmp_path / "c").write_text('{"src": "a", "tgt": "b"}\n')
+    for name in ("d", "e"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.story").write_text("text\n\n@highlight\n\nsummary\n")
+    (tmp_path / "list").write_text("e\nd\n")
+    given = [
+        ({"src": ["a.src", "b.src"], "tgt": ["a.tgt", "b.tgt"]}, [0, 0, 1, 1]),
+        ({"src": ["a.src", "b.src"]}, [0, 0, 1, 1]),
+        ({"jsonl": ["c", "c"]}, [0, 1]),
+        ({"stories": ["d", "e"]}, [0, 1]),
+        ({"stories": ["d", "e"], "story_lists": ["list"]}, [1, 0]),
+    ]
+    for settings, expected in given:
+        files = Files.model_validate(settings).within(str(tmp_path))
+        assert [pair.file for pair in read_pairs(files)] == expected
+
+
+# The sample of the tokenizer.
+
+
+def sampled(most: int, weights: list[float]) -> Counter[str]:
+    sample = Sample(most, weights)
+    for pair in three_files():
+        sample.add(pair)
+    assert len(sample.kept) <= most
+    assert sample.total == sum(SIZES)
+    return Counter(pair.src[0] for pair in sample.kept)
+
+
+def test_a_sample_is_spread_evenly() -> None:
+    sample = Sample(100)
+    pairs = three_files()
+    for pair in pairs:
+        sample.add(pair)
+    assert sample.kept == pairs[::8]
+
+
+def test_a_sample_has_the_files_in_proportion() -> None:
+    assert sampled(10_000, []) == {"a": 400, "b": 200, "c": 100}
+    assert sampled(10_000, [1.0, 3.0, 2.0]) == {"a": 400, "b": 600, "c": 200}
+    # The smallest weight is one place for each pair: nothing is left out that there is room for.
+    assert sampled(10_000, [0.5, 0.25, 0.25]) == {"a": 800, "b": 200, "c": 100}
+    thinned = sampled(300, [1.0, 4.0, 2.0])
+    assert 150 < sum(thinned.values()) <= 300
+    assert thinned["b"] == pytest.approx(2 * thinned["a"], abs=2)
+    assert thinned["c"] == pytest.approx(0.5 * thinned["a"], abs=2)
+
+
+def test_a_sample_of_fractions_of_a_weight() -> None:
+    found = sampled(10_000, [1.0, 1.5, 1.0])
+    assert found == {"a": 400, "b": 300, "c": 100}
+
+
+def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, "SAMPLE_CHARACTERS", 3000)
+    sample = Sample(1000)
+    for line in range(1, 301):
+        sample.add(Example("word " * 20, "x", line))
+    assert [pair.line for pair in sample.kept[:3]] == [1, 17, 33]
+    assert 1500 < sum(len(pair.src) + 1 for pair in sample.kept) <= 3000
+    huge = Sample(1000)
+    huge.add(Example("word " * 9000, "x", 1))
+    assert len(huge.kept) == 1
+
+
+def test_weights_reach_the_vocabulary() -> None:
+    config = TokenizerConfig(kind="word", vocab_size=7)
+    pairs = [Example("often often", "often", 1, file=0), Example("seldom", "seldom", 2, file=1)]
+    report = DataReport()
+    assert learn(config, pairs, report).src.vocabulary.tokens[4] == "▁often"
+    assert learn(config, pairs, report, [1.0, 5.0]).src.vocabulary.tokens[4] == "▁seldom"
+    assert report.tokenizer["pairs"] == 2

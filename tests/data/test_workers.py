@@ -1,0 +1,158 @@
+"""Work that is shared out to processes: the order, the faults, and that nobody is left over."""
+
+import importlib
+import operator
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nmtkit.alignment import parse_pharaoh_line
+from nmtkit.data.workers import in_order
+from nmtkit.errors import DataError, NmtkitError
+
+# The other process looks work up by its name, so what is done here comes from libraries.
+DOUBLE = partial(operator.mul, 2)
+
+
+def size(item: object) -> int:
+    return 1
+
+
+def children() -> set[int]:
+    """The processes that this one has started and that are still there."""
+    found = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
+    return {int(number) for numbers in found for number in numbers}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("count", [0, 40])
+def test_results_come_in_order(processes: int, count: int) -> None:
+    assert list(in_order(DOUBLE, range(count), processes, size, 2)) == [2 * number for number in range(count)]
+
+
+def test_other_processes_do_the_work_and_are_gone_afterwards() -> None:
+    # Whatever the argument, `os.getpgid(0)` is the process's own group, and every process here has one of its own.
+    before = children()
+    found = list(in_order(os.getpgid, [0] * 30, 2, size, 3))
+    assert set(found[:3]) == {os.getpgid(0)}
+    assert len(set(found[3:])) == 2
+    assert os.getpgid(0) not in found[3:]
+    assert children() == before
+
+
+def test_no_process_is_started_for_little_work() -> None:
+    assert set(in_order(os.getpgid, [0] * 30, 2, size, 31)) == {os.getpgid(0)}
+
+
+def test_processes_are_gone_when_the_reader_stops() -> None:
+    before = children()
+    results = in_order(DOUBLE, iter(range(1000)), 2, size, 1)
+    assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
+    assert len(children() - before) == 2
+    results.close()
+    assert children() == before
+
+
+def test_a_fault_of_the_work_comes_in_its_place() -> None:
+    found: list[object] = []
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        found.extend(in_order(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 2, size, 1))
+    assert found == [12, 6, 4]
+
+
+def test_a_users_mistake_stays_one() -> None:
+    found: list[object] = []
+    with pytest.raises(DataError, match="line 3"):
+        found.extend(in_order(partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, size, 1))
+    assert len(found) == 2
+
+
+def test_a_fault_of_the_items_waits_for_the_results_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield from range(7)
+        raise DataError("line 8")
+
+    found: list[object] = []
+    with pytest.raises(DataError, match="line 8"):
+        found.extend(in_order(DOUBLE, items(), 2, size, 1))
+    assert found == [0, 2, 4, 6, 8, 10, 12]
+
+
+def test_a_process_that_is_killed_is_one_clear_message() -> None:
+    before = children()
+    results = in_order(DOUBLE, iter(range(1000)), 2, size, 1)
+    next(results), next(results)
+    for number in children() - before:
+        os.kill(number, signal.SIGKILL)
+    with pytest.raises(NmtkitError, match=r"was ended by signal 9; .*--workers N"):
+        list(results)
+    assert children() == before
+
+
+class Unknown:
+    """Work that no other process can make out."""
+
+    def __call__(self, item: int) -> int:
+        return item
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return importlib.import_module, ("nowhere",)
+
+
+def test_work_that_cannot_be_found_is_one_clear_message(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NmtkitError, match="ended with code 1"):
+        list(in_order(Unknown(), range(9), 2, size, 1))
+    assert "No module named 'nowhere'" in capfd.readouterr().err
+
+
+PROGRAM = """
+import operator, os, signal, sys, time
+from functools import partial
+from nmtkit.alignment import parse_pharaoh_line
+from nmtkit.data.workers import in_order
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it
+results = in_order(partial(operator.mul, 2), iter(range(10**9)), 2, lambda item: 1, 1)
+for _ in range(9):
+    next(results)
+print(*open(f"/proc/self/task/{os.getpid()}/children").read().split(), *[
+    number for task in os.listdir("/proc/self/task") if int(task) != os.getpid()
+    for number in open(f"/proc/self/task/{task}/children").read().split()
+], flush=True)
+for _ in results:
+    pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_process_outlives_its_caller(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as caller:
+        assert caller.stdout is not None
+        others = [int(word) for word in caller.stdout.readline().split()]
+        assert len(others) == 2
+        caller.send_signal(number)
+        try:
+            caller.wait(30)
+        finally:
+            caller.kill()
+    for _ in range(1000):
+        left = [number for number in others if Path(f"/proc/{number}").exists() and not is_over(number)]
+        if not left:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"still there: {left}")
+
+
+def is_over(number: int) -> bool:
+    """Whether a process has ended, even if nobody has asked for its end."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

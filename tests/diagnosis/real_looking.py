@@ -1,0 +1,25 @@
+"""A corpus to plant faults in: the embedded demo corpus, 20,000 pairs of English and French."""
+
+import gzip
+from pathlib import Path
+
+from nmtkit.data.corpus import Files
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"
+
+
+def pairs(count: int = 3000, split: str = "train") -> tuple[list[str], list[str]]:
+    """The first sources and targets."""
+    sides = []
+    for language in ("en", "fr"):
+        text = gzip.decompress((FOLDER / f"{split}.{language}.gz").read_bytes()).decode("utf-8")
+        sides.append(text.splitlines()[:count])
+    return sides[0], sides[1]
+
+
+def write(folder: Path, name: str, src: list[str], tgt: list[str]) -> Files:
+    """The files of a split."""
+    paths = [folder / f"{name}.src", folder / f"{name}.tgt"]
+    for path, lines in zip(paths, (src, tgt), strict=True):
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+    return Files(src=str(paths[0]), tgt=str(paths[1]))

@@ -1,0 +1,132 @@
+"""Which language a line is in: wrong ones are found, right ones are left alone."""
+
+import random
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import real_looking
+
+from nmtkit.diagnosis.characters import SCRIPTS, Text
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts
+from nmtkit.diagnosis.norms import learn
+
+SRC, TGT = real_looking.pairs(3000)
+
+
+def learned(src: list[str], tgt: list[str]) -> Languages | None:
+    return Languages.learn([(Text.of(src), Text.of(tgt))])
+
+
+def test_swapped_pairs_are_told_from_right_ones() -> None:
+    languages = learned(SRC, TGT)
+    assert languages is not None
+    assert languages.src_usual > 0 > languages.tgt_usual
+    src, tgt = real_looking.pairs(1000, "test")
+    assert [int(mask.sum()) for mask in languages.doubts(Text.of(src), Text.of(tgt))] == [0, 0, 0]
+    swapped, src_wrong, tgt_wrong = languages.doubts(Text.of(tgt), Text.of(src))
+    long = np.array([min(len(a), len(b)) >= 30 for a, b in zip(src, tgt, strict=True)])
+    assert swapped[long].mean() > 0.95
+    swapped, src_wrong, tgt_wrong = languages.doubts(Text.of(tgt), Text.of(tgt))
+    assert not swapped.any()
+    assert src_wrong[long].mean() > 0.85
+    assert not (src_wrong & tgt_wrong).any()
+
+
+def test_it_may_be_learned_from_files_with_some_swapped_pairs() -> None:
+    rng = random.Random(0)
+    mixed = [(b, a) if rng.random() < 0.02 else (a, b) for a, b in zip(SRC, TGT, strict=True)]
+    languages = learned([a for a, _ in mixed], [b for _, b in mixed])
+    assert languages is not None
+    assert languages.doubts(Text.of(TGT[:500]), Text.of(SRC[:500]))[0].mean() > 0.8
+
+
+def test_nothing_is_learned_from_little_or_from_one_language() -> None:
+    assert learned(SRC[: FEW_LINES - 1], TGT[: FEW_LINES - 1]) is None
+    assert learned(SRC[:1500], SRC[1500:]) is None
+    assert learned(["a b"] * 1000, ["c d"] * 1000) is None  # lines too short to tell
+
+
+def test_empty_and_single_lines_have_scores() -> None:
+    languages = learned(SRC, TGT)
+    assert languages is not None
+    assert languages.scores(Text.of([""])).tolist() == [0.0]
+    together, alone = languages.scores(Text.of(["", SRC[0], TGT[0], ""])), languages.scores(Text.of([SRC[0]]))
+    assert together[0] == together[3] == 0
+    assert together[1] > 0 > together[2]
+    # The line before a line and the line behind it do not matter much: only its ends touch them.
+    assert together[1] == pytest.approx(alone[0], abs=12)
+
+
+def script(name: str) -> int:
+    return SCRIPTS.index(name)
+
+
+def test_the_scripts_of_a_side() -> None:
+    latin, greek, han, kana = map(script, ("Latin", "Greek", "Han", "Hiragana"))
+    assert own_scripts({latin: 1000, greek: 3}) == {latin}
+    assert own_scripts({latin: 1000, greek: 300}) == {latin, greek}
+    assert own_scripts({han: 500, kana: 500}) == {han, kana, script("Katakana")}
+    assert own_scripts({han: 500, latin: 4}) == {han}
+    assert own_scripts({}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "foreign"),
+    [
+        ("Latin", "Die Größe α ist 3.", False),
+        ("Latin", "Это предложение.", True),
+        ("Latin", "Borís (Борис) kam.", False),
+        ("Latin", "日本語", True),
+        ("Latin", "12 + 3", False),
+        ("Han", "Windows NT 4.0", False),
+        ("Han", "This sentence was never translated at all.", True),
+        ("Han", "我喜欢 Microsoft Office Professional Plus 软件。", False),
+        ("Cyrillic", "Он сказал", False),
+        ("Cyrillic", "", False),
+    ],
+    ids=["symbol", "cyrillic", "name", "han", "numbers", "product", "untranslated", "mixed", "right", "empty"],
+)
+def test_lines_in_another_script(own: str, line: str, foreign: bool) -> None:
+    assert in_other_script(Text.of([line]), frozenset({script(own)})).tolist() == [foreign]
+    assert in_other_script(Text.of([line]), frozenset()).tolist() == [False]
+
+
+def test_swapped_files_are_told_once(tmp_path: Path) -> None:
+    """Not for every line, and the other way round counts as usual: nothing else is found."""
+    valid_src, valid_tgt = real_looking.pairs(300, "valid")
+    splits = {
+        "train": real_looking.write(tmp_path, "train", SRC, TGT),
+        "valid": real_looking.write(tmp_path, "valid", valid_tgt, valid_src),
+    }
+    diagnosis = examine(splits, ExamineOptions())
+    assert {name: finding.count for name, finding in diagnosis.splits["valid"].findings.items()} == {"swapped-files": 1}
+    assert not diagnosis.splits["train"].findings
+
+
+def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> None:
+    greek = str.maketrans("abcdefghijklmnopqrstuvwxyz", "αβγδεζηθικλμνξοπρστυφχψωϊϋ")
+    plain = [unicodedata.normalize("NFD", line.lower()).encode("ascii", "ignore").decode() for line in TGT]
+    tgt = [line.translate(greek) for line in plain]
+    files = real_looking.write(tmp_path, "train", SRC, tgt)
+    norms = learn("train", files)
+    assert norms.tgt_scripts == {script("Greek")}
+    assert not examine({"train": files}, ExamineOptions()).splits["train"].findings
+    # One line that was left untranslated, and a pair that is swapped: not told twice.
+    src = list(SRC)
+    tgt[99] = SRC[98] + " " + SRC[99]
+    src[199], tgt[199] = tgt[198] + tgt[199], SRC[198] + " " + SRC[199]
+    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}, ExamineOptions()).splits["train"]
+    assert {name: [place.line for place in finding.places] for name, finding in found.findings.items()} == {
+        "script": [100],
+        "swapped": [200],
+    }
+
+
+def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:
+    long = [f"{a} {b}" for a, b in zip(SRC[:1500], SRC[1500:], strict=True)]
+    files = real_looking.write(tmp_path, "train", long, SRC[:1500])
+    assert not examine({"train": files}, ExamineOptions(task="summarization")).splits["train"].findings
+    assert learn("train", files).languages is None

@@ -1,0 +1,274 @@
+"""Cleaned copies: what is left out, what is mended, what is refused; and that nothing else changes."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.mend import LOG, mend, put_right
+from nmtkit.diagnosis.writer import MendedSplit
+from nmtkit.errors import NmtkitError
+
+OPTIONS = ExamineOptions()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
+PAIRS = [
+    (f"{WORDS[n // 10]} and {WORDS[n % 10]} is number {n}", f"{ZAHLEN[n // 10]} und {ZAHLEN[n % 10]} ist Nummer {n}")
+    for n in range(100)
+]
+
+
+def files(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> Files:
+    folder.mkdir(exist_ok=True)
+    for number, side in enumerate(("en", "de")):
+        text = "".join(pair[number] + "\n" for pair in pairs).encode("utf-8", "surrogateescape")
+        (folder / f"{name}.{side}").write_bytes(gzip.compress(text) if packed else text)
+    return Files(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+
+
+def log(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / LOG).read_text(encoding="utf-8").splitlines()]
+
+
+def new(done: MendedSplit, out: Path) -> list[tuple[str, str | None]]:
+    """The pairs that were written."""
+    return [(pair.src, pair.tgt) for pair in read_pairs(done.files.within(str(out)))]
+
+
+@pytest.mark.parametrize(
+    ("text", "mended", "kinds"),
+    [
+        ("as it was, with\ta tab and\xa0a space", "as it was, with\ta tab and\xa0a space", []),
+        ("one\u2028two\rthree\x85four", "one two three four", ["separator"]),
+        ("a\0b", "ab", ["nul"]),
+        ("\ufeffa\x07b", "ab", ["bom", "control"]),
+        ("ends in CR\r", "ends in CR", ["separator"]),
+        ("cafÃ© Ã©tÃ©", "café été", ["mojibake"]),
+        ("garçon, façade, «ÉTÉ»", "garçon, façade, «ÉTÉ»", []),
+    ],
+    ids=["clean", "separators", "nul", "controls", "end", "mojibake", "French"],
+)
+def test_a_line_is_put_right(text: str, mended: str, kinds: list[str]) -> None:
+    assert put_right(text) == (mended, kinds)
+    assert put_right(mended) == (mended, [])
+
+
+def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
+    given = files(tmp_path / "old", "train", PAIRS)
+    packed = files(tmp_path / "old", "test.gz", PAIRS[:0], packed=True)
+    done = mend({"train": given, "test": packed}, OPTIONS, tmp_path / "new")
+    for side in ("en", "de"):
+        assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
+        assert gzip.decompress((tmp_path / f"new/test.gz.{side}").read_bytes()) == b""
+    assert done["train"] == MendedSplit(Files(src=["train.en"], tgt=["train.de"]), kept=100)
+    assert log(tmp_path / "new") == []
+
+
+def test_pairs_of_test_that_are_in_valid_stay(tmp_path: Path) -> None:
+    """So that scores can be compared; they are told."""
+    valid = files(tmp_path / "old", "valid", PAIRS[60:80])
+    splits = {
+        "train": files(tmp_path / "old", "train", PAIRS[:60]),
+        "valid": valid,
+        "test": files(tmp_path / "old", "test", [*PAIRS[80:], PAIRS[70]]),
+    }
+    assert examine(splits, OPTIONS).splits["test"].findings["in-valid"].count == 1
+    done = mend(splits, OPTIONS, tmp_path / "new")
+    assert {name: split.kept for name, split in done.items()} == {"train": 60, "valid": 20, "test": 21}
+    assert log(tmp_path / "new") == []
+
+
+def test_what_is_left_out_and_what_is_mended_is_logged(tmp_path: Path) -> None:
+    pairs = list(PAIRS)
+    pairs[2] = ("caf\udce9", "Kaffee")
+    pairs[4] = ("", "leer")
+    pairs[6] = ("six\u2028and", "sechs und\0")
+    pairs[8] = pairs[7]
+    given = files(tmp_path / "old", "train", pairs)
+    before = {path: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    out = tmp_path / "new"
+    done = mend({"train": given}, OPTIONS, out)["train"]
+    expected = [pair for number, pair in enumerate(pairs) if number not in (2, 4, 8)]
+    expected[4] = ("six and", "sechs und")
+    assert new(done, out) == expected
+    assert done.kept == 97
+    assert done.dropped == {"encoding": 1, "empty": 1, "duplicate": 1}
+    assert done.mended == {"separator": 1, "nul": 1}
+    entries = log(out)
+    assert [(entry["line"], entry["done"], entry["kinds"]) for entry in entries] == [
+        (3, "dropped", ["encoding"]),
+        (5, "dropped", ["empty"]),
+        (7, "mended", ["separator", "nul"]),
+        (9, "dropped", ["duplicate"]),
+    ]
+    assert entries[0]["src"] == r"caf\xe9"
+    assert entries[0]["file"] == given.src[0]
+    assert entries[2] | {"src": "six\u2028and", "new_src": "six and", "new_tgt": "sechs und"} == entries[2]
+    assert {path: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+
+
+def test_what_was_fixed_is_not_found_again(tmp_path: Path) -> None:
+    """Also not what is a fault only once something else is mended: a duplicate, an empty side."""
+    pairs = list(PAIRS)
+    pairs[10] = (PAIRS[20][0].replace(" ", "\u2028"), PAIRS[20][1])  # mended, it is pair 20
+    pairs[30] = ("\0\x07", "nichts")  # mended, it is empty
+    pairs[40] = ("caf\udce9", "Kaffee")
+    pairs[50] = pairs[51]
+    held_out = [(PAIRS[60][0].replace(" ", "\r", 1), PAIRS[60][1]), ("only here", "nur hier")]
+    splits = {"train": files(tmp_path / "old", "train", pairs), "test": files(tmp_path / "old", "test", held_out)}
+    found = {finding.kind.name for _, finding in examine(splits, OPTIONS).findings()}
+    assert {"encoding", "duplicate", "separator", "nul"} <= found
+    out = tmp_path / "new"
+    done = mend(splits, OPTIONS, out)
+    again = examine({name: split.files.within(str(out)) for name, split in done.items()}, OPTIONS)
+    assert again.findings() == []
+    assert done["train"].dropped == {"duplicate": 2, "empty": 1, "encoding": 1, "held-out": 1}
+    assert done["test"].kept == 2
+
+
+def test_a_test_set_stays_the_same_set(tmp_path: Path) -> None:
+    """Of valid and test only what cannot be read or is empty is left out."""
+    pairs = [*PAIRS[:10], PAIRS[0], ("the same", "the same"), ("caf\udce9", "Kaffee"), ("", "leer")]
+    splits = {"train": files(tmp_path, "train", PAIRS[50:]), "test": files(tmp_path, "test", pairs)}
+    done = mend(splits, OPTIONS, tmp_path / "new")
+    assert new(done["test"], tmp_path / "new") == pairs[:12]
+    assert done["test"].dropped == {"encoding": 1, "empty": 1}
+
+
+def test_files_of_different_length_are_refused_and_the_others_written(tmp_path: Path) -> None:
+    train = files(tmp_path, "train", PAIRS)
+    (tmp_path / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[1:]), encoding="utf-8")
+    out = tmp_path / "new"
+    done = mend({"train": train, "valid": files(tmp_path, "valid", PAIRS[:5])}, OPTIONS, out)
+    assert "files differ in their number of lines" in done["train"].refused
+    assert "train." in done["train"].refused
+    assert done["train"].files == train
+    assert done["valid"].kept == 5
+    assert sorted(path.name for path in out.iterdir()) == [LOG, "valid.de", "valid.en"]
+
+
+def test_alignments_go_with_their_pairs(tmp_path: Path) -> None:
+    pairs = list(PAIRS)
+    pairs[3] = ("", "leer")
+    pairs[5] = ("one \0 two", "eins zwei")  # three words now, two once it is mended: its links would point elsewhere
+    pairs[7] = ("one\u2028two", "eins\0 zwei")
+    text = files(tmp_path, "train", pairs)
+    (tmp_path / "train.align").write_text("".join(f"0-{n % 2}\n" for n in range(100)), encoding="utf-8")
+    given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
+    done = mend({"train": given}, OPTIONS, tmp_path / "new")["train"]
+    links = [pair.links for pair in read_pairs(done.files.within(str(tmp_path / "new")))]
+    assert links == [{(0, n % 2)} for n in range(100) if n not in (3, 5)]
+    assert done.dropped == {"empty": 1, "nul": 1}
+    assert done.mended == {"separator": 1, "nul": 1}
+
+
+@pytest.mark.parametrize("lines", [99, 101], ids=["fewer", "more"])
+def test_alignments_of_another_length_are_refused(lines: int, tmp_path: Path) -> None:
+    text = files(tmp_path, "train", PAIRS)
+    (tmp_path / "train.align").write_text("0-0\n" * lines, encoding="utf-8")
+    given = text.model_copy(update={"alignment": [str(tmp_path / "train.align")]})
+    done = mend({"train": given}, OPTIONS, tmp_path / "new")["train"]
+    assert "train.align" in done.refused
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [LOG]
+
+
+def test_json_lines_keep_their_other_fields(tmp_path: Path) -> None:
+    rows = [{"id": n, "article": src, "summary": tgt} for n, (src, tgt) in enumerate(PAIRS)]
+    rows[3]["article"] = "three\0"
+    lines = [json.dumps(row) for row in rows]  # escapes everything that is not ASCII
+    lines[5] = "{broken"
+    (tmp_path / "train.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    given = Files(jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary")
+    done = mend({"train": given}, OPTIONS, tmp_path / "new")["train"]
+    written = (tmp_path / "new/train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(written) == 99
+    assert written[0] == lines[0]
+    assert json.loads(written[3]) == {"id": 3, "article": "three", "summary": PAIRS[3][1]}
+    assert written[5] == lines[6]
+    assert done.dropped == {"json": 1}
+
+
+def test_stories_become_json_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    for n in range(5):
+        (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
+    (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
+    done = mend({"train": Files(stories=[str(folder)])}, ExamineOptions(task="summarization"), tmp_path / "new")[
+        "train"
+    ]
+    assert done.files == Files(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
+    assert new(done, tmp_path / "new")[0] == ("Article 0 goes on.", "It is 0.")
+    assert done.kept == 5
+    assert done.dropped == {"story": 1}
+
+
+def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.story").write_text("Text.\n\n@highlight\n\nShort\n", encoding="utf-8")
+    given = Files(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
+    done = mend({"train": given}, ExamineOptions(task="summarization"), tmp_path / "new")["train"]
+    assert "weights" in done.refused
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [LOG]
+
+
+def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_path: Path) -> None:
+    one, two = files(tmp_path / "one", "train", PAIRS[:50]), files(tmp_path / "two", "train", PAIRS[50:])
+    empty = files(tmp_path / "none", "train", [])
+    train = Files(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
+    valid = files(tmp_path, "valid", [("a sentence", "ein Satz")])
+    out = tmp_path / "new"
+    done = mend({"train": train, "valid": valid, "test": valid}, OPTIONS, out)
+    assert done["train"].files.src == ["one/train.en", "none/train.en", "two/train.en"]
+    assert new(done["train"], out) == PAIRS
+    assert done["valid"].files.src == ["valid.en"]
+    assert done["test"].files.src == ["2-valid.en"]
+    assert new(done["test"], out) == [("a sentence", "ein Satz")]
+
+
+def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"one\r\ntwo\xe2\x80\xa8two\n\nfour\n")
+    done = mend({"data": Files(src=[str(path)])}, OPTIONS, tmp_path / "new")["data"]
+    assert (tmp_path / "new/text").read_bytes() == b"one\ntwo two\nfour\n"
+    assert done.mended == {"separator": 1, "line-ends": 1}
+    assert done.dropped == {"empty": 1}
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    with pytest.raises(NmtkitError, match="nothing is overwritten"):
+        mend(given, OPTIONS, tmp_path / "old")
+    with pytest.raises(NmtkitError, match="nothing is overwritten"):
+        mend(given, OPTIONS, tmp_path / "old/train.en")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+    (tmp_path / "new").mkdir()
+    mend(given, OPTIONS, tmp_path / "new")  # an empty folder is as good as none
+    assert (tmp_path / "new/train.en").exists()
+
+
+def test_a_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mend(given, OPTIONS, tmp_path / "new", stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    given = {"train": files(tmp_path / "old", "train", PAIRS)}
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(NmtkitError, match="locked"):
+        mend(given, OPTIONS, tmp_path / "locked/new")

@@ -1,0 +1,96 @@
+"""Where two files part: a line taken out at a random place of a real-looking corpus is found again near there."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import real_looking
+
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.findings import Place, SplitDiagnosis
+
+SRC, TGT = real_looking.pairs(20_000)
+
+
+def diagnose(folder: Path, src: list[str], tgt: list[str], duplicates: bool = False) -> SplitDiagnosis:
+    files = real_looking.write(folder, "train", src, tgt)
+    return examine({"train": files}, ExamineOptions(duplicates=duplicates)).splits["train"]
+
+
+def parted(folder: Path, src: list[str], tgt: list[str]) -> Place:
+    """Where the files part; nothing is said of a shift, which would be the same said twice."""
+    findings = diagnose(folder, src, tgt).findings
+    assert "shift" not in findings
+    finding = findings["line-counts"]
+    assert finding.count == abs(len(src) - len(tgt))
+    assert f"{len(src):,} lines here, {len(tgt):,} in {folder / 'train.tgt'}" in finding.places[0].text
+    return finding.places[0]
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+@pytest.mark.parametrize("seed", range(2))
+def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) -> None:
+    rng = random.Random(seed)
+    src, tgt = list(SRC), list(TGT)
+    place = rng.randrange(len(src) - 100)
+    count = rng.choice([1, 1, 2, 30])
+    del (src if side == "src" else tgt)[place : place + count]
+    found = parted(tmp_path, src, tgt)
+    assert abs(found.line - (place + 1)) <= 8
+    assert f"they part near line {found.line:,}: {src[found.line - 1][:20]}" in found.text
+    assert tgt[found.line - 1][:20] in found.text
+
+
+def test_the_first_of_several_places_is_given(tmp_path: Path) -> None:
+    src, tgt = list(SRC), list(TGT)
+    del tgt[15_000], tgt[9_000:9_003], src[4_321]
+    assert abs(parted(tmp_path, src, tgt).line - 4_322) <= 8
+
+
+def test_a_line_too_much_in_a_small_file(tmp_path: Path) -> None:
+    src, tgt = SRC[:400], TGT[:400]
+    tgt.insert(150, "Une ligne de trop.")
+    assert abs(parted(tmp_path, src, tgt).line - 151) <= 8
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    """The lines that there are belong together."""
+    found = parted(tmp_path, SRC, TGT[:12_345])
+    assert found.line == 12_346
+    assert re.search(r"up to the end of the shorter one they may belong together$", found.text)
+
+
+def test_a_difference_in_the_last_lines(tmp_path: Path) -> None:
+    src, tgt = SRC[:1000], TGT[:1000]
+    del src[985]
+    assert 970 <= parted(tmp_path, src, tgt).line <= 1000
+
+
+def test_files_of_nothing_but_one_line(tmp_path: Path) -> None:
+    """Where no line differs from another nothing can be told, but the counts are."""
+    assert parted(tmp_path, ["a b c"] * 500, ["d e f"] * 501).line == 501
+    assert parted(tmp_path, [], ["d e f"]).line == 1
+
+
+def test_a_shift_in_the_middle_of_files_of_equal_length(tmp_path: Path) -> None:
+    src, tgt = list(SRC), list(TGT)
+    del src[5_000], tgt[9_000]
+    findings = diagnose(tmp_path, src, tgt).findings
+    assert set(findings) <= {"shift", "ratio"}  # wrongly paired lines are of unlike length, too
+    assert abs(findings["shift"].places[0].line - 5_001) <= 8
+    assert 3_900 <= findings["shift"].count <= 4_300
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_shift_is_seen_in_clean_files(tmp_path: Path, seed: int) -> None:
+    order = random.Random(seed).sample(range(len(SRC)), len(SRC))
+    if seed == 2:  # in the order of their length, neighbours are much alike
+        order.sort(key=lambda row: len(SRC[row]))
+    assert not diagnose(tmp_path, [SRC[row] for row in order], [TGT[row] for row in order]).findings
+
+
+def test_no_shift_is_seen_where_the_lines_have_nothing_to_do_with_each_other(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    findings = diagnose(tmp_path, rng.sample(SRC, 20_000), rng.sample(TGT, 20_000)).findings
+    assert "shift" not in findings

@@ -1,0 +1,105 @@
+"""Characters, words, scripts and histograms, against plain Python."""
+
+import random
+import unicodedata
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nmtkit.diagnosis import statistics
+from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SCRIPTS, SEPARATOR, Text, classes
+from nmtkit.diagnosis.findings import SplitDiagnosis
+from nmtkit.diagnosis.statistics import MOST, MOST_RATIO, count
+
+LINES = [
+    "",
+    " ",
+    "one",
+    " two  words\t",
+    "Größe 12, ½",
+    "Привет, мир!",
+    "日本語の テキスト\u3000です。",
+    "한국어 123",
+    "\U0001f600 \U00020000",
+    "a\u2028b\x0cc\x85d",
+    "ＡＢ ｶﾅ",
+    "x\xa0y",
+    "۱۲ ١٢",
+    "e\u0301",
+]
+
+
+def test_lines_are_counted_as_python_counts_them() -> None:
+    rng = random.Random(0)
+    pool = "".join(LINES)
+    lines = LINES + ["".join(rng.choices(pool, k=rng.randint(0, 40))) for _ in range(500)]
+    text = Text.of(lines)
+    assert text.lengths.tolist() == [len(line) for line in lines]
+    assert text.words.tolist() == [len(line.split()) for line in lines]
+    assert text.digits.tolist() == [sum(unicodedata.category(c) == "Nd" for c in line) for line in lines]
+    assert text.starts.tolist() == np.concatenate([[0], np.cumsum(text.lengths + 1)])[:-1].tolist()
+    places = np.arange(len(text.codes))
+    assert text.line_of(places).tolist() == np.repeat(np.arange(len(lines)), text.lengths + 1).tolist()
+
+
+def test_no_lines_at_all() -> None:
+    text = Text.of([])
+    assert len(text.codes) == len(text.starts) == len(text.words) == len(text.digits) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "letters"),
+    [
+        ("Größe 12", {"Latin": 5}),
+        ("Привет a", {"Cyrillic": 6, "Latin": 1}),
+        ("日本語のテキスト", {"Han": 3, "Hiragana": 1, "Katakana": 4}),
+        ("ＡＢ ｶﾅ", {"Latin": 2, "Katakana": 2}),
+        ("한국어", {"Hangul": 3}),
+        ("ابجد עברית ไทย", {"Arabic": 4, "Hebrew": 5, "Thai": 3}),
+        ("\U00020000", {"Han": 1}),
+        ("ελληνικά", {"Greek": 8}),
+        ("1 + 2 = 3 \U0001f600 ½", {}),
+    ],
+    ids=["latin", "cyrillic", "japanese", "wide", "korean", "three", "rare", "greek", "none"],
+)
+def test_letters_by_script(line: str, letters: dict[str, int]) -> None:
+    assert {SCRIPTS[script]: int(counts[0]) for script, counts in Text.of([line]).letters.items()} == letters
+
+
+def test_words_where_no_space_stands_between_them() -> None:
+    assert Text.of(["明日は雨です", "two words"]).all_words().tolist() == [1 + 1 + 2, 2]
+
+
+def test_odd_characters_have_classes_of_their_own() -> None:
+    table = classes()
+    # What str.splitlines takes for the end of a line, but for the line feed, is a separator; nothing else is.
+    separators = {code for code in range(0x110000) if len(f"a{chr(code)}b".splitlines()) > 1} - {10}
+    assert set(np.flatnonzero(table == SEPARATOR).tolist()) == separators
+    assert [table[code] for code in (0, 0xFEFF, 0xFFFD, 7, 0x7F, 0x90)] == [NUL, BOM, REPLACED, *[CONTROL] * 3]
+    assert not np.isin(table[[9, 10, 32, 65, 0xAD, 0x200B, 0x200D, 0x200E]], [NUL, BOM, REPLACED, CONTROL]).any()
+
+
+def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "MOST", 30)
+    rng = random.Random(1)
+    src = [" ".join(["wort"] * rng.randint(0, 40)) for _ in range(300)]
+    tgt = [" ".join(["словo"] * rng.randint(0, 40)) for _ in range(300)]
+    split = SplitDiagnosis("train")
+    for start in (0, 100):  # two blocks
+        part = slice(start, start + 100 if start == 0 else None)
+        count(split, Text.of(src[part]), Text.of(tgt[part]))
+    assert split.pairs == 300
+    assert split.src.words == Counter(min(30, len(line.split())) for line in src)
+    assert split.tgt.characters == Counter(min(30, len(line) // 10) for line in tgt)
+    assert split.tgt.scripts == Counter(Cyrillic=4 * (n := sum(line.count(" ") + 1 for line in tgt if line)), Latin=n)
+    pairs = [(len(a.split()), len(b.split())) for a, b in zip(src, tgt, strict=True)]
+    assert split.ratios == Counter(min(MOST_RATIO, b * 10 // a) for a, b in pairs if a and b)
+
+
+def test_histograms_do_not_grow_with_the_lines() -> None:
+    split = SplitDiagnosis("train")
+    count(split, Text.of(["x " * 50_000, "y" * 100_000]), None)
+    assert split.src.words == Counter({MOST: 1, 1: 1})
+    assert split.src.characters == Counter({MOST: 2})
+    assert split.tgt.words == Counter()

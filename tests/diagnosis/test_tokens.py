@@ -1,0 +1,165 @@
+"""What only a tokenizer can tell; the numbers are those of preprocessing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nmtkit.data.checking import DataReport
+from nmtkit.data.corpus import DataConfig, Files
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.diagnosis import tokens
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.diagnosis.tokens import TokenReport
+from nmtkit.recipe import load
+from nmtkit.run import Run
+
+TRAIN = [
+    ("the cat sleeps", "die Katze schläft"),
+    ("the dog sleeps", "der Hund schläft"),
+    ("a cat and a dog", "eine Katze und ein Hund"),
+    ("the cat sleeps", "die Katze schläft"),
+    ("", "leer"),
+    ("one two three four five six seven eight nine ten", "eins zwei drei vier fünf sechs sieben acht neun zehn"),
+    ("yes", "ja ja ja ja ja ja ja"),
+    ("the house of Anna", "das Haus von Anna"),
+    ("the house of Berta", "das Haus von Berta"),
+]
+VALID = [
+    ("the dog of Xerxes", "der Hund von Xerxes"),
+    ("the cat sleeps", "die Katze schläft"),
+    ("the dog sleeps", "der Hund schlummert"),
+    ("one two three four five six seven eight nine ten", "viele Zahlen"),
+]
+WORDS = TokenizerConfig(kind="word", vocab_size=40, joint=False)
+
+
+def files(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Files:
+    for number, side in enumerate(("en", "de")):
+        (folder / f"{name}.{side}").write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8")
+    return Files(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+
+
+def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, TokenizerPair]:
+    tokenizers = learn(settings, read_pairs(config.train))
+    diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
+    return tokens.look(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DataConfig:
+    return DataConfig(
+        train=files(tmp_path, "train", TRAIN), valid=files(tmp_path, "valid", VALID), max_length=8, max_ratio=3.0
+    )
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe"])
+@pytest.mark.parametrize("over_long", ["drop", "truncate"])
+def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_path: Path) -> None:
+    train, valid = files(tmp_path, "train", TRAIN * 5), files(tmp_path, "valid", VALID)
+    data = {"folder": "", "train": train.model_dump(), "valid": valid.model_dump(), "test": None}
+    loaded = load(
+        "demo",
+        [
+            f"data={json.dumps(data)}",
+            f"data.over_long={over_long}",
+            "data.max_length=8",
+            "data.max_ratio=2.0",
+            "data.drop_duplicates=true",
+            f"tokenizer.kind={kind}",
+            "tokenizer.vocab_size=100",
+        ],
+    )
+    run = Run.create(loaded, str(tmp_path / "run"))
+    reports: list[DataReport] = []
+    tokenizers = run.preprocess(lambda text: None, reports.append)
+    diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
+    found = tokens.look(loaded.stored, tokenizers, diagnosis, "The run's.")
+    written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]
+    assert found.data.as_dict()["splits"] == written
+    assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(written["train"]["findings"])
+    assert diagnosis.splits["valid"].tgt.unknown == written["valid"]["tgt_unknown"]
+
+
+def test_unknown_words_and_those_that_can_be_copied(config: DataConfig) -> None:
+    _, diagnosis, tokenizers = look(config, WORDS)
+    valid = diagnosis.splits["valid"]
+    unknown = {word for src, _ in VALID for word in src.split() if f"▁{word}" not in tokenizers.src.vocabulary}
+    assert unknown == {"Xerxes"}
+    assert valid.src.unknown == 1
+    assert valid.tgt.unknown == 4  # Xerxes, schlummert, viele, Zahlen
+    assert valid.tgt.copyable == 1  # Xerxes
+
+
+def test_what_of_the_vocabulary_occurs(config: DataConfig) -> None:
+    """Words of pairs that are left out are in the vocabulary, but never trained."""
+    report, diagnosis, tokenizers = look(config, WORDS)
+    missing = {"leer", *["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", "ja"]}
+    assert report.unused["tgt"] == (len(missing), len(tokenizers.tgt.vocabulary) - 4)
+    assert diagnosis.splits["train"].tgt.covered == len(tokenizers.tgt.vocabulary) - 4 - len(missing)
+    assert diagnosis.vocabulary == {"src": len(tokenizers.src.vocabulary), "tgt": len(tokenizers.tgt.vocabulary)}
+
+
+def test_lengths_in_tokens_are_of_what_is_not_empty(config: DataConfig) -> None:
+    _, diagnosis, _ = look(config, WORDS)
+    assert diagnosis.splits["train"].src.tokens == {3: 3, 5: 1, 10: 1, 1: 1, 4: 2}
+    assert diagnosis.splits["valid"].tgt.tokens == {4: 1, 3: 2, 2: 1}
+
+
+def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
+    report, diagnosis, _ = look(config, WORDS)
+    train = diagnosis.splits["train"].findings
+    assert {name: (finding.count, finding.places[0].line) for name, finding in train.items()} == {
+        "over-long": (1, 6),
+        "token-ratio": (1, 7),
+    }
+    assert "10 and 10 tokens, dropped" in train["over-long"].places[0].text
+    assert diagnosis.splits["valid"].findings["over-long"].count == 1
+    sheet = report.sheets(diagnosis)[0]
+    assert ("train", "over-long", "1", "11.1%", "dropped") in sheet.rows
+    assert ("train", "pairs kept", "6", "66.7%", "") in sheet.rows
+
+
+def test_characters_that_train_never_shows(config: DataConfig) -> None:
+    report, diagnosis, _ = look(config, WORDS)
+    assert report.unseen == {"valid": {"X": 2, "x": 1, "m": 1, "Z": 1}}
+    finding = diagnosis.splits["valid"].findings["unseen-character"]
+    assert (Path(finding.places[0].file).name, finding.places[0].line) == ("valid.en", 1)
+    assert [place.line for place in finding.places] == [1, 3, 4]  # the first pair once, though both sides have an X
+    assert finding.count == 3
+
+
+def test_a_character_counts_in_the_form_that_the_tokenizer_makes_of_it(tmp_path: Path) -> None:
+    train = files(tmp_path, "train", [("find it", "find es"), ("a b", "a b")])
+    valid = files(tmp_path, "valid", [("ﬁnd it", "ＡＢ")])  # a ligature, full-width letters
+    for lowercase, unseen in ((False, {"valid": {"Ａ": 1, "Ｂ": 1}}), (True, {})):
+        settings = WORDS.model_copy(update={"lowercase": lowercase})
+        report, _, _ = look(DataConfig(train=train, valid=valid), settings)
+        assert report.unseen == unseen
+
+
+def test_places_count_in_each_file(tmp_path: Path) -> None:
+    one, two = files(tmp_path, "one", TRAIN[:5]), files(tmp_path, "two", TRAIN[5:])
+    both = Files(src=one.src + two.src, tgt=one.tgt + two.tgt)
+    _, diagnosis, _ = look(DataConfig(train=both, max_length=8, max_ratio=3.0), WORDS)
+    place = diagnosis.splits["train"].findings["token-ratio"].places[0]
+    assert (Path(place.file).name, place.line) == ("two.en", 2)
+
+
+def test_a_source_without_targets_is_counted(tmp_path: Path, config: DataConfig) -> None:
+    test = Files(src=files(tmp_path, "test", [("the cat", "")]).src)
+    report, diagnosis, _ = look(config.model_copy(update={"test": test}), WORDS)
+    assert diagnosis.splits["test"].src.tokens == {2: 1}
+    assert report.data.splits["test"].kept == 1
+
+
+def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
+    learned = tokens.learn_quickly(TokenizerConfig(kind="bpe", vocab_size=60), config.train)
+    assert len(learned.src.vocabulary) == 60
+
+
+def test_a_report_is_plain_values(config: DataConfig) -> None:
+    report, _, _ = look(config, WORDS)
+    values = json.loads(json.dumps(report.as_dict()))
+    assert set(values) == {"tokenizer", "data", "unused_entries", "unseen_characters"}
