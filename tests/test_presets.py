@@ -164,7 +164,7 @@ def test_minutes_cut_the_schedule_to_what_was_measured() -> None:
     training = cut.groups["training"]
     assert training["max_minutes"] == 10.0
     assert training["max_updates"] == training["schedule"]["updates"] == round(10 * 490_000 / 4096)
-    assert any("in 10 minutes" in reason.because for reason in cut.reasons)
+    assert any("in the 10 min given" in reason.because for reason in cut.reasons)
     on_gpu = presets.choose("translation", MULTI30K, minutes=10, gpu=True).groups["training"]
     assert on_gpu["max_minutes"] == 10.0
     assert on_gpu["max_updates"] == whole.groups["training"]["max_updates"]

@@ -269,7 +269,7 @@ class _Choice:
         )
         if minutes and speed and max(100, round(minutes * speed / batch_tokens)) < updates:
             updates = max(100, round(minutes * speed / batch_tokens))
-            rule = f"two CPU cores make no more in {minutes:g} minutes"
+            rule = f"two CPU cores make no more in the {minutes:g} min given"
         self.say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
         if minutes:
             because = "it was asked for; a slower machine ends there, before the learning rate has come down"
