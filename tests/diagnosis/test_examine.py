@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.kinds import KINDS
 from nmtkit.diagnosis.oddities import read_again
 
-PUBLIC = Path("/work/shared/data")
+PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SRC, TGT = real_looking.pairs(2000)
 VALID = real_looking.pairs(200, "valid")
 
