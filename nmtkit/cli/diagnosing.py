@@ -9,6 +9,7 @@ from nmtkit import console
 from nmtkit.console import Stream
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
+from nmtkit.diagnosis.kinds import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis.report import Sheet
 from nmtkit.errors import NmtkitError
 
@@ -68,6 +69,11 @@ def _show_places(diagnosis: Diagnosis) -> None:
         places = [report.place_name(place, names) for place in finding.places]
         margin = max(map(len, places), default=0)
         for name, place in zip(places, finding.places, strict=True):
+            if kind in (LINE_COUNTS, SHIFT):  # not an example but sentences, which are told whole
+                console.say(f"    {name}")
+                for line in textwrap.wrap(report.visible(place.text, len(place.text) * 9), WIDTH - 6):
+                    console.say(f"      {line}")
+                continue
             console.say(f"    {name.ljust(margin)}  {report.visible(place.text, max(24, WIDTH - margin - 6))}".rstrip())
         more = finding.count - len(finding.places)
         if more > 0:

@@ -55,6 +55,19 @@ def test_clean_files_pass(nmtkit: Console) -> None:
     assert done.err == ""
 
 
+def test_where_files_part_is_told_whole(nmtkit: Console, folder: Path) -> None:
+    lines = (folder / "train.de").read_bytes().splitlines(keepends=True)
+    (folder / "train.de").write_bytes(b"".join(lines[:30] + lines[31:]))
+    done = nmtkit("check", *FILES)
+    assert done.code == 1
+    told = " ".join(done.out.split())
+    assert "60 lines here, 59 in train.de; they part near line" in told
+    shown = told[told.index("they part near line") : told.index("what was found")]
+    assert "this is line number" in shown
+    assert "das ist die Zeile Nummer" in shown
+    assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "how bad", "─")))
+
+
 def test_errors_are_shown_with_their_place_and_fail(nmtkit: Console, folder: Path) -> None:
     plant(folder / "train.en", 17, b"caf\xe9 au lait")
     done = nmtkit("check", *FILES)
