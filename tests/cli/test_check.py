@@ -61,8 +61,8 @@ def test_where_files_part_is_told_whole(nmtkit: Console, folder: Path) -> None:
     done = nmtkit("check", *FILES)
     assert done.code == 1
     told = " ".join(done.out.split())
-    assert "60 lines here, 59 in train.de; they part near line" in told
-    shown = told[told.index("they part near line") : told.index("what was found")]
+    assert "60 lines here, 59 in train.de; they part perhaps near line 31:" in told
+    shown = told[told.index("they part") : told.index("what was found")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
     assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "how bad", "─")))
