@@ -25,7 +25,7 @@ from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import CheckpointError, NmtkitError, RecipeError
+from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.folder import RunFolder, StageFolder
 from nmtkit.log import Done, Log
 from nmtkit.models.base import Seq2Seq
@@ -134,25 +134,19 @@ class Run:
             NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set, or its word
                 vectors are missing or of another size than the model's.
         """
-        fault: NmtkitError | None = None
-        if distributed.rank() == 0:
-            try:
-                validation_files(recipe)
-                require_data(recipe)
-                require_fitting_stages(recipe)
-                if not resume:
-                    require_embeddings(recipe)
-                run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
-                run.preprocess(notify, report, diagnosed, learned_before=resume, processes=processes)
-                if resume:
-                    run.reopen(notify)
-            except NmtkitError as found:
-                fault = found
-        failed = distributed.said_by_first(fault is not None)
-        if fault is not None:
-            raise fault
-        if failed:
-            raise NmtkitError("process 0 could not begin; see its message")
+
+        def prepare() -> None:
+            validation_files(recipe)
+            require_data(recipe)
+            require_fitting_stages(recipe)
+            if not resume:
+                require_embeddings(recipe)
+            run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
+            run.preprocess(notify, report, diagnosed, learned_before=resume, processes=processes)
+            if resume:
+                run.reopen(notify)
+
+        distributed.by_first(prepare)
         return cls(RunFolder(Path(path)), recipe)
 
     @classmethod

@@ -54,21 +54,15 @@ def choose_recipe(
     """
     place = distributed.join(devices.choose(device))
     folder = RunFolder(Path(run_path) if run_path else RUNS / name_of(asked))
-    fault: NmtkitError | None = None
-    if distributed.rank() == 0:
-        try:
-            if resume:
-                _require_same(folder, asked)
-            else:
-                folder.require_free(overwrite)
-                _write_recipe(folder, asked, overrides, place.type == "cuda", notify)
-        except NmtkitError as found:
-            fault = found
-    failed = distributed.said_by_first(fault is not None)
-    if fault is not None:
-        raise fault
-    if failed:
-        raise NmtkitError("process 0 could not begin; see its message")
+
+    def prepare() -> None:
+        if resume:
+            _require_same(folder, asked)
+        else:
+            folder.require_free(overwrite)
+            _write_recipe(folder, asked, overrides, place.type == "cuda", notify)
+
+    distributed.by_first(prepare)
     return folder.chosen
 
 

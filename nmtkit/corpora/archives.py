@@ -10,7 +10,6 @@ import gzip
 import io
 import lzma
 import re
-import shutil
 import stat
 import tarfile
 import zipfile
@@ -98,38 +97,6 @@ def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
                 yield from _tar_members(stream, budget)
                 return
         yield Member(path.stem if unpacker else path.name, opened)
-
-
-def unpack(
-    path: Path, folder: Path, limits: Limits = LIMITS, wanted: Callable[[str], bool] = lambda name: True
-) -> dict[str, Path]:
-    """Writes the plain files of an archive below a folder.
-
-    Args:
-        path: the archive.
-        folder: where to; it is made where it is missing.
-        limits: as of `members`.
-        wanted: whether a member of that name is to be written; the others are passed over.
-
-    Returns:
-        The files that were written, by their names in the archive.
-
-    Raises:
-        DataError: as `members`; or a file cannot be written.
-    """
-    written = {}
-    for member in members(path, limits):
-        if not wanted(member.name):
-            continue
-        place = folder / member.name
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with member.open() as source, open(place, "xb") as target:
-                shutil.copyfileobj(source, target, BUFFER)
-        except OSError as fault:
-            raise DataError(f"{place}: cannot write it: {fault.strerror or fault}") from fault
-        written[member.name] = place
-    return written
 
 
 class _Budget:

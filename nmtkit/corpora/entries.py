@@ -14,7 +14,7 @@ else:
     _READERS = tuple(READERS.get(name) for name in READERS.names())
     _SOURCES = tuple(SOURCES.get(name) for name in SOURCES.names())
     AnyReader = Annotated[Union[_READERS], Field(discriminator="kind")]  # noqa: UP007  # the members are not known here
-    AnySource = Annotated[Union[_SOURCES], Field(discriminator="kind")]  # noqa: UP007
+    AnySource = Annotated[Union[_SOURCES], Field(discriminator="kind")]  # noqa: UP007  # nor are these
 
 
 class Parameter(Settings):

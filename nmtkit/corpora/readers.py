@@ -12,10 +12,12 @@ file of this folder, registered here under the `kind` that the catalogue calls i
         swap: bool = False
         \"\"\"Whether the target stands first.\"\"\"
 
-        def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        @abstractmethod
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
             ...
 """
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ class Reader(Settings):
     kind: str
     """The name it is registered by."""
 
+    @abstractmethod
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs of the corpus, one at a time, in the same order every time; only a few are in memory at once.
 
@@ -44,7 +47,6 @@ class Reader(Settings):
         Raises:
             DataError: a file is damaged or not of the layout that was expected; the message names it and its member.
         """
-        raise NotImplementedError
 
 
 READERS: Registry[type[Reader]] = Registry("reader")

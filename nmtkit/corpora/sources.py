@@ -4,6 +4,7 @@ A source is a group of settings, one item of `sources:` of a corpus in the catal
 files. It is registered like a reader (see `readers.py`), under its `kind`.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,17 +49,17 @@ class Source(Settings):
     kind: str
     """The name it is registered by."""
 
+    @abstractmethod
     def obtain(self, work: Workplace) -> list[Obtained]:
         """The files, whole and checked; those that are in the cache already are not downloaded again.
 
         Raises:
             DataError: they cannot be obtained; the message names the place and the remedy.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def named(self) -> str:
         """What the user is shown of it before it is obtained: its address, or the name of its package."""
-        raise NotImplementedError
 
 
 SOURCES: Registry[type[Source]] = Registry("source")

@@ -5,13 +5,15 @@ have together and then added up, so that an update is the one that a single proc
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from nmtkit.errors import NmtkitError
 
 T = TypeVar("T")
 
@@ -101,6 +103,25 @@ def said_by_first(value: T | None) -> T:
         dist.broadcast_object_list(said, 0)
     answer: T = said[0]
     return answer
+
+
+def by_first(work: Callable[[], None]) -> None:
+    """Process 0 does the work while the others wait; where it fails, none goes on.
+
+    Raises:
+        NmtkitError: as `work`; in the other processes, that process 0 failed.
+    """
+    fault: NmtkitError | None = None
+    if rank() == 0:
+        try:
+            work()
+        except NmtkitError as found:
+            fault = found
+    failed = said_by_first(fault is not None)
+    if fault is not None:
+        raise fault
+    if failed:
+        raise NmtkitError("process 0 could not begin; see its message")
 
 
 def gathered(value: T) -> list[T]:

@@ -5,6 +5,7 @@ import gzip
 import io
 import lzma
 import random
+import shutil
 import stat
 import struct
 import tarfile
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpora import archives
-from nmtkit.corpora.archives import Limits, members, unpack
+from nmtkit.corpora.archives import Limits, members
 from nmtkit.errors import DataError
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
@@ -62,6 +63,19 @@ def refused(call: Callable[[], object]) -> str:
 def test_members_come_with_names_and_bytes(tmp_path, kind):
     path = build(tmp_path / "a", TEXTS, kind)  # no ending: the kind is told by the bytes
     assert read_all(path) == TEXTS
+
+
+def unpack(path: Path, folder: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Path]:
+    """What a careless reader would do with the members: write each below a folder, by its name."""
+    written = {}
+    for member in members(path):
+        if wanted(member.name):
+            place = folder / member.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with member.open() as source, open(place, "xb") as target:
+                shutil.copyfileobj(source, target)
+            written[member.name] = place
+    return written
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
