@@ -14,6 +14,9 @@ from nmtkit.errors import NmtkitError
 MatmulPrecision = Literal["highest", "high", "medium"]
 Work = TypeVar("Work")
 
+_TORCH_THREADS = torch.get_num_threads()
+"""What torch chose when it was loaded: one thread a core, or what OMP_NUM_THREADS says."""
+
 
 def available() -> list[str]:
     """The devices that `choose` accepts here, best first."""
@@ -49,18 +52,11 @@ def describe(device: torch.device) -> str:
     return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
 
 
-def bf16_pays(device: torch.device) -> bool:
-    """Whether the hardware does bfloat16 products: CUDA since Ampere; CPUs with AVX-512 BF16, AMX or ARM's BF16."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    if device.type == "cpu":
-        try:
-            with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-                flags = set(file.read(20_000).split())
-        except OSError:
-            return False
-        return bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})
-    return False
+def cpu_threads() -> int:
+    """How many CPU threads torch should use unless somebody says otherwise: one for each core this process may use."""
+    if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return _TORCH_THREADS
+    return min(_TORCH_THREADS, len(os.sched_getaffinity(0)))
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -96,19 +92,20 @@ def give_back_freed_memory() -> None:
         library.malloc_trim(0)
 
 
-def prepare(device: torch.device, matmul_precision: MatmulPrecision = "highest", threads: int | None = None) -> None:
+def prepare(
+    device: torch.device, matmul_precision: MatmulPrecision | Literal["auto"] = "highest", threads: int | None = None
+) -> None:
     """Sets the process up for work on `device`.
 
     Args:
         device: where the work will run.
-        matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside.
-        threads: CPU threads; None leaves torch's choice (the cores this process may use).
+        matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside,
+            on CUDA those of cuDNN's recurrent layers as well. `auto`, which nobody has measured here, is `highest`.
+        threads: CPU threads; None is `cpu_threads()`.
     """
-    torch.set_float32_matmul_precision(matmul_precision)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    elif "OMP_NUM_THREADS" not in os.environ and hasattr(os, "sched_getaffinity"):
-        torch.set_num_threads(min(torch.get_num_threads(), len(os.sched_getaffinity(0))))
+    torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
+    torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
+    torch.set_num_threads(threads or cpu_threads())
     if device.type == "cpu":
         keep_memory_in_heap()
 

@@ -4,17 +4,19 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nmtkit import device as devices
 from nmtkit import folder as folders
-from nmtkit import metrics
+from nmtkit import metrics, tuning
 from nmtkit.alignment import parse
 from nmtkit.checks import embedding_setting, require_data, require_embeddings, require_fitting_stages
-from nmtkit.data.batch import BatchStream
+from nmtkit.data.batch import Batch, BatchStream
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import Files
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
@@ -147,7 +149,7 @@ class Run:
                 run.reopen(notify)
 
         distributed.by_first(prepare)
-        return cls(RunFolder(Path(path)), recipe)
+        return cls.open(path)
 
     @classmethod
     def resumed(cls, recipe: Recipe, path: str) -> "Run":
@@ -158,6 +160,7 @@ class Run:
             CheckpointError: there is no run.
         """
         run = cls.open(path)
+        recipe = run.with_found(recipe)
         run.require_same(recipe)
         folders.write_text(run.folder.recipe, recipe.to_yaml())
         return cls(run.folder, recipe)
@@ -168,7 +171,7 @@ class Run:
         Raises:
             RecipeError: it was begun with another one; names what differs.
         """
-        faults = list(_differences(_without_limits(self.recipe), _without_limits(recipe)))
+        faults = list(_differences(_without_limits(self.recipe), _without_limits(self.with_found(recipe))))
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
@@ -185,6 +188,63 @@ class Run:
         """
         folder = RunFolder(Path(path))
         return cls(folder, folder.load_recipe())
+
+    def with_found(self, recipe: Recipe) -> Recipe:
+        """The recipe, with what this run has found where the recipe says `auto`."""
+        before, now = self.recipe.training, recipe.training
+        known = {key: getattr(before, key) for key in tuning.KEYS if getattr(now, key) == "auto"}
+        return recipe.model_copy(update={"training": now.model_copy(update=known)})
+
+    def measure(self, device: torch.device, again: bool = False) -> tuning.Found:
+        """How this machine trains the model quickest, as it was found once, else by measuring it now.
+
+        Where the recipe has stages, the first one decides for all. The process is left set up for one of the ways.
+
+        Args:
+            device: where training will be.
+            again: measure, even if something was found on this machine before.
+
+        Raises:
+            NmtkitError: the preprocessed data are missing or damaged.
+        """
+        first = next(iter(self.recipe.by_stage().values()))
+        tokenizers = self.folder.load_tokenizers()
+        store = Store.open(self.folder.data, "train")
+
+        def first_batches(count: int) -> list[Batch]:
+            rank, world, data = distributed.rank(), distributed.size(), first.data
+            return list(islice(BatchStream(store, first.batch, first.seed, tokenizers, rank, world, data.cuts), count))
+
+        tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
+        a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
+        work = tuning.work(first, tokenizers, device)
+        return tuning.find(
+            lambda: self.folder.build(first, tokenizers), first_batches, first.training, device, work, a_pass, again
+        )
+
+    def settle(self, device: torch.device, notify: Notify) -> None:
+        """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
+
+        It is written into the run's recipe, so that whoever goes on with the run uses the same.
+
+        Args:
+            device: where training will be.
+            notify: told in a sentence what was found.
+
+        Raises:
+            NmtkitError: as `measure`; or the recipe cannot be written.
+        """
+        training = self.recipe.training
+        left = [key for key in tuning.KEYS if getattr(training, key) == "auto"]
+        if left:
+            result = self.measure(device)
+            for sentence in result.sentences():
+                notify(sentence)
+            chosen = {key: getattr(result.way, key) for key in left}
+            self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
+            if distributed.rank() == 0:
+                folders.write_text(self.folder.recipe, self.recipe.to_yaml())
+        prepare_device(device, self.recipe)
 
     # ------------------------------------------------------------------------------------------------- preprocessing
 
@@ -574,15 +634,22 @@ def average(files: Sequence[Path], output: Path) -> None:
 def choose_device(name: str, recipe: Recipe, threads: int | None = None) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
     device = distributed.join(devices.choose(name))
-    devices.prepare(device, recipe.training.matmul_precision, threads)
+    prepare_device(device, recipe, threads)
     return device
+
+
+def prepare_device(device: torch.device, recipe: Recipe, threads: int | None = None) -> None:
+    """Sets the process up as the recipe says, or with so many threads."""
+    config = recipe.training
+    asked = threads or (None if config.threads == "auto" else config.threads)
+    devices.prepare(device, config.matmul_precision, asked)
 
 
 def _without_limits(recipe: Recipe) -> dict[str, Any]:
     """What must stay the same when a run goes on; stages by their names."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
-        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every"):
+        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
             group["training"].pop(key, None)
     data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
     return data

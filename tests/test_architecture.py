@@ -34,6 +34,7 @@ FLOORS = {
     "recipe": 7,
     "checks": 8,
     "folder": 8,
+    "tuning": 8,
     "console": 9,
     "translator": 9,
     "log": 9,

@@ -4,24 +4,33 @@ import importlib.metadata
 import os
 import platform
 import sys
+from typing import Any
 
 import click
 import torch
 
-from nmtkit import __version__, console, device
+from nmtkit import __version__, console, device, tuning
+from nmtkit.tuning import found as kept
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 
 
 @click.command()
-def command() -> None:
-    """Versions, devices, and which device will be used and why.
+@click.option("--clear", is_flag=True, help="Forget the settings that were found by measuring; show nothing.")
+def command(clear: bool) -> None:
+    """Versions, devices, which device will be used and why, and the settings that were found by measuring.
+
+    What `nmtkit train` and `nmtkit tune` once found to be quickest on this machine stays until it is cleared.
 
     \b
-    Example:
+    Examples:
       nmtkit doctor
+      nmtkit doctor --clear
     """
+    if clear:
+        console.say(f"{kept.clear()} forgotten: {kept.folder()} is empty")
+        return
     rows = [["nmtkit", __version__], ["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [["system", platform.platform()], ["torch", torch.__version__]]
     for name in LIBRARIES:
@@ -41,13 +50,28 @@ def command() -> None:
     devices += [["CPU threads torch uses", str(torch.get_num_threads())]]
     for name in device.available():
         place = torch.device(name)
-        pays = "yes" if device.bf16_pays(place) else "no"
-        devices.append([name, f"{device.describe(place)}; bf16 in hardware: {pays}"])
+        devices.append([name, device.describe(place)])
     devices.append(["torch.compile", _compile()])
     chosen = device.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
     devices.append(["will be used", f"{device.describe(chosen)}, because {why}; --device chooses another"])
     console.table("devices", ["what", "found"], devices)
+    settings = [_settings(entry) for entry in kept.everything()]
+    if settings:
+        title = f"settings found by measuring, kept in {kept.folder()}"
+        console.table(title, ["model, vocabulary, batch", "machine", "taken", "tokens/s", "day"], settings)
+
+
+def _settings(entry: dict[str, Any]) -> list[str]:
+    """What was found for one work, as a row."""
+    work, found = entry["work"], entry["found"]
+    machine = dict(work["machine"])
+    names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
+    threads = f"{machine.pop('threads')} cores"
+    changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
+    way = tuning.Way(**found["way"])
+    model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
+    return [model, ", ".join([*names, threads, *changed]), str(way), f"{found['speeds'][str(way)]:,.0f}", found["day"]]
 
 
 def _cores() -> int:

@@ -78,8 +78,9 @@ def command(
             asked.require_usable()
             chosen = without_recipe.choose_recipe(asked, run_path, overrides, resume, overwrite, device, _say)
             name, run_path = str(chosen), str(chosen.parent)
-        loaded = recipe.load(name, overrides)
-        place = run.choose_device(device, loaded, threads)
+        named = (f"training.threads={threads}",) if threads else ()
+        loaded = recipe.load(name, (*overrides, *named))
+        place = run.choose_device(device, loaded)
         work = carry_out(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
         if distributed.rank() == 0:
             _test(work, place)
@@ -102,6 +103,7 @@ def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, p
     processes = torch.get_num_threads()
     say = _say if first else _quiet
     work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes)
+    work.settle(place, say)
     if first:
         _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
     stop = threading.Event()

@@ -76,6 +76,11 @@ class ModelConfig(Settings):
         """Whether the model can write words of its source that the vocabulary lacks, by their extended ids."""
         return False
 
+    @property
+    def bf16_allowed(self) -> bool:
+        """Whether `training.precision: auto` may choose bfloat16; not where rounding adds up from step to step."""
+        return False
+
 
 @dataclass(frozen=True)
 class Memory(Rows):

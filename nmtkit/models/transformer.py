@@ -118,6 +118,11 @@ class TransformerConfig(ModelConfig):
         """Whether `copying` is not none."""
         return self.copying != "none"
 
+    @property
+    def bf16_allowed(self) -> bool:
+        """Yes, but for a copying one, whose small probabilities are sums."""
+        return not self.copies
+
 
 @dataclass(frozen=True)
 class TransformerMemory(Memory):

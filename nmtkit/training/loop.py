@@ -17,11 +17,11 @@ from torch.nn.functional import pad
 from torch.nn.utils import clip_grad_norm_
 
 from nmtkit.data.batch import Batch
-from nmtkit.device import bf16_pays, give_back_freed_memory
+from nmtkit.device import give_back_freed_memory
 from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.registry import near_names
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Field, field_validator, model_validator
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.ema import Ema
@@ -82,12 +82,23 @@ class TrainingConfig(OptimizerSettings):
     """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Keep an exponential moving average of the weights with this decay, and evaluate and save that."""
-    precision: Literal["fp32", "bf16", "auto"] = "fp32"
-    """bf16: matrix products in bfloat16 (autocast), the weights stay in fp32; auto: bf16 where the hardware does it."""
-    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    """bf16: matrix products in bfloat16 (autocast), the weights stay in fp32. auto, here and below: what a few updates
+    of this model show to be quickest on this machine, found once and kept (see `nmtkit tune`); bf16 only where the
+    model allows it. In a training too short to measure, auto is fp32, highest and one thread a core."""
+    matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
     """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
+    threads: Literal["auto"] | int = "auto"
+    """CPU threads."""
     log_every: int = Field(default=50, ge=1)
     """Updates between two `Step` events; on a GPU the numbers are read only then."""
+
+    @field_validator("threads", mode="before")
+    @classmethod
+    def _threads(cls, threads: object) -> object:
+        if threads != "auto" and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
+            raise ValueError("auto, or a number from 1")
+        return threads
 
     @model_validator(mode="after")
     def _ends(self) -> "TrainingConfig":
@@ -314,7 +325,7 @@ class _Training:
         self.config = config
         self.checkpoints = checkpoints
         self.device = device
-        self.in_bf16 = config.precision == "bf16" or (config.precision == "auto" and bf16_pays(device))
+        self.in_bf16 = config.precision == "bf16"
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.optimizer = build_optimizer(config, self.parameters)
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None

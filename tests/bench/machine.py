@@ -41,7 +41,6 @@ def facts(threads: int) -> dict[str, object]:
         "processor": processor(),
         "cores": cores(),
         "threads": threads,
-        "bf16 in hardware": device.bf16_pays(torch.device("cpu")),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "freed memory kept": device.keep_memory_in_heap(),

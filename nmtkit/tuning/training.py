@@ -1,0 +1,301 @@
+"""How this machine trains this model quickest: number type, exactness of products, threads; by a few real updates."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmtkit import __version__
+from nmtkit import device as devices
+from nmtkit.data.batch import Batch
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.models.base import Seq2Seq
+from nmtkit.recipe import Recipe
+from nmtkit.training import distributed, randomness
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import TrainingConfig, _Training
+from nmtkit.training.losses import likelihood
+from nmtkit.tuning import found
+from nmtkit.tuning.turns import ROUNDS, in_turns
+
+MOST_SECONDS = 30.0
+"""Measuring takes no longer than this ..."""
+MOST_SHARE = 0.05
+"""... and no more than this share of the time that is planned for the training."""
+
+_PIECE = 8
+"""Where whole updates would take too long, one sentence of so many, at least, is left of a batch."""
+_LEAST_SECONDS = 2.0
+"""What is measured in less is chance: a training too short for this is not measured."""
+_SAME_LOSS = 1.005
+"""A less exact way is taken only if the loss of a batch is not higher by more than this factor."""
+
+
+KEYS = ("precision", "matmul_precision", "threads")
+"""What `auto` leaves open, in the recipe's group `training`."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make an update."""
+
+    precision: Literal["fp32", "bf16"]
+    """`training.precision`."""
+    matmul_precision: devices.MatmulPrecision
+    """`training.matmul_precision`."""
+    threads: int
+    """`training.threads`."""
+
+    def __str__(self) -> str:
+        kind = self.precision if self.precision == "bf16" else f"fp32 {self.matmul_precision}"
+        return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def settings(self) -> dict[str, Any]:
+        """The keys of the recipe's group `training`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The way to train, and what it rests on."""
+
+    way: Way
+    """The quickest."""
+    speeds: dict[str, float]
+    """Target tokens a second of every way that was measured; none where nothing was."""
+    seconds: float
+    """What measuring took in all."""
+    is_noisy: bool
+    """Whether the turns disagreed."""
+    day: str
+    """When, as year-month-day."""
+    kept: bool = False
+    """Whether it was found earlier."""
+
+    @property
+    def speed(self) -> float | None:
+        """Target tokens a second of the chosen way."""
+        return self.speeds.get(str(self.way))
+
+    def sentences(self) -> Iterator[str]:
+        """What was found, for a person."""
+        if not self.speeds:
+            return
+        speeds = sorted(self.speeds.items(), key=lambda item: -item[1])
+        told = "; ".join(f"{way} {speed:,.0f}" for way, speed in speeds)
+        when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
+        yield f"settings for this machine: {self.way}, {when} (target tokens/s: {told})"
+        if self.is_noisy and not self.kept:
+            yield (
+                "warning: the turns of one and the same way disagreed: something else keeps this machine busy; "
+                "`nmtkit tune RECIPE` measures again, and what it finds is used from then on"
+            )
+
+
+def work(recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> dict[str, Any]:
+    """What a finding is kept for: all that decides how quick the ways to train are."""
+    training = recipe.training.model_dump(
+        mode="json",
+        include={*KEYS, "accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"},
+    )
+    return {
+        "work": "training",
+        "nmtkit": __version__,
+        "torch": torch.__version__,
+        "machine": found.machine(device),
+        "processes": distributed.size(),
+        "model": recipe.model.model_dump(mode="json"),
+        "vocabularies": [len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)],
+        "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
+        "limits": recipe.data.cuts,
+        "training": training,
+    }
+
+
+def ways(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[Way]:
+    """The ways that the settings leave open, the ones that one would rather take first: exact ones, with all threads.
+
+    Args:
+        config: what it names is not varied.
+        device: a CPU computes float32 exactly or, where its library can, with bfloat16 inside; a GPU also with tf32.
+        bf16_allowed: whether the model's settings allow bfloat16.
+    """
+    cpu = device.type == "cpu"
+    threads = [devices.cpu_threads()]
+    if config.threads != "auto":
+        threads = [config.threads]
+    elif cpu and "OMP_NUM_THREADS" not in os.environ:
+        threads += [threads[0] // 2, 1] if threads[0] >= 4 else [1]
+    less_exact: dict[str, list[devices.MatmulPrecision]] = {"cpu": ["medium"], "cuda": ["high"]}
+    exactness: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
+    kinds: list[Literal["fp32", "bf16"]] = ["fp32"]
+    if bf16_allowed and device.type in less_exact:
+        kinds.append("bf16")
+    if config.precision != "auto":
+        kinds = [config.precision]
+    measured = []
+    for kind in kinds:
+        for matmul in exactness if config.matmul_precision == "auto" else [config.matmul_precision]:
+            if kind == "bf16" and matmul != exactness[0] and config.matmul_precision == "auto":
+                continue  # hardly a product is left in float32
+            measured += [Way(kind, matmul, count) for count in dict.fromkeys(threads)]
+    return measured
+
+
+class _Again:
+    """A stream that gives the same batches to every way: those of the round, or a piece of each."""
+
+    epoch = 0
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self.next = 0
+        self.every = 1
+        """One sentence of so many is taken."""
+
+    def __next__(self) -> Batch:
+        batch = self.batches[self.next % len(self.batches)]
+        self.next += 1
+        rows = torch.arange(0, batch.size, min(self.every, batch.size))
+        return batch if self.every == 1 else batch.select(rows)
+
+    def state(self) -> dict[str, int]:
+        return {"batch": self.next}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.next = state["batch"]
+
+
+def find(
+    build: Callable[[], Seq2Seq],
+    first_batches: Callable[[int], Sequence[Batch]],
+    config: TrainingConfig,
+    device: torch.device,
+    work: Mapping[str, Any],
+    updates_an_epoch: float,
+    again: bool = False,
+) -> Found:
+    """The quickest way to train, as it was once found on this machine, else by measuring it now.
+
+    Updates of a fresh model with the first batches of the data, in every way that the settings leave open, in turns;
+    nothing of it is left behind, random states included. Of several processes all take part, and the first one's clock
+    counts. Sets the process up for one of the ways: call `device.prepare` again.
+
+    Args:
+        build: makes the model.
+        first_batches: gives so many of the first batches.
+        config: how the model is trained; what it names is not varied.
+        device: where.
+        work: what the finding is kept for: all that decides how quick the ways are.
+        updates_an_epoch: how many updates a pass over the data takes, roughly.
+        again: measure even where something was found before, and even for a training of seconds.
+    """
+    model = build()
+    possible = ways(config, device, model.config.bf16_allowed)
+    today = date.today().isoformat()
+    unmeasured = Found(possible[0], {}, 0.0, False, today)
+    if len(possible) == 1:
+        return unmeasured
+    known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work))
+    if known is not None:
+        return Found(Way(**known["way"]), known["speeds"], known["seconds"], known["is_noisy"], known["day"], True)
+    begun = time.monotonic()
+    with randomness.preserved(device):
+        measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
+    devices.give_back_freed_memory()
+    if measured is None:
+        return unmeasured
+    way, speeds, is_noisy = measured
+    result = Found(way, speeds, time.monotonic() - begun, is_noisy, today)
+    if distributed.rank() == 0:
+        found.keep(work, {key: value for key, value in asdict(result).items() if key != "kept"})
+    return result
+
+
+def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
+    """How long the training would take at this speed; infinite if only `patience` ends it."""
+    limits = [60 * config.max_minutes] if config.max_minutes else []
+    if config.max_updates:
+        limits.append(config.max_updates * seconds_an_update)
+    if config.max_epochs:
+        limits.append(config.max_epochs * updates_an_epoch * seconds_an_update)
+    return min(limits, default=float("inf"))
+
+
+def _measure(
+    model: Seq2Seq,
+    first_batches: Callable[[int], Sequence[Batch]],
+    config: TrainingConfig,
+    device: torch.device,
+    possible: Sequence[Way],
+    updates_an_epoch: float,
+    again: bool,
+) -> tuple[Way, dict[str, float], bool] | None:
+    """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it."""
+    batches = first_batches(ROUNDS * config.accumulate)
+    stream = _Again(batches)
+    training = _Training(model, stream, config, Checkpoints(Path()), device)
+
+    def seconds_of(way: Way, number: int) -> float:
+        _use(way, device)
+        training.in_bf16 = way.precision == "bf16"
+        stream.next = number * config.accumulate
+        _wait_for(device)
+        begun = time.monotonic()
+        training.make_update()
+        _wait_for(device)
+        return distributed.said_by_first(time.monotonic() - begun)
+
+    stream.every = _PIECE
+    spent = seconds_of(possible[0], 0)
+    piece = seconds_of(possible[0], 0)
+    limit = MOST_SECONDS
+    if not again:
+        limit = min(limit, MOST_SHARE * planned_seconds(config, _PIECE * piece, updates_an_epoch))
+    limit -= spent + piece
+    # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
+    wanted = 4 * len(possible) * piece
+    if limit < max(_LEAST_SECONDS, wanted / 2):
+        return None
+    stream.every = max(1, min(_PIECE, round(_PIECE * wanted / limit)))
+    measured = in_turns(possible, seconds_of, limit)
+
+    def tokens(number: int) -> int:
+        stream.next = number * config.accumulate
+        masks = [next(stream).tgt_mask for _ in range(config.accumulate)]
+        return sum(int(mask.sum()) for mask in masks if mask is not None)
+
+    turns = measured.turns[measured.best]
+    speed = measured.slower[measured.best] * sum(map(tokens, range(len(turns)))) / sum(turns)
+    speeds = {str(way): distributed.size() * speed / slower for way, slower in measured.slower.items()}
+    best = measured.best
+    if _loss(model, batches[0], best, device) > _SAME_LOSS * _loss(model, batches[0], possible[0], device):
+        exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"] or possible
+        best = min(exact, key=lambda way: measured.slower[way])
+    return best, speeds, measured.is_noisy
+
+
+@torch.no_grad()
+def _loss(model: Seq2Seq, batch: Batch, way: Way, device: torch.device) -> float:
+    """The loss of a batch, computed in this way, in nats per target token."""
+    _use(way, device)
+    model.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+        output = model(batch.to(device), keep=batch.tgt_mask)
+        loss = float(likelihood(output, batch, model.sizes.tgt, 0.0).nll)
+    model.train()
+    return loss
+
+
+def _use(way: Way, device: torch.device) -> None:
+    devices.prepare(device, way.matmul_precision, way.threads)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

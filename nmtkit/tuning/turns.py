@@ -1,0 +1,79 @@
+"""Measuring several ways to do the same work side by side: in turns, so that noise comes over all of them."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Generic, TypeVar
+
+Way = TypeVar("Way", bound=Hashable)
+
+ROUNDS = 6
+"""Rounds at most; ways that are still equal after so many are equal."""
+
+_OUT_OF_QUESTION = (1.5, 1.3, 1.15, 1.1, 1.07)
+"""After the first, second, ... round a way goes on only if it takes at most so many times the best one's time."""
+
+NEARLY = 1.03
+"""Of ways that differ by no more than this the one that was named first is taken."""
+
+DISAGREE = 1.3
+"""Turns of one way, beside the best one of their round, that differ by more than this: something else was busy."""
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Way]):
+    """What was found."""
+
+    best: Way
+    """The first of the ways that are nearly as quick as the quickest."""
+    slower: dict[Way, float]
+    """For every way how many times the quickest one's time it took, the median over its rounds."""
+    turns: dict[Way, list[float]]
+    """The seconds of every way's turns, one a round until it was out of the question."""
+    spread: float
+    """How far the turns of one way differ, at most: its largest over its smallest share of a round's best time."""
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether something else seems to have kept the machine busy in some of the turns."""
+        return self.spread > DISAGREE
+
+
+def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit: float) -> Measured[Way]:
+    """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
+
+    Args:
+        ways: the ways, the ones that one would rather take first.
+        seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took.
+        limit: seconds; a round that would probably go over it is not begun. The first is always made.
+    """
+    assert ways, "there is something to measure"
+    taken: dict[Way, list[float]] = {way: [] for way in ways}
+    left, spent = list(ways), 0.0
+    for number in range(ROUNDS):
+        for way in left:
+            seconds = seconds_of(way, number)
+            taken[way].append(seconds)
+            spent += seconds
+        slower = _slower(taken)
+        if number + 1 < ROUNDS:
+            left = [way for way in left if slower[way] <= _OUT_OF_QUESTION[number]]
+        if len(left) == 1 or spent + sum(taken[way][-1] for way in left) > limit:
+            break
+    shares = [_shares(taken, way) for way in ways]
+    spread = max(max(some) / max(min(some), 1e-9) for some in shares)
+    fewest = min(slower[way] for way in left)
+    best = next(way for way in left if slower[way] <= NEARLY * fewest)
+    return Measured(best, {way: value / fewest for way, value in slower.items()}, taken, spread)
+
+
+def _shares(taken: dict[Way, list[float]], way: Way) -> list[float]:
+    """In each of its rounds, how many times the quickest way's time this one took."""
+    return [
+        seconds / max(min(times[number] for times in taken.values() if len(times) > number), 1e-9)
+        for number, seconds in enumerate(taken[way])
+    ]
+
+
+def _slower(taken: dict[Way, list[float]]) -> dict[Way, float]:
+    return {way: median(_shares(taken, way)) for way in taken}
