@@ -195,23 +195,22 @@ def find(
         updates_an_epoch: how many updates a pass over the data takes, roughly.
         again: measure even where something was found before, and even for a training of seconds.
     """
-    model = build()
-    possible = ways(config, device, model.config.bf16_allowed)
-    today = date.today().isoformat()
-    unmeasured = Found(possible[0], {}, 0.0, False, today)
-    if len(possible) == 1:
-        return unmeasured
-    known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work))
-    if known is not None:
-        return Found(Way(**known["way"]), known["speeds"], known["seconds"], known["is_noisy"], known["day"], True)
     begun = time.monotonic()
     with randomness.preserved(device):
+        model = build()
+        possible = ways(config, device, model.config.bf16_allowed)
+        unmeasured = Found(possible[0], {}, 0.0, False, date.today().isoformat())
+        if len(possible) == 1:
+            return unmeasured
+        known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work))
+        if known is not None:
+            return Found(**{**known, "way": Way(**known["way"])}, kept=True)
         measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
     devices.give_back_freed_memory()
     if measured is None:
         return unmeasured
     way, speeds, is_noisy = measured
-    result = Found(way, speeds, time.monotonic() - begun, is_noisy, today)
+    result = Found(way, speeds, time.monotonic() - begun, is_noisy, unmeasured.day)
     if distributed.rank() == 0:
         found.keep(work, {key: value for key, value in asdict(result).items() if key != "kept"})
     return result

@@ -1,0 +1,161 @@
+"""The ways to train: which there are, how they are measured, that what is found is used again and leaves no trace."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from tiny_training import TinyModel
+
+from nmtkit import device as devices
+from nmtkit.data.batch import Batch, collate
+from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.training.loop import TrainingConfig
+from nmtkit.tuning import training as tuning
+from nmtkit.tuning.training import Found, Way, planned_seconds, ways
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def config(**settings: object) -> TrainingConfig:
+    return TrainingConfig.model_validate({"max_updates": 1000, **settings})
+
+
+@pytest.fixture
+def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(devices, "cpu_threads", lambda: 4)
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_every_way_that_is_left_open() -> None:
+    found = ways(config(), CPU, bf16_allowed=True)
+    assert found[0] == Way("fp32", "highest", 4)
+    assert {(way.precision, way.matmul_precision) for way in found} == {
+        ("fp32", "highest"),
+        ("fp32", "medium"),
+        ("bf16", "highest"),
+    }
+    assert {way.threads for way in found} == {4, 2, 1}
+    assert len(found) == 9
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_what_is_named_is_not_varied() -> None:
+    assert {way.precision for way in ways(config(), CPU, bf16_allowed=False)} == {"fp32"}
+    assert {way.threads for way in ways(config(threads=3), CPU, True)} == {3}
+    assert {way.matmul_precision for way in ways(config(matmul_precision="high"), CPU, True)} == {"high"}
+    named = config(precision="bf16", matmul_precision="medium", threads=2)
+    assert ways(named, CPU, False) == [Way("bf16", "medium", 2)]
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert {way.threads for way in ways(config(), CPU, True)} == {4}
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_a_gpu_varies_what_a_gpu_has() -> None:
+    assert ways(config(), CUDA, True) == [Way("fp32", "highest", 4), Way("fp32", "high", 4), Way("bf16", "highest", 4)]
+    assert ways(config(), torch.device("mps"), True) == [Way("fp32", "highest", 4)]
+
+
+def test_planned_time_is_the_nearest_limit() -> None:
+    assert planned_seconds(config(), 0.5, 10) == 500
+    assert planned_seconds(config(max_minutes=2), 0.5, 10) == 120
+    assert planned_seconds(config(max_epochs=3), 0.5, 10) == 15
+    assert planned_seconds(TrainingConfig(patience=3), 0.5, 10) == float("inf")
+
+
+class Counted(TinyModel):
+    """Counts the updates' forward passes, and in how many of them bfloat16 was on."""
+
+    class Config(TinyModel.Config):
+        @property
+        def bf16_allowed(self) -> bool:
+            return True
+
+    passes = 0
+    in_bf16 = 0
+
+    def unroll(self, *arguments: Any, **named: Any) -> Any:
+        Counted.passes += 1
+        Counted.in_bf16 += torch.is_autocast_enabled("cpu")
+        return super().unroll(*arguments, **named)
+
+
+def build() -> Seq2Seq:
+    return Counted(Counted.Config(), VocabularySizes(12, 12, False))
+
+
+def batches(count: int) -> Sequence[Batch]:
+    rows = [[5, 6, 7, 8, 9, 10, 11, 4][: 2 + number % 6] for number in range(64)]
+    return [collate(rows, rows) for _ in range(count)]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring is worth it however short it is."""
+    monkeypatch.setattr(tuning, "_LEAST_SECONDS", 0.0)
+    Counted.passes = Counted.in_bf16 = 0
+
+
+def find(config: TrainingConfig, name: str, again: bool = False) -> Found:
+    return tuning.find(build, batches, config, CPU, {"test": name}, updates_an_epoch=100, again=again)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_found_is_used_again() -> None:
+    first = find(config(max_minutes=1), "again")
+    assert not first.kept
+    assert len(first.speeds) >= 3
+    assert first.speed == first.speeds[str(first.way)]
+    assert max(first.speeds.values()) <= 1.03 * first.speeds[str(first.way)]
+    assert Counted.in_bf16 > 0
+    passes = Counted.passes
+    second = find(config(max_minutes=1), "again")
+    assert second == dataclasses.replace(first, kept=True)
+    assert Counted.passes == passes
+    assert find(config(max_minutes=1), "again", again=True).day
+    assert Counted.passes > passes
+    (said,) = second.sentences()
+    assert str(first.way) in said
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_the_recipe_names_is_not_measured() -> None:
+    found = find(config(precision="fp32", matmul_precision="highest", threads=1), "named")
+    assert (found.way, found.speeds) == (Way("fp32", "highest", 1), {})
+    assert Counted.passes == 0
+    assert not list(found.sentences())
+
+
+def test_a_short_training_is_not_measured() -> None:
+    found = find(config(max_updates=20), "short")
+    assert (found.way.precision, found.way.matmul_precision) == ("fp32", "highest")
+    assert not found.speeds
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_random_number_of_the_training_is_used() -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    find(config(max_minutes=1), "random")
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
+    monkeypatch.setattr(tuning, "_loss", lambda model, batch, way, device: 2.0 if way.precision == "bf16" else 1.0)
+    quickest = Way("bf16", "highest", 1)
+    real = tuning.in_turns
+
+    def only_bf16_is_quick(possible: Sequence[Way], seconds_of: Any, limit: float) -> Any:
+        return real(possible, lambda way, number: 1.0 if way == quickest else 3.0, limit)
+
+    monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
+    assert find(config(max_minutes=1, threads=1), "loss").way == Way("fp32", "highest", 1)

@@ -1,0 +1,58 @@
+"""What was found stays until it is cleared, each work for itself."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.tuning import found
+
+WORK = {"work": "training", "model": {"kind": "rnnsearch"}, "batch": [1500, None]}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_kept_is_found_for_the_same_work_only() -> None:
+    assert found.look_up(WORK) is None
+    assert found.keep(WORK, {"threads": 2})
+    assert found.look_up(dict(reversed(WORK.items()))) == {"threads": 2}
+    assert found.look_up(WORK | {"batch": [1500, 10]}) is None
+    assert found.keep(WORK, {"threads": 1})
+    assert found.look_up(WORK) == {"threads": 1}
+
+
+def test_everything_is_shown_and_cleared(cache: Path) -> None:
+    for size in (1, 2, 3):
+        found.keep(WORK | {"batch": [size, None]}, {"threads": size})
+    assert sorted(entry["found"]["threads"] for entry in found.everything()) == [1, 2, 3]
+    assert found.folder().is_relative_to(cache)
+    assert found.clear() == 3
+    assert found.everything() == []
+    assert found.look_up(WORK) is None
+
+
+def test_a_damaged_file_is_as_none() -> None:
+    found.keep(WORK, {"threads": 2})
+    (path,) = found.folder().glob("*.json")
+    for text in ("{", "[]", '{"work": {}}', '{"work": {}, "found": 3}'):
+        path.write_text(text, encoding="utf-8")
+        assert found.look_up(WORK) is None
+        assert found.everything() == []
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault(cache: Path) -> None:
+    (cache / "nmtkit").write_text("a file where the folder would be", encoding="utf-8")
+    assert not found.keep(WORK, {"threads": 2})
+    assert found.look_up(WORK) is None
+    assert found.everything() == []
+    assert found.clear() == 0
+
+
+def test_variables_make_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = found.machine(torch.device("cpu"))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert found.machine(torch.device("cpu")) == before | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
