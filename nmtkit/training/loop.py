@@ -217,6 +217,12 @@ class Stopped:
     """Why."""
     update: int
     """After which update."""
+    lr: float
+    """Learning rate of the last update."""
+    peak_lr: float
+    """The highest that it was in any update."""
+    seconds: float
+    """Training time, everything included."""
 
 
 Event = Step | Evaluated | Saved | Stopped
@@ -311,7 +317,7 @@ def train(
         yield training.validate(evaluate)
     if not training.is_saved:
         yield training.save()
-    yield Stopped(reason, training.update)
+    yield Stopped(reason, training.update, training.lr, training.peak_lr, training.seconds)
 
 
 @dataclass(frozen=True)
@@ -353,7 +359,7 @@ class _Training:
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0
         self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
-        self.lr = 0.0
+        self.lr = self.peak_lr = 0.0
         self._grad_norm = math.nan
         self._made: list[_Made] = []
         self._skipped_in_a_row = 0
@@ -406,6 +412,7 @@ class _Training:
         scores = [score for _, score in self.validations]
         progress = Progress(self.update + 1, epoch, scores, self._coming_share())
         self.lr = self.config.schedule.rate(self.config.lr, progress)
+        self.peak_lr = max(self.peak_lr, self.lr)
 
         linked, guide = self._guide(batches)
 
@@ -588,6 +595,7 @@ class _Training:
                 "update": self.update,
                 "seconds": self.seconds,
                 "used": self._used,
+                "lr": [self.lr, self.peak_lr],
                 "optimizer": self.config.optimizer,
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
                 "validations": self.validations,
@@ -614,7 +622,9 @@ class _Training:
         self.update = facts["update"]
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
-        self._used = facts.get("used", facts["seconds"])  # not yet there in earlier versions
+        # Checkpoints of earlier versions have neither of these.
+        self._used = facts.get("used", facts["seconds"])
+        self.lr, self.peak_lr = facts.get("lr", (self.lr, self.peak_lr))
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self.stream.restore(facts["stream"])

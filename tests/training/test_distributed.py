@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import Pace, TinyStream, constant_score, run, settings, tiny_model
+from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
 
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Stopped, train
+from nmtkit.training.loop import train
 
 
 def test_alone_everything_is_itself():
@@ -50,7 +50,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     straight = training("straight", max_updates=6, dropout=0.3)[1]
     asked = iter(range(99))
     events, _ = training("broken", max_updates=6, dropout=0.3, stop=lambda: rank == 1 and next(asked) == 3)
-    assert events[-1] == Stopped("interrupted", 3)
+    assert ended(events) == ("interrupted", 3)
     resumed = training("broken", resume=True, max_updates=6, dropout=0.3)[1]
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
 
@@ -61,7 +61,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
         *(tiny_model(), pace, config, constant_score, Checkpoints(Path(folder, "timed")), device), clock=pace.clock
     )
     found = list(timed)
-    assert found[-1] == Stopped("max_minutes", 15)
+    assert ended(found) == ("max_minutes", 15)
     rates = [event.lr / config.lr for event in found if type(event).__name__ == "Step"]
     assert rates == pytest.approx([1 - 1 / 99, *[1 - n / 15 for n in range(2, 16)]], abs=1e-9)
     distributed.leave()

@@ -22,7 +22,7 @@ from tiny_training import (
 from nmtkit.data.batch import Batch
 from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.training.checkpoint import Checkpoints, read_weights
-from nmtkit.training.loop import Evaluated, Saved, Stopped
+from nmtkit.training.loop import Evaluated, Saved
 from nmtkit.training.losses import likelihood
 
 
@@ -93,7 +93,7 @@ def test_the_events_of_a_short_training(tmp_path):
         *[("Step", 5), ("Evaluated", 5), ("Saved", 5), ("Stopped", 5)],
     ]
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, False]
-    assert events[-1] == Stopped("max_updates", 5)
+    assert ended(events) == ("max_updates", 5)
     assert all(Path(event.path).is_file() for event in events if isinstance(event, Saved))
 
 
@@ -240,17 +240,18 @@ def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path, k
     given = {"max_updates": 9, "max_minutes": 1.0, "save_every": 2, "validate_every": 4, "log_every": 1}
     config = settings(optimizer="adam", schedule=schedule, **given)
     straight, expected = run(tmp_path / "a", config, tiny_model(dropout=0.3), Pace(10))
-    assert expected[-1] == Stopped("max_minutes", 6)
+    assert ended(expected) == ("max_minutes", 6)
 
     asked = iter(range(9))
     _, before = run(tmp_path / "b", config, tiny_model(dropout=0.3), Pace(10), stop=lambda: next(asked) == 3)
-    assert before[-1] == Stopped("interrupted", 3)
+    assert ended(before) == ("interrupted", 3)
     resumed, after = run(tmp_path / "b", config, tiny_model(99, 0.3), Pace(10), resume=True)
-    assert after[-1] == Stopped("max_minutes", 6)
+    assert ended(after) == ("max_minutes", 6)
     assert same_weights(straight, resumed)
     rates = [step.lr for step in steps(expected)]
     assert [step.lr for step in steps(before + after)] == rates
     assert rates[-1] == pytest.approx(0, abs=1e-12)
+    assert (after[-1].lr, after[-1].peak_lr, after[-1].seconds) == (rates[-1], max(rates), 60)
     tensors_a, facts_a = Checkpoints(tmp_path / "a").load_last()
     tensors_b, facts_b = Checkpoints(tmp_path / "b").load_last()
     assert facts_a == facts_b
@@ -314,7 +315,7 @@ def test_ema_by_its_formula(tmp_path):
 
 def test_stops_after_epochs(tmp_path):
     _, events = run(tmp_path, settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
-    assert events[-1] == Stopped("max_epochs", 6)
+    assert ended(events) == ("max_epochs", 6)
 
 
 def test_stops_when_the_time_is_up(tmp_path):
@@ -328,7 +329,7 @@ def test_stops_without_patience(tmp_path):
     # best at the second validation; 2 is not better than 2; three without a new best
     config = settings(max_updates=None, patience=3, validate_every=2)
     _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
-    assert events[-1] == Stopped("patience", 10)
+    assert ended(events) == ("patience", 10)
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
     assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
 
@@ -337,7 +338,7 @@ def test_lower_is_better_for_a_loss(tmp_path):
     config = settings(max_updates=8, validate_every=2, best_metric="valid_loss", higher_is_better=False, patience=2)
     _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
-    assert events[-1] == Stopped("patience", 8) or events[-1] == Stopped("max_updates", 8)
+    assert ended(events) == ("patience", 8) or ended(events) == ("max_updates", 8)
     assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
 
 
@@ -474,7 +475,7 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
         first_part.append(event)
         if type(event).__name__ == "Step" and event.update == 7:  # in the middle of the second epoch
             stop.set()
-    assert first_part[-1] == Stopped("interrupted", 7)
+    assert ended(first_part) == ("interrupted", 7)
     assert first_part[-2] == Saved(str(Checkpoints(tmp_path / "b").last), 7)
 
     torch.rand(17)
@@ -513,7 +514,8 @@ def test_a_killed_training_resumes_from_its_last_save(tmp_path):
 def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path):
     run(tmp_path, settings(max_updates=4), tiny_model())
     _, events = run(tmp_path, settings(max_updates=4), tiny_model(), resume=True)
-    assert events == [Stopped("max_updates", 4)]
+    assert len(events) == 1
+    assert ended(events) == ("max_updates", 4)
     longer, events = run(tmp_path, settings(max_updates=6), tiny_model(), resume=True)
     straight, _ = run(tmp_path / "straight", settings(max_updates=6), tiny_model())
     assert same_weights(longer, straight)
@@ -561,4 +563,4 @@ def test_training_on_cuda(tmp_path, precision):
     assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
     more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
     again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
-    assert again[-1] == Stopped("max_updates", 50)
+    assert ended(again) == ("max_updates", 50)

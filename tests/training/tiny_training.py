@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, Step, TrainingConfig, train
+from nmtkit.training.loop import Event, Step, Stopped, TrainingConfig, train
 
 WORDS = 12
 
@@ -183,3 +183,10 @@ def steps(events: list[Event]) -> list[Step]:
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def ended(events: list[Event]) -> tuple[str, int]:
+    """Why training stopped, and after which update."""
+    stopped = events[-1]
+    assert isinstance(stopped, Stopped)
+    return stopped.reason, stopped.update
