@@ -6,7 +6,7 @@ from typing import Any
 
 from nmtkit import folder as folders
 from nmtkit.folder import RunFolder, StageFolder
-from nmtkit.training.loop import Evaluated, Event, Step
+from nmtkit.training.loop import Evaluated, Event, Saved, Step
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Done:
 
     def shift(self, event: Event) -> Event:
         """The event of the present stage, counted from the beginning of the first."""
-        if isinstance(event, Step | Evaluated):
-            return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
-        return replace(event, update=event.update + self.updates)
+        if isinstance(event, Saved):
+            return replace(event, update=event.update + self.updates)
+        return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
 
 
 class Log:

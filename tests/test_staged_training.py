@@ -198,7 +198,8 @@ def test_stopped_by_a_signal_and_resumed(
     for event in run.train(CPU, silent, stop=lambda: stop[0]):
         seen.append(event)
         stop[0] = stop[0] or (isinstance(event, Step) and event.update == 8)
-    assert seen[-1] == Stopped("interrupted", 8)
+    assert isinstance(seen[-1], Stopped)
+    assert (seen[-1].reason, seen[-1].update) == ("interrupted", 8)
     assert not (tmp_path / "run/result.json").exists()
     list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
     assert_same_run(tmp_path / "run", straight[0])

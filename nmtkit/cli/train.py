@@ -1,30 +1,51 @@
 """`nmtkit train`."""
 
+import shlex
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 
 import click
 import torch
 
-from nmtkit import console, device, recipe, run
+from nmtkit import console, recipe, run
+from nmtkit import device as devices
 from nmtkit.cli import options, without_recipe
 from nmtkit.cli.asked import Asked, stand_in
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
-from nmtkit.folder import RUNS
+from nmtkit.folder import RUNS, RunFolder
 from nmtkit.training import distributed
 from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
+from nmtkit.training.schedules import Ending
 
 EXAMPLES_SHOWN = 5
 
 
-@click.command()
+class _WithResume(click.Command):
+    """Of the words after `--resume` only `auto` is its value: any other is the recipe."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does."""
+        after = [*args[1:], ""]
+        alone = [word == "--resume" and then != "auto" for word, then in zip(args, after, strict=True)]
+        return super().parse_args(ctx, ["--resume=always" if a else word for a, word in zip(alone, args, strict=True)])
+
+
+@click.command(cls=_WithResume)
 @click.argument("name", metavar="[RECIPE]", required=False)
 @stand_in
 @options.overrides
 @options.run_folder
-@click.option("--resume", is_flag=True, help="Go on where the run stopped, bit for bit as if it never had.")
+@click.option(
+    "--resume",
+    "resuming",
+    type=click.Choice(["always", "auto"]),
+    metavar="[auto]",
+    help="Go on where the run stopped as if it never had: bit for bit on a CPU, on CUDA with training.deterministic, "
+    "else up to rounding. auto: begin it where there is nothing to go on with.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier run in the same folder.")
 @options.device
 @options.threads
@@ -33,7 +54,7 @@ def command(
     asked: Asked,
     overrides: tuple[str, ...],
     run_path: str | None,
-    resume: bool,
+    resuming: str | None,
     overwrite: bool,
     device: str,
     threads: int | None,
@@ -49,7 +70,8 @@ def command(
     over the recipe's test set, if it names one, is translated (or summarized) and scored.
 
     A recipe may train in stages, one after the other: growing inputs, coverage, reinforcement. Each begins with
-    the best weights of the one before. `--resume` goes on in whichever was stopped.
+    the best weights of the one before. `--resume` goes on in whichever was stopped. Limits, batch.* and
+    training.accumulate may be others then (--set).
 
     \b
     Examples:
@@ -62,9 +84,10 @@ def command(
       nmtkit train mine.yaml --set data.train.alignment=train.align --set training.guided_alignment.weight=0.05
       nmtkit train demo-news-pointer-generator --set stages.coverage.training.max_updates=500
       nmtkit train mine.yaml --resume
-      torchrun --nproc-per-node 4 -m nmtkit train mine.yaml
+      nmtkit train mine.yaml --resume --set training.max_minutes=90
+      torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
     """
-    if resume and overwrite:
+    if resuming and overwrite:
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
     if name is not None and asked.given():
         raise click.UsageError(
@@ -73,22 +96,44 @@ def command(
         )
     if name is None and not asked.given():
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
+    named = (f"training.threads={threads}",) if threads else ()
     try:
         if name is None:
             asked.require_usable()
-            chosen = without_recipe.choose_recipe(asked, run_path, overrides, resume, overwrite, device, _say)
-            name, run_path = str(chosen), str(chosen.parent)
-        named = (f"training.threads={threads}",) if threads else ()
-        loaded = recipe.load(name, (*overrides, *named))
+            path = run_path or str(RUNS / without_recipe.name_of(asked))
+            resume = _resume(resuming, path, device)
+            name = str(without_recipe.choose_recipe(asked, path, overrides, resume, overwrite, device, _say))
+            loaded = recipe.load(name, (*overrides, *named))
+        else:
+            loaded = recipe.load(name, (*overrides, *named))
+            path = run_path or str(RUNS / loaded.name)
+            resume = _resume(resuming, path, device)
         place = run.choose_device(device, loaded)
-        work = carry_out(loaded, run_path or str(RUNS / loaded.name), resume, overwrite, place)
+        work, stopped = carry_out(loaded, path, resume, overwrite, place)
         if distributed.rank() == 0:
             _test(work, place)
+            _say(f"training took {stopped.seconds / 60:.1f} minutes")
+            advice = _advice(work, stopped)
+            if advice:
+                _say(advice)
     finally:
         distributed.leave()
 
 
-def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device) -> run.Run:
+def _resume(resuming: str | None, path: str, device: str) -> bool:
+    """Whether to go on with the run in a folder; process 0 looks, before it changes anything there."""
+    if resuming != "auto":
+        return resuming is not None
+    distributed.join(devices.choose(device))
+    begun = distributed.said_by_first(RunFolder(Path(path)).begun() if distributed.rank() == 0 else None)
+    if distributed.rank() == 0:
+        _say(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
+    return begun
+
+
+def carry_out(
+    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device
+) -> tuple[run.Run, Stopped]:
     """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it.
 
     Args:
@@ -105,7 +150,7 @@ def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, p
     work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes)
     work.settle(place, say)
     if first:
-        _say(f"training {work.recipe.name} in {work.folder.path}, on {device.describe(place)}")
+        _say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
     stopped, stage = None, None
@@ -122,12 +167,43 @@ def carry_out(loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, p
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert stopped is not None
     if not first:
-        return work
+        return work, stopped
     if stopped.reason == "interrupted":
         _say(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
-    _say(f"finished after update {stopped.update} ({stopped.reason})")
-    return work
+    _say(f"finished after update {_end(stopped)}")
+    return work, stopped
+
+
+def _end(stopped: Stopped) -> str:
+    """After which update training ended and why, and how far the learning rate has come down by then."""
+    rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
+    return f"{stopped.update} ({stopped.reason}), {rate}"
+
+
+def _advice(work: run.Run, stopped: Stopped) -> str | None:
+    """What to do for a better model, where a limit ended a training that was still getting better."""
+    stage = work.folder.stages(work.recipe)[-1]
+    config, facts = stage.recipe.training, stage.checkpoints.read_facts()
+    scores = [score for _, score in facts["validations"]]
+    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
+        return None
+    schedule, limits = config.schedule, {"max_minutes": config.max_minutes, "max_updates": config.max_updates}
+    wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
+    more = {name: 2 * (limits[name] or 0) for name in wanted}
+    folder, how = work.folder.path, "--resume"
+    if isinstance(schedule, Ending) and schedule.updates is not None and facts["update"] >= schedule.updates:
+        # The rate is zero from here on: only a new training, with another schedule, would learn more.
+        more["schedule.updates"] = 2 * schedule.updates
+        folder, how = folder.with_name(f"{folder.name}-longer"), ""
+    room = f"stages.{stage.name}.training" if stage.name else "training"
+    words = ["nmtkit train", shlex.quote(str(work.folder.recipe)), "--run", shlex.quote(str(folder)), how]
+    words += [f"--set {room}.{name}={value:g}" for name, value in more.items()]
+    shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
+    return (
+        f"the last validation was the best ({config.best_metric} {shown}), so a longer training may give a better "
+        f"model:\n  {' '.join(word for word in words if word)}"
+    )
 
 
 def _say(text: str) -> None:
@@ -164,10 +240,10 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
             value = getattr(event, name)
             if value is not None:
                 shown[name] = value
-        share = _share(event.update, event.seconds, event.epoch, config)
+        share = config.share(event.update, event.seconds, event.epoch)
         if stage is not None:
             updates, seconds = event.update - stage.updates_before, event.seconds - stage.seconds_before
-            share = _share(updates, seconds, event.epoch, stage.training)
+            share = stage.training.share(updates, seconds, event.epoch)
         display.update(event.update, share, shown)
         if event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
@@ -176,19 +252,7 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
         best = "  (best so far)" if event.best else ""
         display.message(f"validation at update {event.update}: {figures}{best}")
     elif isinstance(event, Stopped) and stage is not None:
-        display.message(f"stage {stage.name} is over after update {event.update} ({event.reason})")
-
-
-def _share(update: int, seconds: float, epoch: int, config: TrainingConfig) -> float | None:
-    """How much of a stage is done, by the limit that is nearest; None if only `patience` will end it."""
-    shares = []
-    if config.max_updates:
-        shares.append(update / config.max_updates)
-    if config.max_minutes:
-        shares.append(seconds / (60 * config.max_minutes))
-    if config.max_epochs:
-        shares.append(epoch / config.max_epochs)
-    return min(max(shares), 1.0) if shares else None
+        display.message(f"stage {stage.name} is over after update {_end(event)}")
 
 
 def _test(work: run.Run, place: torch.device) -> None:

@@ -66,6 +66,8 @@ class Plan:
     """Tokens of a vocabulary at most."""
     most_updates: int
     """Updates at most."""
+    fewest_useful: float
+    """Passes that a time limit must leave room for; where it does not, a smaller preset learns more in the time."""
     passes: float
     """Passes over the text that were right once ..."""
     passes_at: int
@@ -74,8 +76,6 @@ class Plan:
     """Passes at least, however large the text."""
     most_passes: int
     """Passes at most, however small."""
-    tokens_per_minute: int | None
-    """Padded tokens that the CPU of recipes/README.md trained on in a minute; None if nobody has measured it."""
 
 
 TRANSFORMERS: dict[Name, Plan] = {
@@ -89,16 +89,16 @@ TRANSFORMERS: dict[Name, Plan] = {
             "decoder_layers": 2,
         },
         told="Transformer, 2+2 layers of 128",
-        because="it learned 20,000 simple pairs in 6 minutes on a CPU core (recipe compare-transformer)",
+        because="it learns 20,000 simple pairs in minutes (recipe compare-transformer)",
         batch_tokens=1_500,
         lr=0.003,
         most_vocabulary=4_000,
         most_updates=3_000,
+        fewest_useful=0,
         passes=22,
         passes_at=520_000,
         fewest_passes=1,
         most_passes=60,
-        tokens_per_minute=800_000,
     ),
     "small": Plan(
         model={
@@ -110,16 +110,16 @@ TRANSFORMERS: dict[Name, Plan] = {
             "decoder_layers": 3,
         },
         told="Transformer, 3+3 layers of 256",
-        because="with 29,000 pairs it reached 38 BLEU in 22 minutes on two CPU cores (multi30k-en-de-transformer)",
+        because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
         batch_tokens=4_096,
         lr=0.0015,
         most_vocabulary=16_000,
         most_updates=30_000,
+        fewest_useful=1.5,
         passes=22,
         passes_at=520_000,
         fewest_passes=3,
         most_passes=60,
-        tokens_per_minute=490_000,
     ),
     "base": Plan(
         model={
@@ -136,11 +136,11 @@ TRANSFORMERS: dict[Name, Plan] = {
         lr=0.0007,
         most_vocabulary=32_000,
         most_updates=100_000,
+        fewest_useful=1.5,
         passes=19,
         passes_at=130_000_000,
         fewest_passes=10,
         most_passes=60,
-        tokens_per_minute=None,
     ),
 }
 """Of translation. Passes of base: 100,000 updates with the 4.5 million pairs of WMT14, as in the paper."""
@@ -149,30 +149,30 @@ POINTERS: dict[Name, Plan] = {
     "tiny": Plan(
         model={"kind": "pointer_generator", "embedding_size": 64, "hidden_size": 128, "attention_size": 128},
         told="pointer-generator of 128",
-        because="it learned 10,000 made-up news in 8 minutes on a CPU core (recipe demo-news-pointer-generator)",
+        because="it learns 10,000 made-up news in minutes (recipe demo-news-pointer-generator)",
         batch_tokens=6_400,
         lr=0.003,
         most_vocabulary=4_000,
         most_updates=900,
+        fewest_useful=0,
         passes=7,
         passes_at=1_000_000,
         fewest_passes=1,
         most_passes=20,
-        tokens_per_minute=600_000,
     ),
     "small": Plan(
         model={"kind": "pointer_generator", "embedding_size": 128, "hidden_size": 128, "attention_size": 128},
         told="pointer-generator of 128",
-        because="it learned from 3,392 news in 17 minutes on a CPU core what is told of inshorts-pointer-generator",
+        because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
         batch_tokens=4_800,
         lr=0.002,
         most_vocabulary=20_000,
         most_updates=12_000,
+        fewest_useful=1.5,
         passes=7,
         passes_at=1_000_000,
         fewest_passes=5,
         most_passes=20,
-        tokens_per_minute=330_000,
     ),
     "base": Plan(
         model={"kind": "pointer_generator", "embedding_size": 128, "hidden_size": 256},
@@ -182,11 +182,11 @@ POINTERS: dict[Name, Plan] = {
         lr=0.001,
         most_vocabulary=50_000,
         most_updates=230_000,
+        fewest_useful=1.5,
         passes=13,
         passes_at=115_000_000,
         fewest_passes=8,
         most_passes=20,
-        tokens_per_minute=None,
     ),
 }
 """Of summarization. Passes of base: 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper."""

@@ -87,13 +87,13 @@ def send_from_first(tensors: Sequence[Tensor]) -> None:
             dist.broadcast(tensor, 0)
 
 
-def any_process(flags: Sequence[bool]) -> list[bool]:
-    """For each flag, whether it is up in any process."""
+def largest(numbers: Sequence[float]) -> list[float]:
+    """Replaces each number by the largest that any process gives; one message for all of them."""
     if not _joined():
-        return list(flags)
-    raised = torch.tensor([float(flag) for flag in flags])
-    dist.all_reduce(raised, dist.ReduceOp.MAX)
-    return [flag > 0 for flag in raised.tolist()]
+        return list(numbers)
+    found = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return [float(number) for number in found]
 
 
 def said_by_first(value: T | None) -> T:

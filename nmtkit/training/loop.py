@@ -35,7 +35,7 @@ from nmtkit.training.optimizers import (
     step_unless,
 )
 from nmtkit.training.reinforce import Reinforce, add_reinforced_gradients
-from nmtkit.training.schedules import Constant, Progress, Schedule
+from nmtkit.training.schedules import Constant, Ending, Progress, Schedule
 
 Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
 """Why training stopped: the setting whose limit was reached, or a request from outside."""
@@ -107,10 +107,37 @@ class TrainingConfig(OptimizerSettings):
         return self
 
     @model_validator(mode="after")
+    def _budget(self) -> "TrainingConfig":
+        over_budget = isinstance(self.schedule, Ending) and self.schedule.over == "budget"
+        if over_budget and not (self.max_updates or self.max_minutes):
+            raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
+        return self
+
+    @model_validator(mode="after")
     def _one_teacher(self) -> "TrainingConfig":
         if self.reinforce is not None and self.guided_alignment is not None:
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self
+
+    def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
+        """The part of the training that is done, from 0 to 1, by the limit that is nearest.
+
+        Args:
+            updates: made so far.
+            seconds: of training so far.
+            epochs: complete so far.
+
+        Returns:
+            None where none of max_updates, max_minutes and max_epochs is set.
+        """
+        shares = []
+        if self.max_updates:
+            shares.append(updates / self.max_updates)
+        if self.max_minutes:
+            shares.append(seconds / (60 * self.max_minutes))
+        if self.max_epochs:
+            shares.append(epochs / self.max_epochs)
+        return min(max(shares), 1.0) if shares else None
 
 
 class Stream(Protocol):
@@ -201,6 +228,12 @@ class Stopped:
     """Why."""
     update: int
     """After which update."""
+    lr: float
+    """Learning rate of the last update."""
+    peak_lr: float
+    """The highest that it was in any update."""
+    seconds: float
+    """Training time, everything included."""
 
 
 Event = Step | Evaluated | Saved | Stopped
@@ -213,6 +246,9 @@ _GIVE_BACK_EVERY = 50
 
 _SUMS = ("loss", "nll", "alignment_loss", "coverage_loss", "sampled_reward", "greedy_reward")
 """What is added up over the batches of an update; the losses of the attention are not in the first."""
+
+_FIRST_UPDATE = 0.001
+"""The part of max_minutes that the first update is taken to last, before any update has shown how long they take."""
 
 _GIVE_UP_AFTER = 10
 """So many updates in a row with a loss that is not finite end the training."""
@@ -229,13 +265,14 @@ def train(
     stop: Callable[[], bool] | None = None,
     seed: int = 1,
     optimizer_state: Mapping[str, Tensor] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Event]:
     """Fits the model in place until a limit of the config is reached.
 
     A state is saved before the first update, so that a folder that cannot be written is found at once and a run that
     is killed can always be resumed. Resumed with the same settings, data and number of processes, training goes on bit
-    for bit as if it had never stopped. If there is an EMA, the model has the averaged weights inside `evaluate` and
-    the plain ones when training is over.
+    for bit as if it had never stopped; a schedule over the budget goes on by the time that was used before. If there
+    is an EMA, the model has the averaged weights inside `evaluate` and the plain ones when training is over.
 
     Args:
         model: is moved to `device`.
@@ -250,6 +287,7 @@ def train(
         seed: of dropout and whatever else is random while training.
         optimizer_state: what the optimizer of an earlier training knew of some of the weights, as its checkpoint holds
             it, to begin with. Not looked at where training is resumed.
+        clock: gives the seconds since any moment in the past.
 
     Yields:
         `Step` every `log_every` updates and before every validation and save, `Evaluated`, `Saved`, and one `Stopped`.
@@ -259,7 +297,7 @@ def train(
             not among those that `evaluate` gives.
         CheckpointError: the state cannot be read or written, or the folder holds another training's state.
     """
-    training = _Training(model, stream, config, checkpoints, device)
+    training = _Training(model, stream, config, checkpoints, device, clock)
     if resume:
         training.restore(seed)
     elif checkpoints.last.exists():
@@ -290,7 +328,7 @@ def train(
         yield training.validate(evaluate)
     if not training.is_saved:
         yield training.save()
-    yield Stopped(reason, training.update)
+    yield Stopped(reason, training.update, training.lr, training.peak_lr, training.seconds)
 
 
 @dataclass(frozen=True)
@@ -319,6 +357,7 @@ class _Training:
         config: TrainingConfig,
         checkpoints: Checkpoints,
         device: torch.device,
+        clock: Callable[[], float],
     ) -> None:
         self.model = model.to(device)
         self.stream = stream
@@ -331,20 +370,22 @@ class _Training:
         self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
         self.update = 0
         self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
-        self.lr = 0.0
+        self.lr = self.peak_lr = 0.0
         self._grad_norm = math.nan
         self._made: list[_Made] = []
         self._skipped_in_a_row = 0
         self.is_saved = False
         self._saved_at = 0
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._seconds_before = 0.0
+        self._used = 0.0  # seconds at the end of the last update: what the share of the next one rests on
         self._busy = 0.0  # seconds of updates since the last report
         model.train()
 
     @property
     def seconds(self) -> float:
-        return self._seconds_before + time.monotonic() - self._started
+        return self._seconds_before + self._clock() - self._started
 
     @property
     def has_unreported(self) -> bool:
@@ -364,19 +405,25 @@ class _Training:
             scores = [score for _, score in self.validations]
             if len(scores) - 1 - scores.index(max(scores)) >= config.patience:
                 return "patience"
-        out_of_time = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
-        interrupted, out_of_time = distributed.any_process([stop is not None and stop(), out_of_time])
+        # Clocks differ, and so would the rates of several processes: that of process 0 counts for all.
+        out_of_time, used = False, 0.0
+        if distributed.rank() == 0:
+            used = self._used
+            out_of_time = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
+        interrupted, over, self._used = distributed.largest([stop is not None and stop(), out_of_time, used])
         if interrupted:
             return "interrupted"
-        return "max_minutes" if out_of_time else None
+        return "max_minutes" if over else None
 
     def make_update(self) -> None:
-        begun = time.monotonic()
+        begun = self._clock()
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [self._next_batch() for _ in range(self.config.accumulate)]
         tokens = distributed.total(sum(int(batch.tgt_mask.sum()) for batch in batches if batch.tgt_mask is not None))
-        progress = Progress(self.update + 1, epoch, [score for _, score in self.validations])
+        scores = [score for _, score in self.validations]
+        progress = Progress(self.update + 1, epoch, scores, self._coming_share())
         self.lr = self.config.schedule.rate(self.config.lr, progress)
+        self.peak_lr = max(self.peak_lr, self.lr)
 
         linked, guide = self._guide(batches)
 
@@ -396,7 +443,14 @@ class _Training:
         self._made.append(_Made(self.update, epoch, position, tokens, linked, sentences, numbers))
         if self.device.type == "cpu" and self.update % _GIVE_BACK_EVERY == 0:
             give_back_freed_memory()
-        self._busy += time.monotonic() - begun
+        self._used = self.seconds
+        self._busy += self._clock() - begun
+
+    def _coming_share(self) -> float:
+        """`Progress.share` of the coming update."""
+        limit = 60 * (self.config.max_minutes or 0.0)
+        lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
+        return self.config.share(self.update + 1, self._used + lasting) or 0.0
 
     def _next_batch(self) -> Batch:
         try:
@@ -442,9 +496,9 @@ class _Training:
 
     def report(self) -> Step:
         """Reads the numbers of the updates since the last report."""
-        begun = time.monotonic()
+        begun = self._clock()
         rows = torch.stack([made.numbers for made in self._made]).tolist()
-        busy = self._busy + time.monotonic() - begun  # reading waits for the device
+        busy = self._busy + self._clock() - begun  # reading waits for the device
         good, skipped = [], []
         sums = dict.fromkeys(_SUMS, 0.0)
         for made, (*numbers, norm, bad) in zip(self._made, rows, strict=True):
@@ -551,6 +605,8 @@ class _Training:
             facts = {
                 "update": self.update,
                 "seconds": self.seconds,
+                "used": self._used,
+                "lr": [self.lr, self.peak_lr],
                 "optimizer": self.config.optimizer,
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
                 "validations": self.validations,
@@ -577,6 +633,9 @@ class _Training:
         self.update = facts["update"]
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
+        # Checkpoints of earlier versions have neither of these.
+        self._used = facts.get("used", facts["seconds"])
+        self.lr, self.peak_lr = facts.get("lr", (self.lr, self.peak_lr))
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self.stream.restore(facts["stream"])
@@ -584,3 +643,4 @@ class _Training:
             randomness.restore_states(facts["random"][distributed.rank()], self.device)
         else:  # there are more processes than before
             randomness.seed_all(seed + distributed.rank() + self.update)
+        self._started = self._clock()  # the time that loading took is none of the training's

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from nmtkit.settings import Field, Settings
+from nmtkit.settings import Field, Settings, model_validator
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Progress:
     """How many epochs are complete."""
     scores: Sequence[float] = ()
     """The validation scores so far, oldest first, turned so that higher is better."""
+    share: float = 0.0
+    """The part of the whole training that will be done when the coming update is, from 0 to 1: the larger of
+    update / max_updates and time / max_minutes, of those that are set. Time is what was used until now, times
+    update / (update - 1): the coming update is taken to last as long as those before it did on average."""
 
 
 class Constant(Settings):
@@ -66,35 +70,75 @@ class InverseSqrt(Settings):
         return lr * min(progress.update / self.warmup, math.sqrt(self.warmup / progress.update))
 
 
-class Linear(Settings):
-    """Climbs linearly to `lr`, then falls linearly to zero at the last of a known number of updates."""
+class Ending(Settings):
+    """A schedule that has an end, where the rate is zero: at a known update, or where the training's budget ends.
+
+    `over: budget` goes by `Progress.share`, so the rate comes down on a slow machine as on a fast one, with as many
+    updates as the time allows.
+    """
+
+    kind: str
+    """Which schedule."""
+    over: Literal["updates", "budget"] = "updates"
+    """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, whichever is
+    used up first. If a run is resumed with higher limits, the budget is the new one: a rate that had come down rises
+    again."""
+    updates: int | None = Field(default=None, ge=1)
+    """The update at which the rate reaches zero; not with `over: budget`."""
+    warmup: int = Field(default=0, ge=0)
+    """Updates over which the rate climbs linearly from zero to `lr`; not with `over: budget`."""
+    warmup_share: float = Field(default=0.0, ge=0, lt=1)
+    """With `over: budget`: the part of it over which the rate climbs linearly from zero to `lr`, e.g. 0.1."""
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> "Ending":
+        if self.over == "updates":
+            if self.updates is None:
+                raise ValueError("`updates`, where the rate reaches zero, is missing; or let it run `over: budget`")
+            if self.warmup_share:
+                raise ValueError("`warmup_share` is for `over: budget`; over updates, give `warmup` in updates")
+        elif self.updates is not None or self.warmup:
+            raise ValueError(
+                "over a budget there are no `updates` and no `warmup` in updates: leave them out (`updates: null`, "
+                "`warmup: 0` where the recipe extends one that has them) and give `warmup_share`, e.g. 0.1"
+            )
+        return self
+
+    def climb_and_done(self, progress: Progress) -> tuple[float, float]:
+        """How far the warm-up has come, and the part of the way from its end to the schedule's end; both in [0, 1].
+
+        Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget
+        min(1, share / warmup_share) and (share - warmup_share) / (1 - warmup_share).
+        """
+        if self.updates is None:
+            here, warmup, end = progress.share, self.warmup_share, 1.0
+        else:
+            here, warmup, end = progress.update, self.warmup, max(self.updates, self.warmup + 1)
+        return _climb(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
+
+
+class Linear(Ending):
+    """Climbs linearly to `lr`, then falls linearly to zero."""
 
     kind: Literal["linear"] = "linear"
     """Which schedule."""
-    updates: int = Field(ge=1)
-    """The update at which the rate reaches zero."""
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to `lr`."""
 
     def rate(self, lr: float, progress: Progress) -> float:
-        """Gives lr * min(1, update / warmup) * (1 - done), done being the part of the way from warm-up to end."""
-        return lr * _climb(progress.update, self.warmup) * (1 - _done(progress.update, self.warmup, self.updates))
+        """Gives lr * climb * (1 - done); see `Ending.climb_and_done`."""
+        climb, done = self.climb_and_done(progress)
+        return lr * climb * (1 - done)
 
 
-class Cosine(Settings):
+class Cosine(Ending):
     """Climbs linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"
     """Which schedule."""
-    updates: int = Field(ge=1)
-    """The update at which the rate reaches zero."""
-    warmup: int = Field(default=0, ge=0)
-    """Updates over which the rate climbs linearly from zero to `lr`."""
 
     def rate(self, lr: float, progress: Progress) -> float:
-        """Gives lr * min(1, update / warmup) * (1 + cos(pi * done)) / 2."""
-        done = _done(progress.update, self.warmup, self.updates)
-        return lr * _climb(progress.update, self.warmup) * (1 + math.cos(math.pi * done)) / 2
+        """Gives lr * climb * (1 + cos(pi * done)) / 2; see `Ending.climb_and_done`."""
+        climb, done = self.climb_and_done(progress)
+        return lr * climb * (1 + math.cos(math.pi * done)) / 2
 
 
 class Plateau(Settings):
@@ -144,10 +188,5 @@ Schedule = Annotated[
 ]
 
 
-def _climb(update: int, warmup: int) -> float:
-    return min(1.0, update / warmup) if warmup else 1.0
-
-
-def _done(update: int, warmup: int, updates: int) -> float:
-    """The part of the way from the end of the warm-up to the end, in [0, 1]."""
-    return min(1.0, max(0, update - warmup) / max(1, updates - warmup))
+def _climb(here: float, warmup: float) -> float:
+    return min(1.0, here / warmup) if warmup else 1.0

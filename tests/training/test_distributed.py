@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_training import TinyStream, constant_score, run, settings, tiny_model
+from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
 
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Stopped, train
+from nmtkit.training.loop import train
 
 
 def test_alone_everything_is_itself():
     assert (distributed.rank(), distributed.size()) == (0, 1)
-    assert distributed.any_process([True, False]) == [True, False]
+    assert distributed.largest([True, 0.25]) == [1, 0.25]
     assert distributed.gathered("x") == ["x"]
     assert distributed.said_by_first("x") == "x"
     assert distributed.total(3) == 3
@@ -30,7 +30,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     )
     device = distributed.join(torch.device("cpu"))
     assert distributed.total(rank + 1) == 3
-    assert distributed.any_process([rank == 1, False]) == [True, False]
+    assert distributed.largest([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
     assert distributed.gathered(rank) == [0, 1]
     assert distributed.said_by_first("first" if rank == 0 else None) == "first"
 
@@ -50,9 +50,20 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     straight = training("straight", max_updates=6, dropout=0.3)[1]
     asked = iter(range(99))
     events, _ = training("broken", max_updates=6, dropout=0.3, stop=lambda: rank == 1 and next(asked) == 3)
-    assert events[-1] == Stopped("interrupted", 3)
+    assert ended(events) == ("interrupted", 3)
     resumed = training("broken", resume=True, max_updates=6, dropout=0.3)[1]
     assert all(torch.equal(a, b) for a, b in zip(straight.parameters(), resumed.parameters(), strict=True))
+
+    # Each has its own clock, and by the second one's all takes three times as long: that of process 0 counts.
+    pace = Pace(10 + 20 * rank, TinyStream(per_epoch=8, rank=rank, world=2))
+    config = settings(max_updates=99, max_minutes=2.5, log_every=1, schedule={"kind": "linear", "over": "budget"})
+    timed = train(
+        *(tiny_model(), pace, config, constant_score, Checkpoints(Path(folder, "timed")), device), clock=pace.clock
+    )
+    found = list(timed)
+    assert ended(found) == ("max_minutes", 15)
+    rates = [event.lr / config.lr for event in found if type(event).__name__ == "Step"]
+    assert rates == pytest.approx([1 - 1 / 99, *[1 - n / 15 for n in range(2, 16)]], abs=1e-9)
     distributed.leave()
 
 

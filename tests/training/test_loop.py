@@ -6,12 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_training import TinyStream, constant_score, run, same_weights, settings, start, steps, tiny_batch, tiny_model
+from tiny_training import (
+    Pace,
+    TinyStream,
+    constant_score,
+    run,
+    same_weights,
+    settings,
+    start,
+    steps,
+    tiny_batch,
+    tiny_model,
+)
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.training.checkpoint import Checkpoints, read_weights
-from nmtkit.training.loop import Evaluated, Saved, Stopped
+from nmtkit.training.loop import Evaluated, Saved
 from nmtkit.training.losses import likelihood
 
 
@@ -82,7 +93,7 @@ def test_the_events_of_a_short_training(tmp_path):
         *[("Step", 5), ("Evaluated", 5), ("Saved", 5), ("Stopped", 5)],
     ]
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, False]
-    assert events[-1] == Stopped("max_updates", 5)
+    assert ended(events) == ("max_updates", 5)
     assert all(Path(event.path).is_file() for event in events if isinstance(event, Saved))
 
 
@@ -161,6 +172,101 @@ def test_luong_halving_follows_the_epochs(tmp_path):
     assert [step.lr for step in steps(events)] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
+# -- schedules over the budget ------------------------------------------------------------------------------------
+
+BUDGET = {"lr": 1.0, "optimizer": "sgd", "clip_norm": 1e-3, "log_every": 1}
+
+
+def linear_rates(tmp_path, pace, evaluate=constant_score, **given):
+    schedule = {"kind": "linear", "over": "budget", "warmup_share": given.pop("warmup_share", 0.0)}
+    config = settings(**{**BUDGET, "schedule": schedule, **given})
+    _, events = run(tmp_path, config, stream=pace, evaluate=evaluate)
+    return [step.lr for step in steps(events)], events[-1].reason
+
+
+def test_a_schedule_over_the_budget_ends_at_zero_on_a_slow_machine_and_on_a_fast_one(tmp_path):
+    limits = {"max_updates": 10, "max_minutes": 1}
+    # Fast: the share is update / 10, and 60 s are never used up.
+    rates, reason = linear_rates(tmp_path / "fast", Pace(1), **limits)
+    assert (rates, reason) == (pytest.approx([1 - n / 10 for n in range(1, 11)], abs=1e-12), "max_updates")
+    # Slow: 15 s an update. The first is taken to last 0.06 s, so that its 1 / 10 of the updates counts; before the
+    # second 15 s are used, so it should end at 30 of 60.
+    rates, reason = linear_rates(tmp_path / "slow", Pace(15), **limits)
+    assert (rates, reason) == (pytest.approx([0.9, 0.5, 0.25, 0.0], abs=1e-12), "max_minutes")
+    # By minutes alone.
+    rates, reason = linear_rates(tmp_path / "time", Pace(15), max_updates=None, max_minutes=1)
+    assert (rates, reason) == (pytest.approx([0.999, 0.5, 0.25, 0.0], abs=1e-12), "max_minutes")
+
+
+def test_the_warm_up_over_the_budget_begins_above_zero(tmp_path):
+    # share 0.001, 2 / 40, 3 / 40, ..., of which the first tenth is warm-up
+    rates, _ = linear_rates(tmp_path, Pace(1.5), max_updates=None, max_minutes=1, warmup_share=0.1)
+    expected = [0.01, 0.5, 0.75, 1.0, *[(40 - n) / 36 for n in range(5, 41)]]
+    assert rates == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_machine_that_slows_down_still_ends_at_zero(tmp_path):
+    class Slowing(Pace):
+        def __next__(self):
+            self.seconds += 1
+            return super().__next__()
+
+    rates, reason = linear_rates(tmp_path, Slowing(), max_updates=100, max_minutes=1)
+    # after n updates n * (n + 1) / 2 seconds are used; the coming one is taken to last (n + 1) / 2 more
+    used = [n * (n + 1) / 2 for n in range(11)]
+    expected = [0.99, *[1 - min(1, max((n + 1) / 100, used[n] * (n + 1) / n / 60)) for n in range(1, 11)]]
+    assert (rates, reason) == (pytest.approx(expected, abs=1e-12), "max_minutes")
+    assert rates[-1] < 0.01
+
+
+def test_validations_use_up_the_budget_as_well(tmp_path):
+    pace = Pace(1)
+
+    def slow(model):
+        pace.now += 10
+        return {"score": 1.0}
+
+    rates, reason = linear_rates(tmp_path, pace, slow, max_updates=99, max_minutes=0.5, validate_every=4)
+    # 4 s, a validation: what follows it begins at 14 s, its share still rests on the 4 s before
+    shares = [1 / 99, 2 / 30, 3 / 30, 4 / 30, 5 / 30, 15 * 6 / 5 / 30, 16 * 7 / 6 / 30, 17 * 8 / 7 / 30]
+    shares.append(18 * 9 / 8 / 30)
+    assert rates[: len(shares)] == pytest.approx([1 - share for share in shares], abs=1e-12)
+    assert reason == "max_minutes"
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path, kind):
+    schedule = {"kind": kind, "over": "budget", "warmup_share": 0.25}
+    given = {"max_updates": 9, "max_minutes": 1.0, "save_every": 2, "validate_every": 4, "log_every": 1}
+    config = settings(optimizer="adam", schedule=schedule, **given)
+    straight, expected = run(tmp_path / "a", config, tiny_model(dropout=0.3), Pace(10))
+    assert ended(expected) == ("max_minutes", 6)
+
+    asked = iter(range(9))
+    _, before = run(tmp_path / "b", config, tiny_model(dropout=0.3), Pace(10), stop=lambda: next(asked) == 3)
+    assert ended(before) == ("interrupted", 3)
+    resumed, after = run(tmp_path / "b", config, tiny_model(99, 0.3), Pace(10), resume=True)
+    assert ended(after) == ("max_minutes", 6)
+    assert same_weights(straight, resumed)
+    rates = [step.lr for step in steps(expected)]
+    assert [step.lr for step in steps(before + after)] == rates
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+    assert (after[-1].lr, after[-1].peak_lr, after[-1].seconds) == (rates[-1], max(rates), 60)
+    tensors_a, facts_a = Checkpoints(tmp_path / "a").load_last()
+    tensors_b, facts_b = Checkpoints(tmp_path / "b").load_last()
+    assert facts_a == facts_b
+    assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
+
+
+def test_where_the_limits_are_raised_the_schedule_runs_over_the_new_budget(tmp_path):
+    rates, _ = linear_rates(tmp_path, Pace(15), max_updates=None, max_minutes=1)
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+    schedule = {"kind": "linear", "over": "budget"}
+    config = settings(**BUDGET, schedule=schedule, max_updates=None, max_minutes=2)
+    _, events = run(tmp_path, config, stream=Pace(15), resume=True)
+    assert [step.lr for step in steps(events)] == pytest.approx([3 / 8, 2 / 8, 1 / 8, 0.0], abs=1e-12)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adadelta", "adagrad", "sgd"])
 def test_every_optimizer_lowers_the_loss(tmp_path, optimizer):
     lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.5}.get(optimizer, 0.02)
@@ -209,7 +315,7 @@ def test_ema_by_its_formula(tmp_path):
 
 def test_stops_after_epochs(tmp_path):
     _, events = run(tmp_path, settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
-    assert events[-1] == Stopped("max_epochs", 6)
+    assert ended(events) == ("max_epochs", 6)
 
 
 def test_stops_when_the_time_is_up(tmp_path):
@@ -223,7 +329,7 @@ def test_stops_without_patience(tmp_path):
     # best at the second validation; 2 is not better than 2; three without a new best
     config = settings(max_updates=None, patience=3, validate_every=2)
     _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
-    assert events[-1] == Stopped("patience", 10)
+    assert ended(events) == ("patience", 10)
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
     assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
 
@@ -232,7 +338,7 @@ def test_lower_is_better_for_a_loss(tmp_path):
     config = settings(max_updates=8, validate_every=2, best_metric="valid_loss", higher_is_better=False, patience=2)
     _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
-    assert events[-1] == Stopped("patience", 8) or events[-1] == Stopped("max_updates", 8)
+    assert ended(events) == ("patience", 8) or ended(events) == ("max_updates", 8)
     assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
 
 
@@ -369,7 +475,7 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
         first_part.append(event)
         if type(event).__name__ == "Step" and event.update == 7:  # in the middle of the second epoch
             stop.set()
-    assert first_part[-1] == Stopped("interrupted", 7)
+    assert ended(first_part) == ("interrupted", 7)
     assert first_part[-2] == Saved(str(Checkpoints(tmp_path / "b").last), 7)
 
     torch.rand(17)
@@ -381,7 +487,7 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
     assert tensors_a.keys() == tensors_b.keys()
     assert any(name.startswith("optimizer/") for name in tensors_a) or given["optimizer"] == "sgd"
     assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
-    assert {**facts_a, "seconds": 0} == {**facts_b, "seconds": 0}
+    assert {**facts_a, "seconds": 0, "used": 0} == {**facts_b, "seconds": 0, "used": 0}
     assert Checkpoints(tmp_path / "a").kept() == Checkpoints(tmp_path / "b").kept()
 
     def numbers(parts):
@@ -408,7 +514,8 @@ def test_a_killed_training_resumes_from_its_last_save(tmp_path):
 def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path):
     run(tmp_path, settings(max_updates=4), tiny_model())
     _, events = run(tmp_path, settings(max_updates=4), tiny_model(), resume=True)
-    assert events == [Stopped("max_updates", 4)]
+    assert len(events) == 1
+    assert ended(events) == ("max_updates", 4)
     longer, events = run(tmp_path, settings(max_updates=6), tiny_model(), resume=True)
     straight, _ = run(tmp_path / "straight", settings(max_updates=6), tiny_model())
     assert same_weights(longer, straight)
@@ -456,4 +563,4 @@ def test_training_on_cuda(tmp_path, precision):
     assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
     more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
     again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
-    assert again[-1] == Stopped("max_updates", 50)
+    assert ended(again) == ("max_updates", 50)

@@ -52,6 +52,47 @@ def test_linear_and_cosine_end_at_zero():
     assert rates(Cosine(updates=10, warmup=2), updates) == pytest.approx(cosine, abs=1e-15)
 
 
+def test_linear_and_cosine_over_the_budget_by_hand():
+    linear, cosine = Linear(over="budget", warmup_share=0.2), Cosine(over="budget", warmup_share=0.2)
+    shares = [0.001, 0.1, 0.2, 0.4, 0.6, 0.9, 1.0]
+    climb = [0.005, 0.5, 1, 1, 1, 1, 1]
+    done = [0, 0, 0, 0.25, 0.5, 0.875, 1]  # (share - 0.2) / 0.8
+    for number, share in enumerate(shares):
+        progress = Progress(7, share=share)  # the number of the update says nothing here
+        assert math.isclose(linear.rate(2.0, progress), 2 * climb[number] * (1 - done[number]), abs_tol=1e-15)
+        half = (1 + math.cos(math.pi * done[number])) / 2
+        assert math.isclose(cosine.rate(2.0, progress), 2 * climb[number] * half, abs_tol=1e-15)
+    assert Linear(over="budget").rate(1.0, Progress(1, share=0.25)) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("given", "training", "said"),
+    [
+        ({}, {}, r"`updates`, where the rate reaches zero, is missing; or let it run `over: budget`"),
+        ({"updates": 9, "warmup_share": 0.1}, {}, "`warmup_share` is for `over: budget`"),
+        ({"over": "budget", "updates": 9}, {}, "there are no `updates` and no `warmup` in updates: leave them out"),
+        ({"over": "budget", "warmup": 9}, {}, "give `warmup_share`, e.g. 0.1"),
+        ({"over": "budget"}, {"max_updates": None, "max_epochs": 2}, "set max_updates or max_minutes"),
+        ({"over": "minutes"}, {}, "not one of its values"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_what_does_not_fit_a_schedule_with_an_end_is_said(kind, given, training, said):
+    with pytest.raises(RecipeError, match=said):
+        parse(TrainingConfig, {"max_updates": 9, **training, "schedule": {"kind": kind, **given}}, "here")
+
+
+def test_the_share_goes_by_the_nearest_limit():
+    def share(updates, seconds, epochs=0, **limits):
+        return parse(TrainingConfig, limits, "here").share(updates, seconds, epochs)
+
+    assert share(30, 60, max_updates=40, max_minutes=2) == 0.75
+    assert share(30, 108, max_updates=40, max_minutes=2) == 0.9
+    assert share(30, 60, 4, max_updates=40, max_epochs=5) == 0.8
+    assert share(30, 600, max_minutes=2) == 1.0
+    assert share(30, 600, patience=2) is None
+
+
 def test_plateau_counts_validations_without_a_new_best():
     schedule = Plateau(factor=0.1, patience=2)
     # best 3 at the second; 2, 3 (equal is not better): first drop; 1, 2: second; 4 is better; 4: one waited

@@ -1,5 +1,6 @@
 """A real but tiny model and stream for the tests of training."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, Step, TrainingConfig, train
+from nmtkit.training.loop import Event, Step, Stopped, TrainingConfig, train
 
 WORDS = 12
 
@@ -108,6 +109,35 @@ class TinyStream:
         self.drawn = state["epoch"] * self.per_epoch + state["batch"]
 
 
+class Pace:
+    """A stream, and a clock by which every batch of it takes so many seconds; nothing else takes any time."""
+
+    def __init__(self, seconds: float = 0.0, stream: Any = None) -> None:
+        self.seconds, self.stream = seconds, stream or TinyStream()
+        self.now = 1000.0
+
+    def clock(self) -> float:
+        return self.now
+
+    @property
+    def epoch(self) -> int:
+        epoch: int = self.stream.epoch
+        return epoch
+
+    def __next__(self) -> Batch:
+        self.now += self.seconds
+        batch: Batch = next(self.stream)
+        return batch
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.stream.state()
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.now += 77  # loading takes its time, which must not count
+        self.stream.restore(state)
+
+
 def settings(**given: Any) -> TrainingConfig:
     basics: dict[str, Any] = {"lr": 0.01, "best_metric": "score", "max_updates": 6, "log_every": 2}
     return TrainingConfig.model_validate(basics | given)
@@ -121,7 +151,7 @@ def run(
     folder: Path,
     config: TrainingConfig,
     model: TinyModel | None = None,
-    stream: TinyStream | None = None,
+    stream: TinyStream | Pace | None = None,
     evaluate: Callable[[Seq2Seq], dict[str, float]] = constant_score,
     resume: bool = False,
     stop: Callable[[], bool] | None = None,
@@ -142,7 +172,9 @@ def start(
     stop: Callable[[], bool] | None = None,
     seed: int = 1,
 ) -> Iterator[Event]:
-    return train(model, stream, config, evaluate, Checkpoints(folder), torch.device("cpu"), resume, stop, seed)
+    clock = stream.clock if isinstance(stream, Pace) else time.monotonic
+    cpu = torch.device("cpu")
+    return train(model, stream, config, evaluate, Checkpoints(folder), cpu, resume, stop, seed, clock=clock)
 
 
 def steps(events: list[Event]) -> list[Step]:
@@ -151,3 +183,10 @@ def steps(events: list[Event]) -> list[Step]:
 
 def same_weights(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def ended(events: list[Event]) -> tuple[str, int]:
+    """Why training stopped, and after which update."""
+    stopped = events[-1]
+    assert isinstance(stopped, Stopped)
+    return stopped.reason, stopped.update
