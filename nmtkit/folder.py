@@ -214,8 +214,7 @@ class RunFolder:
 
     def build(self, recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
         """The recipe's model with fresh weights, drawn from torch's generator."""
-        sizes = VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
-        return MODELS.get(recipe.model.kind)(recipe.model, sizes)
+        return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
         """The trained model in evaluation mode on `device`, its tokenizers and its recipe.
@@ -239,6 +238,11 @@ class RunFolder:
         model = self.build(recipe, tokenizers)
         checkpoint.load_weights(model, weights)
         return model.to(device).eval(), tokenizers, recipe
+
+
+def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
+    """The sizes of both vocabularies, as a model is built for them."""
+    return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
 
 
 def find(model: str | None = None, runs: Path = RUNS, task: str | None = None) -> tuple[RunFolder, str]:

@@ -217,7 +217,7 @@ class Run:
 
         tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
         a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
-        work = tuning.work(first, tokenizers, device)
+        work = tuning.work(first, folders.sizes_of(tokenizers), device)
         return tuning.find(
             lambda: self.folder.build(first, tokenizers), first_batches, first.training, device, work, a_pass, again
         )
@@ -631,18 +631,17 @@ def average(files: Sequence[Path], output: Path) -> None:
     checkpoint.save_weights(output, checkpoint.average(files))
 
 
-def choose_device(name: str, recipe: Recipe, threads: int | None = None) -> torch.device:
+def choose_device(name: str, recipe: Recipe) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
     device = distributed.join(devices.choose(name))
-    prepare_device(device, recipe, threads)
+    prepare_device(device, recipe)
     return device
 
 
-def prepare_device(device: torch.device, recipe: Recipe, threads: int | None = None) -> None:
-    """Sets the process up as the recipe says, or with so many threads."""
+def prepare_device(device: torch.device, recipe: Recipe) -> None:
+    """Sets the process up as the recipe says."""
     config = recipe.training
-    asked = threads or (None if config.threads == "auto" else config.threads)
-    devices.prepare(device, config.matmul_precision, asked)
+    devices.prepare(device, config.matmul_precision, None if config.threads == "auto" else config.threads)
 
 
 def _without_limits(recipe: Recipe) -> dict[str, Any]:

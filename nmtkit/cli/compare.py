@@ -51,7 +51,8 @@ def command(
     """
     if plot is not None:
         pictures.check_path(plot)
-    loaded = [recipe.load(name, overrides) for name in names]
+    named = (f"training.threads={threads}",) if threads else ()
+    loaded = [recipe.load(name, (*overrides, *named)) for name in names]
     for one in loaded:
         if one.task != "translation":
             raise RecipeError(
@@ -63,14 +64,14 @@ def command(
     for one in loaded:
         folder = RunFolder(runs / one.name)
         if not folder.result.exists():
-            place = choose_device(device, one, threads)
+            place = choose_device(device, one)
             carry_out(one, str(folder.path), resume=folder.begun(), overwrite=False, place=place)
     found = []
     for one in loaded:
         run = Run.open(str(runs / one.name))
         run.require_same(one)
         console.say(f"measuring {one.name}", stderr=True)
-        found.append(measure(run, choose_device(device, one, threads), longer_than, EDGES))
+        found.append(measure(run, choose_device(device, one), longer_than, EDGES))
     if as_json:
         console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
     else:

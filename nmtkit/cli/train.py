@@ -28,8 +28,7 @@ class _WithResume(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does."""
-        after = [*args[1:], ""]
-        alone = [word == "--resume" and then != "auto" for word, then in zip(args, after, strict=True)]
+        alone = [word == "--resume" and args[n + 1 : n + 2] != ["auto"] for n, word in enumerate(args)]
         return super().parse_args(ctx, ["--resume=always" if a else word for a, word in zip(alone, args, strict=True)])
 
 

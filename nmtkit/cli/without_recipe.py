@@ -7,13 +7,15 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmtkit import device as devices
 from nmtkit import folder as folders
-from nmtkit import presets, recipe
+from nmtkit import presets, recipe, tuning
 from nmtkit.cli.asked import Asked
 from nmtkit.data.corpus import Files
 from nmtkit.data.holdout import HoldOut, draw, write
@@ -60,7 +62,7 @@ def choose_recipe(
             _require_same(folder, asked)
         else:
             folder.require_free(overwrite)
-            _write_recipe(folder, asked, overrides, place.type == "cuda", notify)
+            _write_recipe(folder, asked, overrides, place, notify)
 
     distributed.by_first(prepare)
     return folder.chosen
@@ -110,7 +112,9 @@ def _told(value: Any) -> str:
     return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
 
 
-def _write_recipe(folder: RunFolder, asked: Asked, overrides: Sequence[str], gpu: bool, notify: Notify) -> None:
+def _write_recipe(
+    folder: RunFolder, asked: Asked, overrides: Sequence[str], place: torch.device, notify: Notify
+) -> None:
     """Looks at the text, chooses, writes the recipe and the pairs that are held out, and says all of it."""
     splits = asked.splits()
     for path in (path for files in splits.values() for path in files.paths()):
@@ -121,17 +125,33 @@ def _write_recipe(folder: RunFolder, asked: Asked, overrides: Sequence[str], gpu
         hold_out, size = _measure(splits)
     except DataError as fault:
         raise _with_advice(fault, splits) from fault
-    preset = presets.choose(asked.task or "translation", size, asked.preset, gpu, asked.minutes)
     ends, names = _ends(asked), _names_of_train(asked)
     if hold_out is not None:
         splits["train"] = _in_run(names, ends)
         splits |= {split: _in_run([split], ends) for split in hold_out.splits}
     data = {split: _named(files) for split, files in splits.items()}
     name = Path(os.path.abspath(folder.path)).name
-    text = presets.recipe_text(
-        preset, name, data, f"{preset.task} by preset {preset.name}, chosen by the size of the text"
-    )
-    _require_valid(text, overrides)
+
+    def text_of(preset: presets.Preset) -> str:
+        about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
+        return presets.recipe_text(preset, name, data, about)
+
+    def choose(preset: str | None, speeds: Mapping[presets.Name, float]) -> presets.Preset:
+        task = asked.task or "translation"
+        return presets.choose(task, size, preset, place.type == "cuda", asked.minutes, speeds)
+
+    def speed_of(preset: presets.Preset) -> float | None:
+        # Subwords are a third more than words.
+        lengths = [max(1, round(1.3 * side.words / size.pairs)) for side in (size.src, size.tgt)]
+        trial = _parsed(text_of(preset), overrides)
+        found, speed = tuning.updates_a_minute(trial, (lengths[0], lengths[1]), place)
+        for sentence in found.sentences():
+            notify(sentence)
+        return speed
+
+    preset = _by_speed(choose, speed_of, asked)
+    text = text_of(preset)
+    _parsed(text, overrides)
     if folder.text.is_dir():
         shutil.rmtree(folder.text)
     folder.asked.unlink(missing_ok=True)
@@ -164,12 +184,30 @@ def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
     return fault
 
 
-def _require_valid(text: str, overrides: Sequence[str]) -> None:
-    """Makes sure that the recipe loads with what `--set` says, before anything is written."""
+def _by_speed(
+    choose: Callable[[str | None, Mapping[presets.Name, float]], presets.Preset],
+    speed_of: Callable[[presets.Preset], float | None],
+    asked: Asked,
+) -> presets.Preset:
+    """The preset, by the speed of this machine: that of the fitting one, and of smaller ones while time is short."""
+    preset, speeds = choose(asked.preset, {}), dict[presets.Name, float]()
+    if distributed.size() > 1:
+        return preset  # one process alone says nothing of what several will do
+    while (speed := speed_of(preset)) is not None:
+        speeds[preset.name] = speed
+        less = presets.smaller(preset.name)
+        if asked.preset or not asked.minutes or less is None or choose(preset.name, speeds).is_useful:
+            break
+        preset = choose(less, speeds)
+    return choose(asked.preset, speeds)
+
+
+def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
+    """The recipe with what `--set` says, before anything is written."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
         path.write_text(text, encoding="utf-8")
-        recipe.load(path, overrides)
+        return recipe.load(path, overrides)
 
 
 def _ends(asked: Asked) -> tuple[str, str]:
@@ -209,5 +247,5 @@ def _sentences(preset: presets.Preset, folder: RunFolder, held: Counter[str] | N
     for warning in preset.warnings:
         yield f"warning: {warning}"
     if preset.minutes is not None:
-        yield f"training takes {in_words(preset.minutes)} on a CPU like that of nmtkit's recipes/README.md"
+        yield f"training takes {in_words(preset.minutes)} on this machine"
     yield f"the recipe, to be read and changed: {folder.chosen}"

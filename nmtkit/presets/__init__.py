@@ -4,7 +4,7 @@
 here reads a file or needs torch. What the choices rest on is told in `plans.py`.
 """
 
-from nmtkit.presets.choice import Preset, Reason, choose
+from nmtkit.presets.choice import Preset, Reason, choose, smaller
 from nmtkit.presets.plans import MEANING, NAMES, TASKS, Name, Task
 from nmtkit.presets.size import CorpusSize, Counts, Text
 from nmtkit.presets.writing import recipe_text
@@ -22,4 +22,5 @@ __all__ = [
     "Text",
     "choose",
     "recipe_text",
+    "smaller",
 ]

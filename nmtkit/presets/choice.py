@@ -57,11 +57,29 @@ class Preset:
     warnings: Sequence[str]
     """What to expect that one would rather not, each a sentence without its full stop."""
     minutes: float | None
-    """How long training would take on the CPU of recipes/README.md; None where nobody has measured it."""
+    """How long training takes here, by the speed that was measured; None where it was not measured."""
+    passes: float | None
+    """How often the text is read, by that speed and within the time given; None where it was not measured."""
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the time given is enough for a model of this size, as far as anybody knows."""
+        plan = _PLANS[self.task][self.name]
+        return self.passes is None or self.passes >= plan.fewest_useful
+
+
+def smaller(name: Name) -> Name | None:
+    """The next smaller preset."""
+    return NAMES[NAMES.index(name) - 1] if NAMES.index(name) else None
 
 
 def choose(
-    task: str, size: CorpusSize, preset: str | None = None, gpu: bool = False, minutes: float | None = None
+    task: str,
+    size: CorpusSize,
+    preset: str | None = None,
+    gpu: bool = False,
+    minutes: float | None = None,
+    updates_a_minute: Mapping[Name, float] | None = None,
 ) -> Preset:
     """Settings for a corpus.
 
@@ -71,6 +89,8 @@ def choose(
         preset: one of `NAMES`; None chooses by the corpus and the device.
         gpu: whether training will be on a GPU.
         minutes: stop training after so many.
+        updates_a_minute: how fast the machine trains with a preset, where somebody has measured it. If there are too
+            few minutes for the preset that fits the corpus, a smaller one is taken, if its speed is known.
 
     Raises:
         RecipeError: there is no such task or preset.
@@ -83,14 +103,33 @@ def choose(
         raise RecipeError(f"no preset {preset!r}: {near_names(preset, NAMES)}")
     fitting, because = _fitting(size, gpu)
     if name is not None:
-        because = "it was asked for"
-    chosen = name or fitting
-    plan = (TRANSFORMERS if kind == "translation" else POINTERS)[chosen]
-    choice = _Choice(size, chosen, plan, gpu, minutes)
-    choice.say("preset", chosen, because)
+        return _chosen(kind, size, name, "it was asked for", gpu, minutes, updates_a_minute or {})
+    found = _chosen(kind, size, fitting, because, gpu, minutes, updates_a_minute or {})
+    while minutes and not found.is_useful and (less := smaller(found.name)) in (updates_a_minute or {}):
+        assert less is not None
+        times = f"{found.passes:.2g}"
+        because = f"in {minutes:g} min the preset {found.name} would read the text only {times} times on this machine"
+        found = _chosen(kind, size, less, because, gpu, minutes, updates_a_minute or {})
+    return found
+
+
+_PLANS: dict[Task, dict[Name, Plan]] = {"translation": TRANSFORMERS, "summarization": POINTERS}
+
+
+def _chosen(
+    kind: Task,
+    size: CorpusSize,
+    name: Name,
+    because: str,
+    gpu: bool,
+    minutes: float | None,
+    updates_a_minute: Mapping[Name, float],
+) -> Preset:
+    choice = _Choice(size, name, _PLANS[kind][name], minutes, updates_a_minute.get(name))
+    choice.say("preset", name, because)
     data, groups = choice.translation() if kind == "translation" else choice.summarization()
-    warnings = _warnings(size, chosen, gpu)
-    return Preset(chosen, kind, size, data, groups, choice.reasons, warnings, choice.expected)
+    warnings = _warnings(size, name, gpu)
+    return Preset(name, kind, size, data, groups, choice.reasons, warnings, choice.expected, choice.passes)
 
 
 def _fitting(size: CorpusSize, gpu: bool) -> tuple[Name, str]:
@@ -117,17 +156,20 @@ def _warnings(size: CorpusSize, name: Name, gpu: bool) -> list[str]:
 
 
 class _Choice:
-    """The settings of one plan for one corpus; `reasons` and `expected` are filled as they are chosen."""
+    """The settings of one plan for one corpus; `reasons`, `expected`, `passes` are filled as they are chosen."""
 
-    def __init__(self, size: CorpusSize, name: Name, plan: Plan, gpu: bool, minutes: float | None) -> None:
+    def __init__(
+        self, size: CorpusSize, name: Name, plan: Plan, minutes: float | None, updates_a_minute: float | None
+    ) -> None:
         self.size = size
         self.name = name
         self.plan = plan
-        self.gpu = gpu
         self.minutes = minutes
+        self.speed = updates_a_minute
         self.words = max(size.src.words, size.tgt.words)
         self.reasons: list[Reason] = []
         self.expected: float | None = None
+        self.passes: float | None = None
 
     def say(self, setting: str, value: str, because: str) -> None:
         """Notes a reason."""
@@ -147,7 +189,7 @@ class _Choice:
         updates = self._updates(padded, batch_tokens, self.minutes)
         model = {
             **self.plan.model,
-            "dropout": self._dropout(updates * batch_tokens / padded),
+            "dropout": self._dropout(self._expected_updates(updates, self.minutes) * batch_tokens / padded),
             "tie": "all" if tokenizer["joint"] else "decoder",
         }
         training = self._training(updates, self.minutes, [0.9, 0.98])
@@ -259,39 +301,46 @@ class _Choice:
             padded: padded tokens of the text.
             batch_tokens: of a batch.
             minutes: at most.
+
+        Returns:
+            Updates at most; `_expected_updates` says how many the time allows.
         """
-        plan, speed = self.plan, None if self.gpu else self.plan.tokens_per_minute
+        plan = self.plan
         passes = min(max(plan.passes * math.sqrt(plan.passes_at / padded), plan.fewest_passes), plan.most_passes)
         a_pass = max(1, math.ceil(padded / batch_tokens))
         updates = min(max(round(passes * a_pass), 100), plan.most_updates)
         rule = (
             "the less text, the more often it is read" if updates < plan.most_updates else "this preset makes no more"
         )
-        if minutes and speed and max(100, round(minutes * speed / batch_tokens)) < updates:
-            updates = max(100, round(minutes * speed / batch_tokens))
-            rule = f"two CPU cores make no more in the {minutes:g} min given"
         self.say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
+        expected = self._expected_updates(updates, minutes)
         if minutes:
-            because = "it was asked for; a slower machine ends there, before the learning rate has come down"
+            because = "it was asked for; the learning rate comes down within it, however fast the machine is"
+            if self.speed:
+                times = f"{expected / a_pass:.2g}"
+                because += f"; this one makes about {expected:,} updates in it, which read the text {times} times"
             self.say("training.max_minutes", f"{minutes:g}", because)
-        if speed:
-            self.expected = updates * batch_tokens / speed
+        if self.speed:
+            self.expected = expected / self.speed
+            self.passes = expected / a_pass
         return updates
 
+    def _expected_updates(self, updates: int, minutes: float | None) -> int:
+        """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
+        return max(1, min(updates, round(minutes * self.speed))) if minutes and self.speed else updates
+
     def _training(self, updates: int, minutes: float | None, betas: list[float]) -> dict[str, Any]:
-        schedule: dict[str, Any] = {"kind": "cosine", "updates": updates, "warmup": max(1, updates // 10)}
-        if self.name == "base":
+        schedule: dict[str, Any] = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
+        if self.name == "base" and not minutes:
             schedule = {"kind": "inverse_sqrt", "warmup": min(4_000, max(1, updates // 5))}
         return {
             "optimizer": "adam",
             "lr": self.plan.lr,
             "betas": betas,
             "schedule": schedule,
-            "precision": "auto",
-            "matmul_precision": "medium",
             "max_updates": updates,
             **({"max_minutes": float(minutes)} if minutes else {}),
-            "validate_every": max(50, updates // 10),
+            "validate_every": max(50, self._expected_updates(updates, minutes) // 10),
         }
 
 

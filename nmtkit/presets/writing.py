@@ -29,7 +29,7 @@ def recipe_text(preset: Preset, name: str, data: Mapping[str, Any], description:
         *(f"Note: {warning}." for warning in preset.warnings),
     ]
     if preset.minutes is not None:
-        head.append(f"Training takes {in_words(preset.minutes)} on a CPU like that of nmtkit's recipes/README.md.")
+        head.append(f"Training takes {in_words(preset.minutes)} on the machine where this was written.")
     parts = [_comment(head), dump_yaml(about)]
     for group, value in {"data": {**data, **preset.data}, **preset.groups}.items():
         reasons = [one for one in preset.reasons if one.setting.partition(".")[0] == group]

@@ -8,13 +8,14 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from nmtkit import __version__
 from nmtkit import device as devices
-from nmtkit.data.batch import Batch
-from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.models.base import Seq2Seq
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
@@ -97,8 +98,9 @@ class Found:
             )
 
 
-def work(recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> dict[str, Any]:
+def work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to train are."""
+    model = recipe.model.model_dump(mode="json")
     training = recipe.training.model_dump(
         mode="json",
         include={*KEYS, "accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"},
@@ -109,10 +111,10 @@ def work(recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> dic
         "torch": torch.__version__,
         "machine": found.machine(device),
         "processes": distributed.size(),
-        "model": recipe.model.model_dump(mode="json"),
-        "vocabularies": [len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)],
+        "model": {key: value for key, value in model.items() if "dropout" not in key},
+        "vocabularies": [sizes.src, sizes.tgt],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
-        "limits": recipe.data.cuts,
+        "limits": list(recipe.data.cuts or ()),
         "training": training,
     }
 
@@ -216,6 +218,43 @@ def find(
     return result
 
 
+def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found, float | None]:
+    """How many updates this machine makes in a minute, before there is a tokenizer: with batches of random words.
+
+    Args:
+        recipe: of its stages the first counts.
+        lengths: tokens of a usual source and of a usual target.
+        device: where training will be.
+
+    Returns:
+        What `find` found, and updates a minute; None where the training is too short to be measured.
+    """
+    first = next(iter(recipe.by_stage().values()))
+    tokenizer, budget = first.tokenizer, first.batch.batch_tokens
+    sizes = VocabularySizes(tokenizer.vocab_size, tokenizer.tgt_vocab_size or tokenizer.vocab_size, tokenizer.joint)
+    src, tgt = (min(length, limit) for length, limit in zip(lengths, first.data.cuts or lengths, strict=True))
+    rows = max(1, budget // (max(src, tgt) + 1))
+
+    def made_up(count: int) -> list[Batch]:
+        draw = np.random.default_rng(1)
+
+        def words(length: int, size: int) -> list[Any]:
+            return list(draw.integers(len(SPECIALS), size, (rows, length)))
+
+        return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
+
+    found_here = find(
+        lambda: MODELS.get(first.model.kind)(first.model, sizes),
+        made_up,
+        first.training,
+        device,
+        work(first, sizes, device),
+        updates_an_epoch=float("inf"),
+    )
+    speed = found_here.speed
+    return found_here, None if speed is None else 60 * speed / (rows * (tgt + 1) * first.training.accumulate)
+
+
 def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
     """How long the training would take at this speed; infinite if only `patience` ends it."""
     limits = [60 * config.max_minutes] if config.max_minutes else []
@@ -238,7 +277,7 @@ def _measure(
     """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it."""
     batches = first_batches(ROUNDS * config.accumulate)
     stream = _Again(batches)
-    training = _Training(model, stream, config, Checkpoints(Path()), device)
+    training = _Training(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
     def seconds_of(way: Way, number: int) -> float:
         _use(way, device)

@@ -11,6 +11,7 @@ from conftest import Command, environment
 from in_process import Console, console_in
 
 from nmtkit import metrics, recipe
+from nmtkit.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
 NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"
@@ -101,7 +102,8 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(
     (tmp_path / "elsewhere" / "text").mkdir(parents=True)
     (tmp_path / "elsewhere" / "text" / "train.en").write_text("another text of this name\n")
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert recipe.load(run / "chosen.yaml", QUICK[3::2]) == recipe.load(run / "recipe.yaml")
+    chosen = recipe.load(run / "chosen.yaml", QUICK[3::2])
+    assert Run.open(str(run)).with_found(chosen) == recipe.load(run / "recipe.yaml")
     done = console("train", run / "chosen.yaml", *QUICK, "--run", "again")
     assert done.code == 0, done
     assert losses(Path("again")) == losses(run)
@@ -284,9 +286,9 @@ def test_two_processes_train_on_what_the_first_wrote(texts: Path, tmp_path: Path
 
 @pytest.mark.slow
 def test_tiny_learns_the_demo_corpus(nmtkit: Command, tmp_path: Path) -> None:
-    """All of it, in some three minutes of a CPU core, with no setting but the preset."""
+    """All of it, in some minutes of a CPU core, with no settings but the preset and the number of updates."""
     files = ["--source", DEMO / "train.en.gz", "--target", DEMO / "train.fr.gz"]
-    quick = ["--device", "cpu", "--preset", "tiny", "--minutes", "3", "--set", "training.max_minutes=60"]
+    quick = ["--device", "cpu", "--preset", "tiny", "--set", "training.max_updates=1600"]
     done = nmtkit("train", *files, *quick, "--run", tmp_path / "run")
     assert done.code == 0, done
     given = "".join(line + "\n" for line in demo("test", "en"))
