@@ -32,7 +32,7 @@ from nmtkit.folder import RunFolder, StageFolder
 from nmtkit.log import Done, Log
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
-from nmtkit.training import checkpoint, distributed
+from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Event, Stopped, TrainingConfig, train
 from nmtkit.translator import Translation, Translator
@@ -143,7 +143,7 @@ class Run:
             require_fitting_stages(recipe)
             if not resume:
                 require_embeddings(recipe)
-            run = cls.resumed(recipe, path) if resume else cls.create(recipe, path, overwrite)
+            run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite)
             run.preprocess(notify, report, diagnosed, learned_before=resume, processes=processes)
             if resume:
                 run.reopen(notify)
@@ -152,8 +152,13 @@ class Run:
         return cls.open(path)
 
     @classmethod
-    def resumed(cls, recipe: Recipe, path: str) -> "Run":
-        """Opens a run to go on with it. Names and the limits of training may differ from before; nothing else may.
+    def resumed(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
+        """Opens a run to go on with it. Names, the limits of training and how batches are cut may differ from before.
+
+        Args:
+            recipe: what to do.
+            path: the run's folder.
+            notify: told in a sentence what another way to cut batches means.
 
         Raises:
             RecipeError: the recipe is not the one that the run was begun with.
@@ -162,11 +167,18 @@ class Run:
         run = cls.open(path)
         recipe = run.with_found(recipe)
         run.require_same(recipe)
+        before, now = (_without_limits(one, batches=True) for one in (run.recipe, recipe))
+        changes = list(_differences(before, now))
+        if changes:
+            notify(
+                f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
+                "here on it is no longer the training that was begun, bit for bit"
+            )
         folders.write_text(run.folder.recipe, recipe.to_yaml())
         return cls(run.folder, recipe)
 
     def require_same(self, recipe: Recipe) -> None:
-        """Makes sure that the run was begun with this recipe; names and the limits of training may differ.
+        """Makes sure that the run was begun with this recipe; names, limits of training and batches may differ.
 
         Raises:
             RecipeError: it was begun with another one; names what differs.
@@ -364,7 +376,8 @@ class Run:
         Args:
             device: where to train.
             notify: told in a sentence what the model and each stage begin with, and how much text is cut.
-            resume: go on from the last saved state, bit for bit as if training had never stopped.
+            resume: go on from the last saved state as if training had never stopped; bit for bit as
+                `nmtkit.training.loop.train` says.
             stop: asked between updates whether to stop; the state is saved first.
 
         Yields:
@@ -633,7 +646,10 @@ def average(files: Sequence[Path], output: Path) -> None:
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:
     """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
-    device = distributed.join(devices.choose(name))
+    device = devices.choose(name)
+    if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
+        randomness.fix_workspace()
+    device = distributed.join(device)
     prepare_device(device, recipe)
     return device
 
@@ -644,12 +660,15 @@ def prepare_device(device: torch.device, recipe: Recipe) -> None:
     devices.prepare(device, config.matmul_precision, None if config.threads == "auto" else config.threads)
 
 
-def _without_limits(recipe: Recipe) -> dict[str, Any]:
-    """What must stay the same when a run goes on; stages by their names."""
+def _without_limits(recipe: Recipe, batches: bool = False) -> dict[str, Any]:
+    """What must stay the same when a run goes on, stages by their names; with how batches are cut, if asked for."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
         for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
             group["training"].pop(key, None)
+        if not batches:
+            del group["batch"]
+            group["training"].pop("accumulate", None)
     data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
     return data
 

@@ -121,7 +121,8 @@ def main() -> None:
         click.echo(
             f"nmtkit: error: out of memory: {said}\nTake smaller batches (batch.batch_tokens in a recipe, with "
             "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
-            "device. A run that was training goes on with --resume.",
+            "device. A run that was training goes on with --resume, also with other batches: `--resume --set "
+            "batch.batch_tokens=N --set training.accumulate=M`.",
             err=True,
         )
         code = 2

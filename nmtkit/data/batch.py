@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import islice, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -198,6 +199,14 @@ class BatchConfig(Settings):
     shuffled. Larger: less padding. It should be many times what a batch holds."""
 
 
+Part: TypeAlias = tuple[int, int | None, int, int]
+"""The settings that a part of an epoch was cut with (tokens, size, window), and the number of its first batch."""
+
+
+def _numbers_of(config: BatchConfig) -> tuple[int, int | None, int]:
+    return config.batch_tokens, config.batch_size, config.sort_window
+
+
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
     """Cuts a sequence of sentences into batches.
 
@@ -369,19 +378,26 @@ class BatchStream(Iterator[Batch]):
         """How often the whole corpus has been gone through; the next batch belongs to the epoch of this number."""
         return self._epoch
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """Where the stream stands, for `restore`; the same in all processes of a run."""
-        return {"epoch": self._epoch, "batch": self._number}
+        return {"epoch": self._epoch, "batch": self._number, "settings": [list(part) for part in self._parts]}
 
-    def restore(self, state: Mapping[str, int]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state()` was taken: the next batch is the one that would have come.
 
+        With other settings than those of the state, what is left of the epoch is cut into batches by the new ones: in
+        this epoch too every example comes once.
+
         Raises:
-            CheckpointError: there is no such place; the data or the batch settings are not those of the state.
+            CheckpointError: there is no such place; the data are not those of the state.
         """
-        epoch, batch = state["epoch"], state["batch"]
-        self._begin(epoch)
-        for _ in range(batch):
+        epoch, batch, own = state["epoch"], state["batch"], _numbers_of(self._config)
+        # A state of an earlier version says nothing of settings: they could not change.
+        parts = [tuple(part) for part in state.get("settings", [(*own, 0)])]
+        if parts[-1][:-1] != own:
+            parts.append((*own, batch))
+        self._begin(epoch, parts)
+        for _ in range(batch - self._number):
             self._take()
             if self._epoch != epoch:
                 raise CheckpointError("the data are not those of the checkpoint: an epoch has fewer batches now")
@@ -401,9 +417,10 @@ class BatchStream(Iterator[Batch]):
         src_limit, tgt_limit = self._limits or (None, None)
         return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, epoch: int, parts: Sequence[Part] = ()) -> None:
         self._epoch = epoch
-        self._number = 0
+        self._parts = list(parts) or [(*_numbers_of(self._config), 0)]
+        self._number = self._parts[-1][-1]
         self._pending = self._batches_of_epoch(epoch)
         self._coming = next(self._pending)
 
@@ -419,15 +436,29 @@ class BatchStream(Iterator[Batch]):
         return taken
 
     def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
-        """The examples of each batch. Windows are made when their turn comes."""
+        """The examples of each batch, without those that came before the settings changed."""
         draw = np.random.default_rng((self._seed, epoch))
         order = self._examples_of_epoch(draw)
         draw.shuffle(order)
-        windows = -(-len(order) // self._config.sort_window)
+        for (tokens, size, window, begin), (*_, end) in pairwise(self._parts):
+            config = BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window)
+            left = np.ones(len(order), dtype=bool)
+            for places in islice(self._places(order, config, draw), end - begin):
+                left[places] = False
+            order = order[left]
+            if not len(order):
+                raise CheckpointError("the data are not those of the checkpoint: an epoch has fewer examples now")
+        for places in self._places(order, self._config, draw):
+            yield order[places]
+
+    def _places(self, order: Numbers, config: BatchConfig, draw: np.random.Generator) -> Iterator[Numbers]:
+        """Where in the order the examples of each batch are. Windows are made when their turn comes."""
+        windows, begin = -(-len(order) // config.sort_window), 0
         for window in np.array_split(order, windows):
-            batches = _length_batches(self._src[window], self._tgt[window], self._config)
-            for place in draw.permutation(len(batches)):
-                yield window[batches[place]]
+            batches = _length_batches(self._src[window], self._tgt[window], config)
+            for number in draw.permutation(len(batches)):
+                yield begin + batches[number]
+            begin += len(window)
 
     def _examples_of_epoch(self, draw: np.random.Generator) -> Numbers:
         """The examples of an epoch in the order of the store, each as often as the weight of its file says."""

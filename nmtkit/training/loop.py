@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -90,6 +90,9 @@ class TrainingConfig(OptimizerSettings):
     """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
     threads: Literal["auto"] | int = "auto"
     """CPU threads."""
+    deterministic: bool = False
+    """On CUDA: the same sums in the same order every time, so that the same training gives the same weights, and a
+    resumed one goes on bit for bit; slower. On a CPU it is so anyway."""
     log_every: int = Field(default=50, ge=1)
     """Updates between two `Step` events; on a GPU the numbers are read only then."""
 
@@ -153,11 +156,11 @@ class Stream(Protocol):
     def __next__(self) -> Batch:
         """The next batch, with targets, on the CPU."""
 
-    def state(self) -> dict[str, int]:
-        """Where the stream is; the same in all processes."""
+    def state(self) -> dict[str, Any]:
+        """Where the stream is, `epoch` and `batch` among it; the same in all processes."""
 
-    def restore(self, state: Mapping[str, int]) -> None:
-        """Goes to where `state` was taken: the batches that follow are the same."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes to where `state` was taken: the batches that follow are the same, if they are cut as then."""
 
 
 @dataclass(frozen=True)
@@ -270,9 +273,10 @@ def train(
     """Fits the model in place until a limit of the config is reached.
 
     A state is saved before the first update, so that a folder that cannot be written is found at once and a run that
-    is killed can always be resumed. Resumed with the same settings, data and number of processes, training goes on bit
-    for bit as if it had never stopped; a schedule over the budget goes on by the time that was used before. If there
-    is an EMA, the model has the averaged weights inside `evaluate` and the plain ones when training is over.
+    is killed can always be resumed. Resumed with the same settings, data and number of processes, training goes on as
+    if it had never stopped: bit for bit on a CPU, and on CUDA with `deterministic`, else up to rounding. A schedule
+    over the budget goes on by the time that was used before. If there is an EMA, the model has the averaged weights
+    inside `evaluate` and the plain ones when training is over.
 
     Args:
         model: is moved to `device`.
@@ -297,38 +301,39 @@ def train(
             not among those that `evaluate` gives.
         CheckpointError: the state cannot be read or written, or the folder holds another training's state.
     """
-    training = _Training(model, stream, config, checkpoints, device, clock)
-    if resume:
-        training.restore(seed)
-    elif checkpoints.last.exists():
-        raise CheckpointError(
-            f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
-        )
-    else:
-        randomness.seed_all(seed + distributed.rank())
-        if optimizer_state is not None:
-            restore_state(training.optimizer, training.parameters, optimizer_state)
-        yield training.save()
-    distributed.send_from_first(list(checkpoint.weights_of(model).values()))
-
-    while (reason := training.reason_to_stop(stop)) is None:
-        training.make_update()
-        due_validation = training.update % config.validate_every == 0
-        due_save = due_validation or training.update % config.save_every == 0
-        if due_save or training.update % config.log_every == 0:
-            yield training.report()
-        if due_validation:
-            yield training.validate(evaluate)
-        if due_save:
+    with randomness.deterministic(device, config.deterministic):
+        training = _Training(model, stream, config, checkpoints, device, clock)
+        if resume:
+            training.restore(seed)
+        elif checkpoints.last.exists():
+            raise CheckpointError(
+                f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
+            )
+        else:
+            randomness.seed_all(seed + distributed.rank())
+            if optimizer_state is not None:
+                restore_state(training.optimizer, training.parameters, optimizer_state)
             yield training.save()
+        distributed.send_from_first(list(checkpoint.weights_of(model).values()))
 
-    if training.has_unreported:
-        yield training.report()
-    if reason != "interrupted" and not training.is_validated:
-        yield training.validate(evaluate)
-    if not training.is_saved:
-        yield training.save()
-    yield Stopped(reason, training.update, training.lr, training.peak_lr, training.seconds)
+        while (reason := training.reason_to_stop(stop)) is None:
+            training.make_update()
+            due_validation = training.update % config.validate_every == 0
+            due_save = due_validation or training.update % config.save_every == 0
+            if due_save or training.update % config.log_every == 0:
+                yield training.report()
+            if due_validation:
+                yield training.validate(evaluate)
+            if due_save:
+                yield training.save()
+
+        if training.has_unreported:
+            yield training.report()
+        if reason != "interrupted" and not training.is_validated:
+            yield training.validate(evaluate)
+        if not training.is_saved:
+            yield training.save()
+        yield Stopped(reason, training.update, training.lr, training.peak_lr, training.seconds)
 
 
 @dataclass(frozen=True)
@@ -337,7 +342,7 @@ class _Made:
 
     update: int
     epoch: int
-    position: dict[str, int]
+    position: dict[str, Any]
     tokens: int
     linked: int
     """Target tokens whose attention was taught."""
@@ -357,7 +362,7 @@ class _Training:
         config: TrainingConfig,
         checkpoints: Checkpoints,
         device: torch.device,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model = model.to(device)
         self.stream = stream
@@ -552,7 +557,7 @@ class _Training:
 
     def _not_finite(self, skipped: list[_Made]) -> str:
         last = skipped[-1]
-        place = ", ".join(f"{key} {value}" for key, value in last.position.items())
+        place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
         return (
             f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
             f"the last bad batch is the one at {place} of the training data. "

@@ -1,5 +1,6 @@
-"""The random states of a process: seeding, reading and restoring them, so that a resumed training repeats nothing."""
+"""What makes a training repeat itself: the random states of a process, and sums in the same order every time."""
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from nmtkit.errors import TrainingError
+
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def seed_all(seed: int) -> None:
@@ -50,3 +56,49 @@ def preserved(device: torch.device) -> Iterator[None]:
         yield
     finally:
         restore_states(states, device)
+
+
+def fix_workspace() -> None:
+    """Tells cuBLAS to repeat its products exactly, which it must know before it starts.
+
+    Raises:
+        TrainingError: CUDA has started without it, or the environment says otherwise.
+    """
+    given = os.environ.get(_WORKSPACE)
+    if given in (":4096:8", ":16:8"):
+        return
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch gives it no types
+    if given is not None or started:
+        found = "CUDA has started without it" if given is None else f"it is {given!r}"
+        raise TrainingError(
+            f"training.deterministic: on CUDA {_WORKSPACE} must be :4096:8 from the start, and {found}; "
+            f"begin again with {_WORKSPACE}=:4096:8 in the environment"
+        )
+    os.environ[_WORKSPACE] = ":4096:8"
+
+
+@contextmanager
+def deterministic(device: torch.device, wanted: bool) -> Iterator[None]:
+    """Inside, the same work on a CUDA device gives the same numbers, bit for bit; on a CPU it does so anyway.
+
+    torch warns where it has only a kernel that does not. Its fused attention kernels are left out: their gradients are
+    sums in any order.
+
+    Raises:
+        TrainingError: as `fix_workspace`.
+    """
+    if not wanted or device.type != "cuda":
+        yield
+        return
+    fix_workspace()
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    of_cudnn = cudnn.deterministic, cudnn.benchmark
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        cudnn.deterministic, cudnn.benchmark = True, False
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        cudnn.deterministic, cudnn.benchmark = of_cudnn

@@ -93,3 +93,43 @@ def test_a_run_is_not_trained_over(corpus: Path, nmtkit: Command, straight: Path
     assert "--resume" in done.err
     assert "--overwrite" in done.err
     assert (straight / "metrics.jsonl").read_bytes() == before
+
+
+def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.log_every=1"]
+    done = nmtkit(*command, "--set", "training.max_updates=12")
+    assert done.code == 0, done
+    smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=80"]
+    done = nmtkit(*command, *smaller, "--resume", "auto")
+    assert done.code == 0, done
+    assert "a training was begun here, and goes on" in done.err
+    said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
+    assert said in " ".join(done.err.split())
+    steps = [line for line in records(tmp_path / "run") if line["event"] == "step"]
+    assert [line["update"] for line in steps] == list(range(1, 81))
+    # An update is about as large as before. A batch that goes over the end of the epoch may be counted in either one.
+    sizes = [int(str(line["tokens"])) for line in steps]
+    assert abs(sum(sizes[12:24]) / sum(sizes[:12]) - 1) < 0.2
+    epochs = [sum(size for size, line in zip(sizes, steps, strict=True) if line["epoch"] == n) for n in range(2)]
+    assert steps[-1]["epoch"] >= 2
+    assert epochs[0] == pytest.approx(epochs[1], abs=2 * max(sizes))
+    # And it goes on so without being told again.
+    again = nmtkit("train", tmp_path / "run/recipe.yaml", "--run", tmp_path / "run", "--resume")
+    assert again.code == 0, again
+    assert "cut into other batches" not in again.err
+
+
+def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    # `--resume` before the recipe's name stands alone.
+    command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2"]
+    done = nmtkit(*command)
+    assert done.code == 2, done
+    assert not (tmp_path / "run").exists()
+    done = nmtkit(*command[:1], *command[2:], "--resume", "auto")
+    assert done.code == 0, done
+    assert "nothing to go on with: beginning" in done.err
+    assert "finished after update 2 (max_updates), learning rate 0.005 of 0.005 at its peak" in done.err
+    assert "training took 0." in done.err
+    done = nmtkit(*command[:-1], "training.max_updates=3")
+    assert done.code == 0, done
+    assert "finished after update 3" in done.err

@@ -10,6 +10,7 @@ from tiny_training import (
     Pace,
     TinyStream,
     constant_score,
+    ended,
     run,
     same_weights,
     settings,
@@ -564,3 +565,21 @@ def test_training_on_cuda(tmp_path, precision):
     more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
     again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
     assert ended(again) == ("max_updates", 50)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_deterministic_training_on_cuda_is_resumed_bit_for_bit(tmp_path, monkeypatch):
+    from nmtkit.training.loop import train
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+    def trained(name, updates, resume=False):
+        config = settings(max_updates=updates, deterministic=True)
+        model = tiny_model(dropout=0.3)
+        state = Checkpoints(tmp_path / name)
+        list(train(model, TinyStream(), config, constant_score, state, torch.device("cuda"), resume))
+        return model
+
+    trained("b", 20)
+    assert same_weights(trained("a", 40), trained("b", 40, resume=True))
