@@ -207,7 +207,7 @@ class Run:
         known = {key: getattr(before, key) for key in tuning.KEYS if getattr(now, key) == "auto"}
         return recipe.model_copy(update={"training": now.model_copy(update=known)})
 
-    def measure(self, device: torch.device, again: bool = False) -> tuning.Found:
+    def measure(self, device: torch.device, again: bool = False) -> tuning.Found[tuning.Way]:
         """How this machine trains the model quickest, as it was found once, else by measuring it now.
 
         Where the recipe has stages, the first one decides for all. The process is left set up for one of the ways.

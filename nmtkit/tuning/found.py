@@ -8,9 +8,11 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -28,6 +30,50 @@ VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
 )
 """Variables that make another machine of this one."""
+
+
+Way = TypeVar("Way")
+
+
+@dataclass(frozen=True)
+class Found(Generic[Way]):
+    """The way to do a work, and what it rests on."""
+
+    what: str
+    """The work, in a word: training or search."""
+    way: Way
+    """The quickest, a dataclass of plain values."""
+    unit: str
+    """What its speed is counted in."""
+    speeds: dict[str, float] = field(default_factory=dict)
+    """The speed of every way that was measured; none where nothing was."""
+    seconds: float = 0.0
+    """What measuring took in all."""
+    is_noisy: bool = False
+    """Whether the turns disagreed."""
+    day: str = field(default_factory=lambda: date.today().isoformat())
+    """When, as year-month-day."""
+    kept: bool = False
+    """Whether it was found earlier."""
+
+    @property
+    def speed(self) -> float | None:
+        """That of the chosen way; None where nothing was measured."""
+        return self.speeds.get(str(self.way))
+
+    def sentences(self) -> Iterator[str]:
+        """What was found, for a person."""
+        if not self.speeds:
+            return
+        speeds = sorted(self.speeds.items(), key=lambda item: -item[1])
+        told = "; ".join(f"{way} {speed:,.0f}" for way, speed in speeds)
+        when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
+        yield f"{self.what} on this machine: {self.way}, {when} ({self.unit}: {told})"
+        if self.is_noisy and not self.kept:
+            yield (
+                "warning: the turns of one and the same way disagreed: something else keeps this machine busy; "
+                "`nmtkit tune RECIPE` measures again, and what it finds is used from then on"
+            )
 
 
 def folder() -> Path:
@@ -60,13 +106,23 @@ def _path(work: Mapping[str, Any]) -> Path:
     return folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
 
 
-def look_up(work: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What `keep` was given for this work; None where nothing was found yet, or the file is damaged."""
+def look_up(work: Mapping[str, Any], way: Callable[..., Way]) -> Found[Way] | None:
+    """What `keep` was given for this work; None where nothing was found yet, or the file is damaged.
+
+    Args:
+        work: which.
+        way: the class of its ways.
+    """
     entry = _read(_path(work))
-    return entry["found"] if entry is not None and entry["work"] == json.loads(json.dumps(work)) else None
+    if entry is None or entry["work"] != json.loads(json.dumps(work)):
+        return None
+    try:
+        return replace(Found(**{**entry["found"], "way": way(**entry["found"]["way"])}), kept=True)
+    except TypeError:
+        return None
 
 
-def keep(work: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
     """Keeps what was found for a work, over what was found before; whether it could be written.
 
     Where no file can be written the work is measured again next time, which is no reason to stop it.
@@ -75,7 +131,7 @@ def keep(work: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"work": work, "found": found}, indent=1), encoding="utf-8")
+        temporary.write_text(json.dumps({"work": work, "found": asdict(found)}, indent=1), encoding="utf-8")
         os.replace(temporary, path)
     except OSError:
         return False

@@ -2,9 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import date
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import TrainingConfig, _Training
 from nmtkit.training.losses import likelihood
 from nmtkit.tuning import found
+from nmtkit.tuning.found import Found
 from nmtkit.tuning.turns import ROUNDS, in_turns
 
 MOST_SECONDS = 30.0
@@ -55,47 +55,6 @@ class Way:
     def __str__(self) -> str:
         kind = self.precision if self.precision == "bf16" else f"fp32 {self.matmul_precision}"
         return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-
-    def settings(self) -> dict[str, Any]:
-        """The keys of the recipe's group `training`."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Found:
-    """The way to train, and what it rests on."""
-
-    way: Way
-    """The quickest."""
-    speeds: dict[str, float]
-    """Target tokens a second of every way that was measured; none where nothing was."""
-    seconds: float
-    """What measuring took in all."""
-    is_noisy: bool
-    """Whether the turns disagreed."""
-    day: str
-    """When, as year-month-day."""
-    kept: bool = False
-    """Whether it was found earlier."""
-
-    @property
-    def speed(self) -> float | None:
-        """Target tokens a second of the chosen way."""
-        return self.speeds.get(str(self.way))
-
-    def sentences(self) -> Iterator[str]:
-        """What was found, for a person."""
-        if not self.speeds:
-            return
-        speeds = sorted(self.speeds.items(), key=lambda item: -item[1])
-        told = "; ".join(f"{way} {speed:,.0f}" for way, speed in speeds)
-        when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
-        yield f"settings for this machine: {self.way}, {when} (target tokens/s: {told})"
-        if self.is_noisy and not self.kept:
-            yield (
-                "warning: the turns of one and the same way disagreed: something else keeps this machine busy; "
-                "`nmtkit tune RECIPE` measures again, and what it finds is used from then on"
-            )
 
 
 def work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
@@ -181,7 +140,7 @@ def find(
     work: Mapping[str, Any],
     updates_an_epoch: float,
     again: bool = False,
-) -> Found:
+) -> Found[Way]:
     """The quickest way to train, as it was once found on this machine, else by measuring it now.
 
     Updates of a fresh model with the first batches of the data, in every way that the settings leave open, in turns;
@@ -201,24 +160,25 @@ def find(
     with randomness.preserved(device):
         model = build()
         possible = ways(config, device, model.config.bf16_allowed)
-        unmeasured = Found(possible[0], {}, 0.0, False, date.today().isoformat())
+        unmeasured = Found("training", possible[0], "target tokens/s")
         if len(possible) == 1:
             return unmeasured
-        known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work))
+        known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work, Way))
         if known is not None:
-            return Found(**{**known, "way": Way(**known["way"])}, kept=True)
+            return known
         measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
     devices.give_back_freed_memory()
     if measured is None:
         return unmeasured
     way, speeds, is_noisy = measured
-    result = Found(way, speeds, time.monotonic() - begun, is_noisy, unmeasured.day)
+    seconds = time.monotonic() - begun
+    result = Found("training", way, "target tokens/s", speeds, seconds, is_noisy)
     if distributed.rank() == 0:
-        found.keep(work, {key: value for key, value in asdict(result).items() if key != "kept"})
+        found.keep(work, result)
     return result
 
 
-def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found, float | None]:
+def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found[Way], float | None]:
     """How many updates this machine makes in a minute, before there is a tokenizer: with batches of random words.
 
     Args:

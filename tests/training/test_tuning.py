@@ -13,7 +13,8 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training.loop import TrainingConfig
 from nmtkit.tuning import training as tuning
-from nmtkit.tuning.training import Found, Way, planned_seconds, ways
+from nmtkit.tuning.found import Found
+from nmtkit.tuning.training import Way, planned_seconds, ways
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -102,7 +103,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     Counted.passes = Counted.in_bf16 = 0
 
 
-def find(config: TrainingConfig, name: str, again: bool = False) -> Found:
+def find(config: TrainingConfig, name: str, again: bool = False) -> Found[Way]:
     return tuning.find(build, batches, config, CPU, {"test": name}, updates_an_epoch=100, again=again)
 
 
