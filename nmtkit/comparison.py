@@ -47,7 +47,9 @@ class Measured:
     """BLEU by words of the source."""
 
 
-def measure(run: Run, device: torch.device, longer_than: int, edges: Sequence[int]) -> Measured:
+def measure(
+    run: Run, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
+) -> Measured:
     """Tests one run.
 
     Args:
@@ -55,6 +57,7 @@ def measure(run: Run, device: torch.device, longer_than: int, edges: Sequence[in
         device: where to translate.
         longer_than: a sentence is long if its source has more words than this.
         edges: longest length of each range of `by_length` but the last, in words.
+        threads: CPU threads; None is one a core.
 
     Raises:
         NmtkitError: the recipe names no test set with targets, or the run cannot be opened.
@@ -62,9 +65,9 @@ def measure(run: Run, device: torch.device, longer_than: int, edges: Sequence[in
     files = run.recipe.data.splits().get("test")
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
-    translator = Translator.from_folder(run.folder, str(device))
+    translator = Translator.from_folder(run.folder, str(device), threads=threads)
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
-    result = run.test(device)
+    result = run.test(device, threads=threads)
     if result is None or not result.scores:
         raise RecipeError(f"{run.recipe.name}: the test set has no targets, so there is nothing to compare with")
     texts = [translation.text for translation in result.translations]

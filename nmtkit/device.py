@@ -110,14 +110,16 @@ def prepare(
         keep_memory_in_heap()
 
 
-def on_each(work: Callable[[Work], None], batches: Iterable[Work], device: torch.device) -> None:
-    """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself.
+def on_each(
+    work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
+) -> None:
+    """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself, unless told otherwise.
 
     The products of one decoding step are so small that two cores at the same product wait for each other.
     """
     given = list(batches)
     threads = torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or len(given) < 2:
+    if device.type != "cpu" or threads == 1 or len(given) < 2 or not one_a_core:
         for batch in given:
             work(batch)
         return

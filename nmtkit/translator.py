@@ -22,13 +22,11 @@ from nmtkit.recipe import Recipe
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.sources import Source, Target, make_batch, read_sources, read_targets, target_of
+from nmtkit.tuning import Found, look_up, searching
 from nmtkit.unknowns import Replacement, UnknownReplacer
 
 FloatArray = NDArray[np.float32]
 
-# How many padded source tokens one batch holds unless the caller says otherwise. A CPU is busy with few rows and its
-# caches overflow with many; a GPU wants all it can get.
-BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 # A search goes over the budget for so many rows, up to so many times: of articles few would fit into it, and every step
 # reads the matrix of the output layer anew, however few rows it is for.
 LEAST_ROWS = {"cpu": 32, "cuda": 128}
@@ -96,7 +94,9 @@ class Translator:
         self.tokenizers = tokenizers
         self.config = config
         self.device = next(model.parameters()).device
-        self.batch_tokens = batch_tokens or BATCH_TOKENS.get(self.device.type, 4096)
+        self._batch_tokens_given = batch_tokens
+        self.way = searching.usual(self.device)
+        self.threads: int | None = None
         self._least_rows = 1 if batch_tokens else LEAST_ROWS.get(self.device.type, 32)
         self.name = name
         self.copies = model.config.copies
@@ -147,10 +147,43 @@ class Translator:
         """As `load`, for a run already found; `threads` is the number of CPU threads, None for torch's choice."""
         place = devices.choose(device)
         model, tokenizers, recipe = folder.open_model(place, weights)
-        devices.prepare(place, recipe.training.matmul_precision, threads)
         config = recipe.search.changed(search_settings or {})
         limit = max_source_tokens or source_limit(recipe)
-        return cls(model, tokenizers, config, batch_tokens, recipe.name, limit, recipe.task)
+        translator = cls(model, tokenizers, config, batch_tokens, recipe.name, limit, recipe.task)
+        known = look_up(searching.work(recipe, model.sizes.tgt, config.beam_size, threads, place), searching.SearchWay)
+        if known is not None:
+            translator.way = known.way
+        translator.threads = threads
+        devices.prepare(place, translator.way.matmul_precision, threads)
+        return translator
+
+    @property
+    def batch_tokens(self) -> int:
+        """Padded source tokens in a batch: as given, else as the way says."""
+        return self._batch_tokens_given or self.way.batch_tokens
+
+    def find_way(
+        self, recipe: Recipe, lines: Sequence[str], planned_seconds: float, again: bool = False
+    ) -> Found[searching.SearchWay]:
+        """Finds how this machine searches quickest with this model, and does so from now on; see `nmtkit.tuning`.
+
+        Args:
+            recipe: of the model.
+            lines: some that the model is for.
+            planned_seconds: measuring takes a twentieth of it at most.
+            again: measure even where something was found before.
+        """
+
+        def texts(way: searching.SearchWay, some: Sequence[str]) -> list[str]:
+            self.way = way
+            devices.prepare(self.device, way.matmul_precision, self.threads)
+            return self.translate(some)
+
+        work = searching.work(recipe, self.model.sizes.tgt, self.config.beam_size, self.threads, self.device)
+        found = searching.find(texts, lines, self.device, work, planned_seconds, again)
+        self.way = found.way
+        devices.prepare(self.device, found.way.matmul_precision, self.threads)
+        return found
 
     def translate(self, lines: Iterable[str]) -> list[str]:
         """The best translation of each line; an empty line gives an empty line. Only `search` says what was cut."""
@@ -188,7 +221,7 @@ class Translator:
                     translations = [replace(one, attention=None) for one in translations]
                 found[number] = translations
 
-        devices.on_each(work, self._search_batches(lengths), self.device)
+        devices.on_each(work, self._search_batches(lengths), self.device, self.way.one_a_core)
         return found
 
     def _search_batches(self, lengths: NDArray[np.int64]) -> list[list[int]]:
@@ -509,7 +542,7 @@ class Translator:
         ]
         lengths = np.array([max(len(s.ids), len(t.ids)) + 1 for s, t in zip(src, tgt, strict=True)], dtype=np.int64)
         drawn: dict[int, LayeredPicture] = {}
-        for numbers in in_order_batches(lengths, BATCH_TOKENS["cpu"]):  # few: all weights of all layers are kept
+        for numbers in in_order_batches(lengths, searching.BATCH_TOKENS["cpu"]):  # few: all weights of all layers are kept
             batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
             found = self.model.attentions(batch)
             encoder, decoder, cross = (

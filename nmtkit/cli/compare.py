@@ -71,7 +71,7 @@ def command(
         run = Run.open(str(runs / one.name))
         run.require_same(one)
         console.say(f"measuring {one.name}", stderr=True)
-        found.append(measure(run, choose_device(device, one), longer_than, EDGES))
+        found.append(measure(run, choose_device(device, one), longer_than, EDGES, threads))
     if as_json:
         console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
     else:

@@ -110,7 +110,7 @@ def command(
         place = run.choose_device(device, loaded)
         work, stopped = carry_out(loaded, path, resume, overwrite, place)
         if distributed.rank() == 0:
-            _test(work, place)
+            _test(work, place, threads)
             _say(f"training took {stopped.seconds / 60:.1f} minutes")
             advice = _advice(work, stopped)
             if advice:
@@ -254,9 +254,9 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
         display.message(f"stage {stage.name} is over after update {_end(event)}")
 
 
-def _test(work: run.Run, place: torch.device) -> None:
+def _test(work: run.Run, place: torch.device, threads: int | None) -> None:
     """Translates or summarizes the test set, scores it, and shows a few of the texts."""
-    result = work.test(place)
+    result = work.test(place, _say, threads)
     if result is None:
         return
     speed = len(result.sources) / max(result.seconds, 1e-9)

@@ -1,0 +1,128 @@
+"""How this machine searches quickest with a model: exactness, size of batches, one search a core or one on all."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nmtkit import __version__
+from nmtkit import device as devices
+from nmtkit.recipe import Recipe
+from nmtkit.tuning import found
+from nmtkit.tuning.found import Found
+from nmtkit.tuning.training import MOST_SECONDS, MOST_SHARE
+from nmtkit.tuning.turns import in_turns
+
+BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Padded source tokens that a batch holds where nothing was measured. A CPU is busy with few rows and its caches
+overflow with many; a GPU wants all it can get."""
+
+_FIRST = 8
+"""So many lines are searched first, to know how long a line takes."""
+_FEWEST = 48
+"""With fewer lines the batches that are compared would not be those of real work."""
+
+
+@dataclass(frozen=True)
+class SearchWay:
+    """One way to search."""
+
+    matmul_precision: devices.MatmulPrecision
+    """torch's float32 matrix product setting."""
+    batch_tokens: int
+    """Padded source tokens in a batch."""
+    one_a_core: bool
+    """On a CPU: as many searches at a time as there are cores, not one that takes all of them."""
+
+    def __str__(self) -> str:
+        cores = "one search a core" if self.one_a_core else "all cores one search"
+        return f"{self.matmul_precision}, batches of {self.batch_tokens}, {cores}"
+
+
+def usual(device: torch.device) -> SearchWay:
+    """The way where nothing was measured: exact."""
+    return SearchWay("highest", BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
+
+
+def ways(device: torch.device) -> list[SearchWay]:
+    """The usual way, and those that differ from it in one thing."""
+    first = usual(device)
+    matmul, tokens, one = first.matmul_precision, first.batch_tokens, first.one_a_core
+    possible = [first, SearchWay(matmul, tokens // 2, one), SearchWay(matmul, 2 * tokens, one)]
+    if device.type == "cpu":
+        possible.append(SearchWay("medium", tokens, one))
+        if devices.cpu_threads() > 1:
+            possible.append(SearchWay(matmul, tokens, not one))
+    elif device.type == "cuda":
+        possible.append(SearchWay("high", tokens, one))
+    return possible
+
+
+def work(
+    recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device
+) -> dict[str, Any]:
+    """What a finding is kept for: all that decides how quick the ways to search are."""
+    model = recipe.model.model_dump(mode="json")
+    return {
+        "work": "search",
+        "nmtkit": __version__,
+        "torch": torch.__version__,
+        "machine": found.machine(device) | ({"threads": threads} if threads else {}),
+        "model": {key: value for key, value in model.items() if "dropout" not in key},
+        "vocabularies": [vocabulary, vocabulary],
+        "batch": [beam_size],
+    }
+
+
+def find(
+    search: Callable[[SearchWay, Sequence[str]], Sequence[str]],
+    lines: Sequence[str],
+    device: torch.device,
+    work: Mapping[str, Any],
+    planned_seconds: float,
+    again: bool = False,
+) -> Found[SearchWay]:
+    """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
+
+    A less exact way is taken only where it finds the same texts for all of them.
+
+    Args:
+        search: finds the texts of some lines in one way.
+        lines: some that the model is for.
+        device: where.
+        work: what the finding is kept for.
+        planned_seconds: of which measuring may take `MOST_SHARE`.
+        again: measure even where something was found before, however long it takes.
+    """
+    known = None if again else found.look_up(work, SearchWay)
+    if known is not None:
+        return known
+    begun = time.monotonic()
+    possible = ways(device)
+    unmeasured = Found("search", possible[0], "sentences/s")
+    limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
+    texts: dict[SearchWay, Sequence[str]] = {}
+
+    def seconds_of(way: SearchWay, number: int, sample: Sequence[str]) -> float:
+        started = time.monotonic()
+        texts[way] = search(way, sample)
+        return time.monotonic() - started
+
+    seconds_of(possible[0], 0, lines[:_FIRST])
+    a_line = seconds_of(possible[0], 0, lines[:_FIRST]) / _FIRST
+    # A round in every way and two more of those that are left, of which the slow ones are not.
+    count = min(len(lines), int((limit - (time.monotonic() - begun)) / a_line / (2 * len(possible))))
+    if count < _FEWEST:
+        return unmeasured
+    sample = lines[:: len(lines) // count][:count]
+    measured = in_turns(possible, lambda way, number: seconds_of(way, number, sample), limit)
+    same = [way for way in possible if texts[way] == texts[possible[0]] or way.matmul_precision == "highest"]
+    best = measured.best if measured.best in same else min(same, key=lambda way: measured.slower[way])
+    turns = measured.turns[measured.best]
+    speed = measured.slower[measured.best] * count * len(turns) / sum(turns)
+    speeds = {str(way): speed / slower for way, slower in measured.slower.items()}
+    result = Found("search", best, "sentences/s", speeds, time.monotonic() - begun, measured.is_noisy)
+    found.keep(work, result)
+    return result
