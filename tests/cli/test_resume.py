@@ -133,3 +133,20 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     done = nmtkit(*command[:-1], "training.max_updates=3")
     assert done.code == 0, done
     assert "finished after update 3" in done.err
+
+
+@pytest.mark.parametrize("schedule", ["{kind: linear, over: budget}", "{kind: linear, updates: 6}"])
+def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str) -> None:
+    by_loss = ["--set", "training.best_metric=loss", "--set", "training.higher_is_better=false"]
+    limits = ["--set", "training.max_updates=6", "--set", "training.validate_every=2"]
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits]
+    done = nmtkit(*command, "--set", f"training.schedule={schedule}")
+    assert done.code == 0, done
+    assert "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
+    advice = done.err.splitlines()[-1].split()
+    assert advice[:2] == ["nmtkit", "train"]
+    assert "training.max_updates=12" in advice
+    assert ("--resume" in advice) == ("budget" in schedule)
+    again = nmtkit(*advice[1:])
+    assert again.code == 0, again
+    assert "finished after update 12 (max_updates), learning rate 0 of" in again.err
