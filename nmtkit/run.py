@@ -495,9 +495,7 @@ class Run:
 
     # ----------------------------------------------------------------------------------------------------------- test
 
-    def test(
-        self, device: torch.device, notify: Notify | None = None, threads: int | None = None
-    ) -> TestResult | None:
+    def test(self, device: torch.device, notify: Notify | None = None, threads: int | None = None) -> TestResult | None:
         """Translates the recipe's test set with the run's weights and scores it; None if the recipe names none.
 
         The translations are written beside the run's other files, one a line. Where nobody has measured how this

@@ -59,7 +59,11 @@ def command(clear: bool) -> None:
     settings = [_settings(entry) for entry in kept.everything()]
     if settings:
         title = f"settings found by measuring, kept in {kept.folder()}"
-        console.table(title, ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"], settings)
+        console.table(
+            title,
+            ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"],
+            settings,
+        )
 
 
 def _settings(entry: dict[str, Any]) -> list[str]:
@@ -71,7 +75,14 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
     way = {"training": tuning.Way, "search": tuning.SearchWay}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
-    return [work["work"], model, ", ".join([*names, threads, *changed]), str(way), f"{found['speeds'][str(way)]:,.0f}", found["day"]]
+    return [
+        work["work"],
+        model,
+        ", ".join([*names, threads, *changed]),
+        str(way),
+        f"{found['speeds'][str(way)]:,.0f}",
+        found["day"],
+    ]
 
 
 def _cores() -> int:

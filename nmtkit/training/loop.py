@@ -67,7 +67,8 @@ class TrainingConfig(OptimizerSettings):
     max_minutes: float | None = Field(default=None, gt=0)
     """Stop after this much training time, validations and earlier sessions of a resumed run included."""
     validate_every: int = Field(default=1000, ge=1)
-    """Updates between two validations; one more follows at the end."""
+    """Updates between two validations; one more follows at the end. One that would use up what is left of max_minutes
+    is left out: the schedule would not come to its end."""
     patience: int | None = Field(default=None, ge=1)
     """Stop after this many validations in a row without a new best."""
     best_metric: str = "bleu"
@@ -318,7 +319,7 @@ def train(
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()
-            due_validation = training.update % config.validate_every == 0
+            due_validation = training.update % config.validate_every == 0 and training.has_time_to_validate
             due_save = due_validation or training.update % config.save_every == 0
             if due_save or training.update % config.log_every == 0:
                 yield training.report()
@@ -381,6 +382,7 @@ class _Training:
         self._skipped_in_a_row = 0
         self.is_saved = False
         self._saved_at = 0
+        self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
         self._clock = clock
         self._started = clock()
         self._seconds_before = 0.0
@@ -399,6 +401,12 @@ class _Training:
     @property
     def is_validated(self) -> bool:
         return bool(self.validations) and self.validations[-1][0] == self.update
+
+    @property
+    def has_time_to_validate(self) -> bool:
+        """Whether there would be time to train after a validation that takes as long as the last one did."""
+        limit = self.config.max_minutes
+        return limit is None or self._used + self._validating < 60 * limit
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         config = self.config
@@ -568,13 +576,14 @@ class _Training:
 
     def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
         averaged = self.ema.applied() if self.ema else nullcontext()
+        begun = self._clock()
         with averaged, randomness.preserved(self.device), torch.no_grad():
-            metrics = None
+            found = None
             if distributed.rank() == 0:
                 self.model.eval()
-                metrics = evaluate(self.model)
+                found = evaluate(self.model), self._clock() - begun
                 self.model.train()
-            metrics = distributed.said_by_first(metrics)
+            metrics, self._validating = distributed.said_by_first(found)
             value = self._value_in(metrics)
             sign = 1 if self.config.higher_is_better else -1
             best = sign * value > max((score for _, score in self.validations), default=-math.inf)
@@ -611,6 +620,7 @@ class _Training:
                 "update": self.update,
                 "seconds": self.seconds,
                 "used": self._used,
+                "validating": self._validating,
                 "lr": [self.lr, self.peak_lr],
                 "optimizer": self.config.optimizer,
                 "best_metric": [self.config.best_metric, self.config.higher_is_better],
@@ -638,7 +648,8 @@ class _Training:
         self.update = facts["update"]
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
-        # Checkpoints of earlier versions have neither of these.
+        # Checkpoints of earlier versions have none of these.
+        self._validating = facts.get("validating", 0.0)
         self._used = facts.get("used", facts["seconds"])
         self.lr, self.peak_lr = facts.get("lr", (self.lr, self.peak_lr))
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:

@@ -60,9 +60,7 @@ def ways(device: torch.device) -> list[SearchWay]:
     return possible
 
 
-def work(
-    recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device
-) -> dict[str, Any]:
+def work(recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to search are."""
     model = recipe.model.model_dump(mode="json")
     return {

@@ -314,6 +314,22 @@ def test_ema_by_its_formula(tmp_path):
         assert torch.equal(torch.cat([saved[name].flatten() for name, _ in model.named_parameters()]), seen[0])
 
 
+def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path):
+    """Ten updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is not begun."""
+    pace = Pace(10)
+
+    def slow(model):
+        pace.now += 15
+        return {"score": 1.0}
+
+    schedule = {"kind": "linear", "over": "budget"}
+    config = settings(max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50)
+    _, events = run(tmp_path, config, stream=pace, evaluate=slow)
+    assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 7]
+    assert ended(events) == ("max_minutes", 7)
+    assert steps(events)[-1].lr < 0.1 * config.lr
+
+
 def test_stops_after_epochs(tmp_path):
     _, events = run(tmp_path, settings(max_updates=None, max_epochs=2), stream=TinyStream(per_epoch=3))
     assert ended(events) == ("max_epochs", 6)
@@ -488,7 +504,8 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
     assert tensors_a.keys() == tensors_b.keys()
     assert any(name.startswith("optimizer/") for name in tensors_a) or given["optimizer"] == "sgd"
     assert all(torch.equal(tensors_a[name], tensors_b[name]) for name in tensors_a)
-    assert {**facts_a, "seconds": 0, "used": 0} == {**facts_b, "seconds": 0, "used": 0}
+    clocks = {"seconds": 0, "used": 0, "validating": 0}
+    assert {**facts_a, **clocks} == {**facts_b, **clocks}
     assert Checkpoints(tmp_path / "a").kept() == Checkpoints(tmp_path / "b").kept()
 
     def numbers(parts):
