@@ -49,7 +49,10 @@ def describe(device: torch.device) -> str:
     """The device in words for a person, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
+    if device.type != "cpu":
+        return str(device)
+    count = torch.get_num_threads()
+    return f"{device} ({count} thread{'s' if count > 1 else ''})"
 
 
 def cpu_threads() -> int:

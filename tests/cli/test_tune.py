@@ -1,0 +1,71 @@
+"""`nmtkit tune`, what `train` makes of it, and `nmtkit doctor`, which shows and clears it."""
+
+from pathlib import Path
+
+import pytest
+from in_process import Console, console_in
+
+from nmtkit import recipe
+from nmtkit.tuning import found
+from nmtkit.tuning import training as tuning
+
+ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    """The command line, where every measuring is worth it and nothing was found before."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "_LEAST_SECONDS", 0.0)
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console, tmp_path: Path) -> None:
+    done = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
+    assert done.code == 0, done
+    rows = [line for line in done.out.splitlines() if ", 1 thread" in line]
+    assert {row.split(", 1 thread")[0] for row in rows} == {"fp32 highest", "fp32 medium"}
+    taken = next(row.split(", 1 thread")[0] for row in rows if row.endswith("taken"))
+    assert "training on this machine: " in done.err
+
+    done = console("train", corpus / "tiny.yaml", "--run", "run", *ONE)
+    assert done.code == 0, done
+    assert f"training on this machine: {taken}, 1 thread, as found on " in done.err
+    settled = recipe.load(tmp_path / "run" / "recipe.yaml").training
+    assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
+
+    done = console("doctor")
+    assert "rnnsearch" in done.out
+    assert f"{taken}, 1 thread" in done.out
+    assert console("doctor", "--clear").out.startswith("1 forgotten")
+    assert "rnnsearch" not in console("doctor").out
+
+
+def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Console, tmp_path: Path) -> None:
+    """Even if the machine would choose otherwise by now; a recipe that names another value is another recipe."""
+    given = ["train", corpus / "tiny.yaml", "--run", "run", *ONE]
+    assert console(*given, "--set", "training.matmul_precision=high").code == 0
+    more = ["--set", "training.max_updates=6", "--resume"]
+    done = console(*given, *more)
+    assert done.code == 0, done
+    assert recipe.load(tmp_path / "run" / "recipe.yaml").training.matmul_precision == "high"
+    assert found.everything() == []
+    done = console(*given, *more, "--set", "training.matmul_precision=medium")
+    assert done.code == 2
+    assert "`training.matmul_precision` was 'high' and is 'medium'" in done.err
+
+
+def test_nothing_is_left_to_find(corpus: Path, console: Console) -> None:
+    named = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]
+    done = console("tune", corpus / "tiny.yaml", *ONE, *named)
+    assert done.code == 0, done
+    assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
+    assert found.everything() == []
+
+
+@pytest.mark.parametrize("threads", ["0", "many", "1.5", "true"])
+def test_threads_that_are_none(corpus: Path, console: Console, threads: str) -> None:
+    done = console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}")
+    assert done.code == 2
+    assert "`training.threads`: auto, or a number from 1 (given: " in done.err
