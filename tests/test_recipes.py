@@ -49,7 +49,8 @@ def test_dry_run(name: str) -> None:
     rows = dict(checks.dry_run(loaded))
     assert rows["model"] == loaded.model.kind
     for one in loaded.by_stage().values():
-        assert one.training.schedule.rate(one.training.lr, Progress(1)) > 0
+        first = Progress(1, share=one.training.share(1, 0.0) or 0.0)
+        assert one.training.schedule.rate(one.training.lr, first) > 0
 
 
 @pytest.mark.parametrize("name", NAMES)
