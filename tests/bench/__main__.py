@@ -4,7 +4,7 @@ import argparse
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -23,9 +23,12 @@ ON_REQUEST = ["preprocess"]
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
-        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), on a "
-        "CPU, and how fast it trains and decodes the pointer-generator. Every engine gets the same work in the same "
-        "process, in turns. Wants a quiet machine.",
+        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), and how "
+        "fast it trains and decodes the pointer-generator. Every engine gets the same work in the same process, in "
+        "turns. Wants a quiet machine.",
+    )
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto (default: %(default)s)"
     )
     parser.add_argument("--run", type=Path, help="a run's folder: its data, and its weights if it has been trained")
     parser.add_argument("--data", type=Path, help="the data/ folder of a preprocessed run to train on")
@@ -39,6 +42,24 @@ def options() -> argparse.Namespace:
         type=int,
         default=2,
         help="of torch, for every engine, and workers of preprocess (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shape",
+        choices=training.SHAPES,
+        default="small",
+        help="of the Transformer: nmtkit's default, or the paper's base (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        default=training.BATCH_TOKENS,
+        help="padded tokens a side of a batch in training on captions; a GPU wants 25000 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=decoding.BATCH_SIZE,
+        help="sentences in a batch that is decoded (default: %(default)s)",
     )
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
@@ -58,7 +79,18 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there as well")
     given = parser.parse_args()
-    for name in ("threads", "blocks", "updates", "sentences", "rounds", "articles", "alone", "together"):
+    for name in (
+        "threads",
+        "blocks",
+        "updates",
+        "sentences",
+        "rounds",
+        "articles",
+        "alone",
+        "together",
+        "batch_tokens",
+        "batch_size",
+    ):
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1")
     if given.alone > given.articles:
@@ -67,9 +99,10 @@ def options() -> argparse.Namespace:
 
 
 def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
-    device.prepare(torch.device("cpu"), threads=given.threads)
+    place = device.choose(given.device)
+    device.prepare(place, threads=given.threads)
     parts = [given.only] if given.only else PARTS
-    facts = machine.facts(given.threads)
+    facts = machine.facts(given.threads, place)
     console.table("machine", ["what", "value"], list(facts.items()))
     watch = machine.Watch()
     watch.look("before")
@@ -80,11 +113,11 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
         preprocessing.show(sizes, given.threads)
         result["preprocess"] = [asdict(row) for row in sizes]
     if set(parts) & {"transformer", "rnnsearch", "decoding"}:
-        result |= on_captions(given, scratch, parts, watch)
+        result |= on_captions(given, scratch, parts, watch, place)
     if "summarization" in parts:
-        rows = summarization.training(given.updates, given.rounds, given.threads)
+        rows = summarization.training(given.updates, given.rounds, given.threads, place)
         watch.look("after training the pointer-generator")
-        rows += summarization.decoding(given.articles, given.alone, given.together, given.rounds, given.threads)
+        rows += summarization.decoding(given.articles, given.alone, given.together, given.rounds, given.threads, place)
         watch.look("after decoding with it")
         summarization.show(rows)
         result["summarization"] = summarization.as_dicts(rows)
@@ -92,7 +125,9 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
     return result
 
 
-def on_captions(given: argparse.Namespace, scratch: Path, parts: list[str], watch: machine.Watch) -> dict[str, object]:
+def on_captions(
+    given: argparse.Namespace, scratch: Path, parts: list[str], watch: machine.Watch, place: torch.device
+) -> dict[str, object]:
     """The parts that work on a run's data, or on made-up captions."""
     if given.run is not None:
         run = decoding.run_folder(given.run)
@@ -105,18 +140,19 @@ def on_captions(given: argparse.Namespace, scratch: Path, parts: list[str], watc
         store = Store.open(given.data or run.data, "train")
         training.check_store(store)
         console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
-        how = (store, scratch, given.blocks, given.updates, given.threads)
+        how = training.Work(store, scratch, place, given.threads, given.blocks, given.updates, given.batch_tokens)
         if "transformer" in parts:
-            speeds += training.transformer(*how)
+            speeds += training.transformer(how, training.SHAPES[given.shape])
             watch.look("after the transformer")
         if "rnnsearch" in parts:
-            speeds += training.rnnsearch(*how)
+            speeds += training.rnnsearch(how)
             watch.look("after rnnsearch")
-        training.show(speeds)
+        training.show(speeds, how)
         result["training"] = training.as_dicts(speeds)
 
     if "decoding" in parts:
-        work = decoding.open_work(run, given.sentences)
+        work = decoding.open_work(run, given.sentences, place, training.SHAPES[given.shape])
+        work = replace(work, batch_size=given.batch_size)
         missing = hugging_face.unfit(work.model)
         if not hugging_face.is_installed():
             missing = f"{hugging_face.NAME} is not installed (`make bench-hf` installs it)"

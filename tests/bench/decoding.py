@@ -4,9 +4,8 @@ Given a trained run, its weights translate its test set. Without one the weights
 (EOS is all but impossible), so that every translation runs to one length and both engines take the same steps.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -24,9 +23,9 @@ from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, search
 from nmtkit.translator import Translator
 
-from . import hugging_face
+from . import hugging_face, machine
+from .training import SMALL
 
-CPU = torch.device("cpu")
 BEAM = 5
 BATCH_SIZE = 64
 LONGEST = 100
@@ -52,12 +51,18 @@ class Speed:
     """Outputs equal to those of Hugging Face in fp32."""
     tokens: int
     """Tokens of all outputs."""
+    batch_size: int
+    """Sentences in a batch; text to text, nmtkit makes batches of its own."""
+    peak_mib: float
+    """The most memory while it ran; see `machine.peak_mib`."""
 
     def row(self) -> list[str]:
         ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
         same = "-" if self.identical is None else f"{self.identical:,}"
         speed = f"{median(self.sentences_per_second):,.1f}"
-        return [self.search, self.engine, self.arithmetic, speed, ratio, f"{self.tokens:,}", same]
+        least_to_most, peak = machine.spread(self.sentences_per_second, 1), f"{self.peak_mib:,.0f}"
+        named = [self.search, str(self.batch_size), self.engine, self.arithmetic]
+        return [*named, speed, least_to_most, ratio, f"{self.tokens:,}", same, peak]
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,19 @@ class Work:
     """Most tokens of a translation, EOS counted."""
     weights: str
     """Where they are from, in words."""
+    device: torch.device
+    """Where the model is."""
+    batch_size: int = BATCH_SIZE
 
     def batches(self) -> list[tuple[list[int], Batch]]:
-        """Sentences of like length together, and their numbers."""
+        """Sentences of like length together, on the device, and their numbers."""
         lengths = np.array([len(ids) + 1 for ids in self.sources])
-        parts = in_order_batches(lengths, 1 << 30, BATCH_SIZE)
-        return [(part, collate([self.sources[number] for number in part])) for part in parts]
+        parts = in_order_batches(lengths, 1 << 30, self.batch_size)
+        return [(part, collate([self.sources[number] for number in part]).to(self.device)) for part in parts]
+
+    def first(self, sentences: int) -> "Work":
+        """The same with fewer sentences."""
+        return replace(self, texts=self.texts[:sentences], sources=self.sources[:sentences])
 
     def settings(self, beam_size: int) -> SearchConfig:
         return SearchConfig(
@@ -85,10 +97,17 @@ class Work:
         )
 
 
-def open_work(folder: RunFolder, sentences: int) -> Work:
+def open_work(
+    folder: RunFolder,
+    sentences: int,
+    place: torch.device,
+    shape: TransformerConfig = SMALL,
+    length_of_random: int = LENGTH_OF_RANDOM,
+) -> Work:
     """The first sentences of the run's test set (else its validation set), and the run's model.
 
-    A run that was only preprocessed has none: a Transformer with random weights takes its place.
+    A run that was only preprocessed has none: a Transformer of that shape with random weights takes its place, which
+    writes so many tokens.
 
     Raises:
         NmtkitError: there is no such data, or the model cannot be opened.
@@ -99,16 +118,16 @@ def open_work(folder: RunFolder, sentences: int) -> Work:
     sources = [store.src(number).tolist() for number in range(count)]
     texts = [store.text("src", number) for number in range(count)]
     if folder.checkpoints.exists():
-        model, tokenizers, _ = folder.open_model(CPU)
-        return Work(model.eval(), tokenizers, texts, sources, LONGEST, f"the weights of {folder.path}")
+        model, tokenizers, _ = folder.open_model(place)
+        return Work(model.eval(), tokenizers, texts, sources, LONGEST, f"the weights of {folder.path}", place)
     tokenizers = folder.load_tokenizers()
     sizes = VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
     torch.manual_seed(1)
-    model = MODELS.get("transformer")(TransformerConfig(tie="all" if sizes.shared else "decoder"), sizes)
+    model = MODELS.get("transformer")(shape.changed({"tie": "all" if sizes.shared else "decoder"}), sizes)
     with torch.no_grad():
         model.get_parameter("output.bias")[[PAD, BOS, EOS]] = IMPOSSIBLE
-    words = f"random weights, all outputs {LENGTH_OF_RANDOM} tokens long"
-    return Work(model.eval(), tokenizers, texts, sources, LENGTH_OF_RANDOM, words)
+    words = f"random weights, all outputs {length_of_random} tokens long"
+    return Work(model.to(place).eval(), tokenizers, texts, sources, length_of_random, words, place)
 
 
 def ours(work: Work, beam_size: int) -> Engine:
@@ -136,9 +155,10 @@ def ours_as_text(work: Work, beam_size: int) -> Engine:
     return decode
 
 
-def theirs(work: Work, beam_size: int) -> Engine:
+def theirs(work: Work, beam_size: int, half: bool = False) -> Engine:
     longest_src = max(map(len, work.sources)) + 1
-    model = hugging_face.convert(work.model, max(work.longest, longest_src) + 2)
+    model = hugging_face.convert(work.model, max(work.longest, longest_src) + 2).to(work.device)
+    model = model.half() if half else model
     alpha = work.settings(beam_size).alpha
 
     def decode() -> Ids:
@@ -152,30 +172,47 @@ def theirs(work: Work, beam_size: int) -> Engine:
     return decode
 
 
-def measure(work: Work, rounds: int, threads: int, with_hugging_face: bool) -> list[Speed]:
+def measure(
+    work: Work,
+    rounds: int,
+    threads: int,
+    with_hugging_face: bool,
+    beams: Sequence[int] = (BEAM, 1),
+    as_text: bool = True,
+) -> list[Speed]:
     """Beam search and greedy search by every engine, in turns; the first round is thrown away."""
     found = []
-    for beam_size in (BEAM, 1):
-        engines = {"nmtkit search": ours(work, beam_size), "nmtkit, text to text": ours_as_text(work, beam_size)}
+    for beam_size in beams:
+        engines = {"nmtkit search": ours(work, beam_size)}
+        if as_text:
+            engines["nmtkit, text to text"] = ours_as_text(work, beam_size)
         reference = f"Hugging Face {hugging_face.version()}" if with_hugging_face else None
         if reference:
             engines[reference] = theirs(work, beam_size)
-        found += _in_turns(f"beam {beam_size}" if beam_size > 1 else "greedy", engines, reference, rounds, threads)
+        if reference and work.device.type == "cuda":
+            engines[f"{reference}, weights in fp16"] = theirs(work, beam_size, half=True)
+        name = f"beam {beam_size}" if beam_size > 1 else "greedy"
+        found += _in_turns(name, engines, reference, rounds, threads, work)
     return found
 
 
-def _in_turns(name: str, engines: dict[str, Engine], reference: str | None, rounds: int, threads: int) -> list[Speed]:
+def _in_turns(
+    name: str, engines: dict[str, Engine], reference: str | None, rounds: int, threads: int, work: Work
+) -> list[Speed]:
     precisions: list[device.MatmulPrecision] = ["highest", "medium"]
     turns = [(engine, precision) for precision in precisions for engine in engines]
     speeds: dict[tuple[str, str], list[float]] = {turn: [] for turn in turns}
     outputs: dict[tuple[str, str], Ids] = {}
+    peaks = dict.fromkeys(turns, 0.0)
     for number in range(rounds + 1):
         first = number % len(turns)
         for engine, precision in [*turns[first:], *turns[:first]]:
-            device.prepare(CPU, precision, threads)
-            begun = time.perf_counter()
+            device.prepare(work.device, precision, threads)
+            machine.forget_peak(work.device)
+            begun = machine.now(work.device)
             outputs[engine, precision] = engines[engine]()
-            seconds = time.perf_counter() - begun
+            seconds = machine.now(work.device) - begun
+            peaks[engine, precision] = max(peaks[engine, precision], machine.peak_mib(work.device))
             if number > 0:
                 speeds[engine, precision].append(len(outputs[engine, precision]) / seconds)
     rows = []
@@ -188,14 +225,18 @@ def _in_turns(name: str, engines: dict[str, Engine], reference: str | None, roun
             identical = sum(a == b for a, b in zip(outputs[engine, precision], expected, strict=True))
         arithmetic = "fp32" if precision == "highest" else f"fp32, matmul {precision}"
         tokens = sum(map(len, outputs[engine, precision]))
-        rows.append(Speed(name, engine, arithmetic, own, ratio, identical, tokens))
+        peak = peaks[engine, precision]
+        rows.append(Speed(name, engine, arithmetic, own, ratio, identical, tokens, work.batch_size, peak))
     return rows
 
 
 def show(speeds: Sequence[Speed], work: Work) -> None:
     console.table(
-        f"decoding {len(work.sources):,} sentences, batches of {BATCH_SIZE}, {work.weights}",
-        ["search", "engine", "arithmetic", "sentences/s", "x Hugging Face", "tokens", "identical to it"],
+        f"decoding {len(work.sources):,} sentences, {work.weights}; on a CUDA device `medium` is tf32",
+        [
+            *("search", "batch", "engine", "arithmetic", "sentences/s", "min-max"),
+            *("x Hugging Face", "tokens", "identical to it", "peak MiB"),
+        ],
         [speed.row() for speed in speeds],
     )
 

@@ -6,6 +6,7 @@ weights, and the bench compares the losses before it measures anything.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +22,55 @@ SMOOTHING = 0.1
 LONGEST = 512
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A batch on the floor's device, with what would make that device wait looked up before, on the CPU."""
+
+    src: Tensor
+    """`(B,S)`."""
+    src_lengths: Tensor
+    """`(B,)`, on the CPU, where packing needs it."""
+    tgt_in: Tensor
+    """`(B,T)`."""
+    targets: Tensor
+    """The M real target tokens."""
+    places: tuple[Tensor, Tensor]
+    """Their rows and columns, `(M,)` each."""
+    tokens: int
+    """M."""
+
+
+def load(batch: Batch, device: torch.device) -> Loaded:
+    """Makes a batch that is on the CPU ready."""
+    assert batch.tgt_in is not None
+    assert batch.tgt_out is not None
+    real = batch.tgt_out != PAD
+    rows, columns = real.nonzero(as_tuple=True)
+    targets = batch.tgt_out[rows, columns]
+    return Loaded(
+        batch.src.to(device),
+        batch.src_lengths,
+        batch.tgt_in.to(device),
+        targets.to(device),
+        (rows.to(device), columns.to(device)),
+        len(targets),
+    )
+
+
 class Floor(nn.Module, ABC):
     """A network whose forward pass gives the unnormalised predictions for all target tokens that are not padding."""
 
     @abstractmethod
-    def forward(self, src: Tensor, tgt_in: Tensor, real: Tensor) -> Tensor:
-        """`(M,V)` from `(B,S)`, `(B,T)` and the `(B,T)` mask of the M real target tokens."""
+    def forward(self, batch: Loaded) -> Tensor:
+        """`(M,V)`."""
 
     @abstractmethod
     def take_weights(self, weights: dict[str, Tensor]) -> None:
         """Copies the weights of nmtkit's model, given by its own names."""
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: Loaded) -> Tensor:
         """Label-smoothed cross-entropy in nats per target token."""
-        assert batch.tgt_in is not None
-        assert batch.tgt_out is not None
-        real = batch.tgt_out != PAD
-        logits = self(batch.src, batch.tgt_in, real)
-        return F.cross_entropy(logits.float(), batch.tgt_out[real], label_smoothing=SMOOTHING)
+        return F.cross_entropy(self(batch).float(), batch.targets, label_smoothing=SMOOTHING)
 
 
 class BareTransformer(Floor):
@@ -67,12 +99,18 @@ class BareTransformer(Floor):
         entering: Tensor = self.dropout(self.embedding(ids) * math.sqrt(self.width) + self.positions[: ids.shape[1]])
         return entering
 
-    def forward(self, src: Tensor, tgt_in: Tensor, real: Tensor) -> Tensor:
-        padding = src == PAD
-        later = torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1)
-        memory = self.encoder(self._enter(src), src_key_padding_mask=padding)
-        states = self.decoder(self._enter(tgt_in), memory, tgt_mask=later, memory_key_padding_mask=padding)
-        return F.linear(states[real], self.embedding.weight, self.bias)
+    def forward(self, batch: Loaded) -> Tensor:
+        padding, width = batch.src == PAD, batch.tgt_in.shape[1]
+        later = torch.ones(width, width, dtype=torch.bool, device=padding.device).triu(1)
+        memory = self.encoder(self._enter(batch.src), src_key_padding_mask=padding)
+        states = self.decoder(
+            self._enter(batch.tgt_in),
+            memory,
+            tgt_mask=later,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=False,  # a hint; without any torch reads the mask, which makes a GPU wait
+        )
+        return F.linear(states[batch.places], self.embedding.weight, self.bias)
 
     def take_weights(self, weights: dict[str, Tensor]) -> None:
         shared = {
@@ -121,25 +159,26 @@ class BareRnnSearch(Floor):
         self.output = nn.Linear(config.maxout_size, vocabulary)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, src: Tensor, tgt_in: Tensor, real: Tensor) -> Tensor:
-        is_word = src != PAD
+    def forward(self, batch: Loaded) -> Tensor:
+        is_word = batch.src != PAD
         packed = pack_padded_sequence(
-            self.dropout(self.src_embedding(src)), is_word.sum(1), batch_first=True, enforce_sorted=False
+            self.dropout(self.src_embedding(batch.src)), batch.src_lengths, batch_first=True, enforce_sorted=False
         )
         states, last = self.encoder(packed)
         memory = self.dropout(pad_packed_sequence(states, batch_first=True)[0])  # (B,S,2H)
         keys = self.key(memory)
         state = torch.tanh(self.first(last[1]))
-        words = self.dropout(self.tgt_embedding(tgt_in))
+        words = self.dropout(self.tgt_embedding(batch.tgt_in))
         read, seen = [], []
-        for step in range(tgt_in.shape[1]):
+        for step in range(batch.tgt_in.shape[1]):
             energies = torch.tanh(self.query(state)[:, None] + keys) @ self.energy  # (B,S)
             weights = energies.masked_fill(~is_word, -math.inf).softmax(1)
             context = torch.bmm(weights[:, None], memory)[:, 0]
             read.append(state)
             seen.append(context)
             state = self.cell(torch.cat([words[:, step], context], 1), state)
-        features = torch.cat([torch.stack(read, 1)[real], words[real], torch.stack(seen, 1)[real]], 1)
+        at = batch.places
+        features = torch.cat([torch.stack(read, 1)[at], words[at], torch.stack(seen, 1)[at]], 1)
         one, other = self.pieces(features).chunk(2, 1)
         predictions: Tensor = self.output(self.dropout(torch.maximum(one, other)))
         return predictions

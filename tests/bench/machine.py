@@ -2,6 +2,13 @@
 
 import os
 import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -36,8 +43,8 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def facts(threads: int) -> dict[str, object]:
-    return {
+def facts(threads: int, place: torch.device) -> dict[str, object]:
+    found = {
         "processor": processor(),
         "cores": cores(),
         "threads": threads,
@@ -45,6 +52,67 @@ def facts(threads: int) -> dict[str, object]:
         "python": platform.python_version(),
         "freed memory kept": device.keep_memory_in_heap(),
     }
+    if place.type == "cpu":
+        return found
+    found |= {"device": device.describe(place)} | {name: _version(name) for name in ("nmtkit", "transformers")}
+    return found | (_cuda_facts(place) if place.type == "cuda" else {})
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cuda_facts(place: torch.device) -> dict[str, object]:
+    about = torch.cuda.get_device_properties(place)
+    free, whole = torch.cuda.mem_get_info(place)
+    found: dict[str, object] = {
+        "compute capability": f"{about.major}.{about.minor}",
+        "multiprocessors": about.multi_processor_count,
+        "device memory, MiB": whole >> 20,
+        "of it taken before": whole - free >> 20,
+        "CUDA of torch": torch.version.cuda,
+        "cuDNN": torch.backends.cudnn.version(),
+    }
+    asked = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return found | {"clocks": "not known: there is no nvidia-smi"}
+    words = [program, f"--id=GPU-{about.uuid}", f"--query-gpu={','.join(asked)}", "--format=csv,noheader"]
+    told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
+    if told.returncode:
+        return found | {"clocks": f"not known: {told.stdout.strip() or told.stderr.strip()}"}
+    return found | dict(zip(asked, told.stdout.strip().split(", "), strict=False))
+
+
+def now(place: torch.device) -> float:
+    """Seconds on a clock that is read once the device has done all that it was given."""
+    if place.type == "cuda":
+        torch.cuda.synchronize(place)
+    elif place.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
+def forget_peak(place: torch.device) -> None:
+    """From now on `peak_mib` means the time from now on; a CPU's process never forgets."""
+    if place.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(place)
+
+
+def peak_mib(place: torch.device) -> float:
+    """The most memory that tensors took on a CUDA device since `forget_peak`; elsewhere the process since it began."""
+    if place.type == "cuda":
+        return torch.cuda.max_memory_allocated(place) / (1 << 20)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """The least and the most of some figures, to stand beside their median."""
+    return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"
 
 
 class Watch:

@@ -7,15 +7,13 @@ Decoding: articles of 400 tokens, 4 hypotheses, 100 tokens out, by random weight
 batches beside one article at a time: the same model, the same search, and the same text must come out.
 """
 
-import resource
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nmtkit import console, device
 from nmtkit.data.batch import Batch, collate
@@ -27,15 +25,16 @@ from nmtkit.search.beam import SearchConfig, search
 from nmtkit.training.losses import add_gradients
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
 
-CPU = torch.device("cpu")
+from . import machine
+
 VOCABULARY = 50_000
 SOURCE, TARGET = 399, 99
 """Tokens without EOS; with it 400 and 100."""
 TRAINED_TOGETHER = 8
 UNKNOWN = 0.05
 """Share of an article's tokens that the vocabulary lacks."""
-PART_BYTES = 32 << 20
-"""What the training loop allows the log-probabilities on a CPU."""
+PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""What the training loop allows the log-probabilities."""
 BEAM = 4
 IMPOSSIBLE = -1e4
 SEED = 1
@@ -50,7 +49,7 @@ class Speed:
     per_second: list[float]
     """Target tokens a second in training, articles a second in decoding; one figure a round."""
     peak_mib: float
-    """The most memory that the process has had until then."""
+    """The most memory until then, or on a CUDA device while it ran; see `machine.peak_mib`."""
     ratio: float | None = None
     """To one article at a time."""
     identical: str = "-"
@@ -58,7 +57,8 @@ class Speed:
 
     def row(self) -> list[str]:
         ratio = "-" if self.ratio is None else f"{self.ratio:.1f}"
-        return [self.what, self.how, f"{median(self.per_second):,.2f}", f"{self.peak_mib:,.0f}", ratio, self.identical]
+        speed = [f"{median(self.per_second):,.2f}", machine.spread(self.per_second, 2)]
+        return [self.what, self.how, *speed, f"{self.peak_mib:,.0f}", ratio, self.identical]
 
 
 def articles(count: int, length: int, seed: int) -> list[list[int]]:
@@ -91,19 +91,13 @@ def build(coverage: bool = True) -> PointerGenerator:
     return PointerGenerator(PointerGeneratorConfig(coverage=coverage), sizes)
 
 
-def peak_mib() -> float:
-    """Of this process, since it began."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
-def training(updates: int, rounds: int, threads: int) -> list[Speed]:
+def training(updates: int, rounds: int, threads: int, place: torch.device) -> list[Speed]:
     """Steps with coverage and its loss, in the paper's arithmetic and with faster products."""
     rows = []
     precisions: list[device.MatmulPrecision] = ["highest", "medium"]
     for precision in precisions:
-        device.prepare(CPU, precision, threads)
-        model = build().train()
+        device.prepare(place, precision, threads)
+        model = build().to(place).train()
         settings = OptimizerSettings(optimizer="adagrad", lr=0.15)
         optimizer = build_optimizer(settings, dict(model.named_parameters()))
         sources = articles(TRAINED_TOGETHER * updates, SOURCE, SEED)
@@ -112,54 +106,66 @@ def training(updates: int, rounds: int, threads: int) -> list[Speed]:
             part = sources[first : first + TRAINED_TOGETHER]
             batches.append(batch_of(part, [source[:TARGET] for source in part]))
         speeds = []
+        machine.forget_peak(place)
         for number in range(rounds + 1):  # the first is thrown away
-            begun = time.perf_counter()
-            tokens = sum(_update(model, optimizer, batch) for batch in batches)
+            begun = machine.now(place)
+            sums = torch.stack([update(model, optimizer, batch, place) for batch in batches])
+            seconds = machine.now(place) - begun
+            if not bool(sums.isfinite().all()):
+                raise NmtkitError("the loss is not a number: nothing was measured")
             if number > 0:
-                speeds.append(tokens / (time.perf_counter() - begun))
-        rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, peak_mib()))
+                speeds.append(sum(map(_tokens, batches)) / seconds)
+        rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, machine.peak_mib(place)))
     return rows
 
 
-def _update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch) -> int:
+def _tokens(batch: Batch) -> int:
     assert batch.tgt_mask is not None
-    tokens = int(batch.tgt_mask.sum())
+    return int(batch.tgt_mask.sum())
+
+
+def update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch, place: torch.device) -> Tensor:
+    """One update of the pointer-generator; gives the sums of its losses."""
     optimizer.zero_grad(set_to_none=True)
-    sums = add_gradients(model, batch, 1 / tokens, 0.0, CPU, PART_BYTES, coverage_weight=1.0)
+    part_bytes = PART_BYTES.get(place.type, PART_BYTES["cpu"])
+    sums = add_gradients(model, batch, 1 / _tokens(batch), 0.0, place, part_bytes, coverage_weight=1.0)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     optimizer.step()
-    if not bool(sums.isfinite().all()):
-        raise NmtkitError("the loss is not a number: nothing was measured")
-    return tokens
+    return sums
 
 
 def decoding(
-    count: int, alone: int, together: int, rounds: int, threads: int, longest: int = TARGET + 1
+    count: int, alone: int, together: int, rounds: int, threads: int, place: torch.device, longest: int = TARGET + 1
 ) -> list[Speed]:
     """`count` articles in batches of `together`, and the first `alone` of them one at a time."""
     rows = []
     precisions: list[device.MatmulPrecision] = ["highest", "medium"]
     for precision in precisions:
-        device.prepare(CPU, precision, threads)
+        device.prepare(place, precision, threads)
         model = build().eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(4.0)  # so that summaries differ, and no two words are as likely to the last digit
             model.get_parameter("output.bias")[EOS] = IMPOSSIBLE  # every summary runs to its limit
+        model.to(place)
         sources = articles(count, SOURCE, SEED + 1)
         in_batches: list[float] = []
         one_by_one: list[float] = []
         peaks = [0.0, 0.0]
-        decode(model, sources[:1], 1, 5)  # warms up
+        decode(model, sources[:1], 1, 5, place)  # warms up
+        if place.type != "cpu":  # where the first batch of a size pays for memory as well
+            decode(model, sources[:together], together, longest, place)
         for _ in range(rounds):
-            begun = time.perf_counter()
-            single = decode(model, sources[:alone], 1, longest)
-            one_by_one.append(alone / (time.perf_counter() - begun))
-            peaks[0] = peaks[0] or peak_mib()
-            begun = time.perf_counter()
-            whole = decode(model, sources, together, longest)
-            in_batches.append(count / (time.perf_counter() - begun))
-            peaks[1] = peak_mib()
+            machine.forget_peak(place)
+            begun = machine.now(place)
+            single = decode(model, sources[:alone], 1, longest, place)
+            one_by_one.append(alone / (machine.now(place) - begun))
+            peaks[0] = peaks[0] or machine.peak_mib(place)
+            machine.forget_peak(place)
+            begun = machine.now(place)
+            whole = decode(model, sources, together, longest, place)
+            in_batches.append(count / (machine.now(place) - begun))
+            peaks[1] = machine.peak_mib(place)
         same = sum(one == other for one, other in zip(single, whole[:alone], strict=True))
         ratio = median(in_batches) / median(one_by_one)
         arithmetic = _arithmetic(precision)
@@ -170,13 +176,15 @@ def decoding(
     return rows
 
 
-def decode(model: Seq2Seq, sources: Sequence[Sequence[int]], together: int, longest: int) -> list[list[int]]:
+def decode(
+    model: Seq2Seq, sources: Sequence[Sequence[int]], together: int, longest: int, place: torch.device
+) -> list[list[int]]:
     """The best summary of each article; of several batches one a core, as `nmtkit summarize` does it."""
     config = SearchConfig(beam_size=BEAM, max_length=longest, max_length_ratio=0.0, max_length_offset=longest)
     found: dict[int, list[int]] = {}
 
     def work(first: int) -> None:
-        results = search(model, batch_of(sources[first : first + together]), config)
+        results = search(model, batch_of(sources[first : first + together]).to(place), config)
         found.update((first + row, best[0].ids) for row, best in enumerate(results))
 
     firsts = range(0, len(sources), together)
@@ -184,7 +192,7 @@ def decode(model: Seq2Seq, sources: Sequence[Sequence[int]], together: int, long
         for first in firsts:
             work(first)
     else:
-        device.on_each(work, firsts, CPU)
+        device.on_each(work, firsts, place)
     return [found[number] for number in range(len(sources))]
 
 
@@ -195,7 +203,7 @@ def _arithmetic(precision: device.MatmulPrecision) -> str:
 def show(speeds: Sequence[Speed]) -> None:
     console.table(
         f"pointer-generator, 400 tokens in, 100 out, vocabulary {VOCABULARY:,}, coverage; beam {BEAM}",
-        ["what", "how", "per second", "peak MiB so far", "x one at a time", "identical text"],
+        ["what", "how", "per second", "min-max", "peak MiB", "x one at a time", "identical text"],
         [speed.row() for speed in speeds],
     )
 

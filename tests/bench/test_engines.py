@@ -13,9 +13,10 @@ from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, search
 
 from . import hugging_face, summarization
-from .floors import BareRnnSearch, BareTransformer, Floor
+from .floors import BareRnnSearch, BareTransformer, Floor, load
 from .training import build, check_same_function
 
+CPU = torch.device("cpu")
 VOCABULARY = 40
 TRANSFORMER = TransformerConfig(
     hidden_size=16, feed_forward_size=24, heads=2, encoder_layers=3, decoder_layers=2, tie="all"
@@ -47,7 +48,7 @@ def shaken(model: Seq2Seq) -> Seq2Seq:
 def test_a_floor_computes_the_models_loss_with_every_weight(model: Seq2Seq, floor: Floor, batch: Batch) -> None:
     assert "parameters" in check_same_function(shaken(model), floor, batch)
     floor.zero_grad()
-    floor.loss(batch).backward()  # type: ignore[no-untyped-call]  # torch does not type it
+    floor.loss(load(batch, CPU)).backward()  # type: ignore[no-untyped-call]  # torch does not type it
     assert all(parameter.grad is not None for parameter in floor.parameters())
 
 
@@ -76,7 +77,7 @@ def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:
     config = PointerGeneratorConfig(embedding_size=8, hidden_size=8, coverage=True)
     model = PointerGenerator(config, VocabularySizes(VOCABULARY, VOCABULARY, shared=True)).eval()
     sources = [[5, 6, 7, 8], [9], [], [10, 6, 11, 12, 13, 14]]
-    assert summarization.decode(model, sources, 4, 6) == summarization.decode(model, sources, 1, 6)
+    assert summarization.decode(model, sources, 4, 6, CPU) == summarization.decode(model, sources, 1, 6, CPU)
 
 
 def test_articles_are_numbered_as_they_must_be() -> None:

@@ -1,7 +1,6 @@
 """Training speed of nmtkit's own training loop beside the floors, on the same batches, in turns."""
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -22,13 +21,18 @@ from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Step, TrainingConfig, train
 from nmtkit.training.losses import likelihood
 
-from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor
+from . import machine
+from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor, load
 
-CPU = torch.device("cpu")
 BATCH_TOKENS = 2048
 SEED = 1
+CPU = torch.device("cpu")
 LR, BETAS = 3e-4, (0.9, 0.98)
-TRANSFORMER = TransformerConfig(tie="all", dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+SMALL = TransformerConfig(tie="all", dropout=0.1, attention_dropout=0.1, activation_dropout=0.1)
+BASE = SMALL.changed(
+    {"hidden_size": 512, "feed_forward_size": 2048, "heads": 8, "encoder_layers": 6, "decoder_layers": 6}
+)
+SHAPES = {"small": SMALL, "base": BASE}
 RNNSEARCH = RnnSearchConfig()
 
 
@@ -42,11 +46,32 @@ class Arithmetic:
 
 
 FP32 = Arithmetic("fp32", "highest", "fp32")
-ARITHMETICS = [
-    FP32,
-    Arithmetic("fp32, matmul medium", "medium", "fp32"),
-    Arithmetic("bf16 autocast", "highest", "bf16"),
-]
+BF16 = Arithmetic("bf16 autocast", "highest", "bf16")
+ARITHMETICS = [FP32, Arithmetic("fp32, matmul medium", "medium", "fp32"), BF16]
+"""On a CUDA device `medium` is tf32."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained on, where, and for how long."""
+
+    store: Store
+    folder: Path
+    """For the states that training saves."""
+    device: torch.device
+    threads: int
+    blocks: int
+    """Measured blocks of each engine."""
+    updates: int
+    """In a block."""
+    batch_tokens: int = BATCH_TOKENS
+
+    def stream(self) -> BatchStream:
+        return BatchStream(self.store, BatchConfig(batch_tokens=self.batch_tokens), SEED)
+
+    def some_batch(self) -> Batch:
+        """Small enough for a CPU."""
+        return next(BatchStream(self.store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED))
 
 
 @dataclass(frozen=True)
@@ -60,10 +85,13 @@ class Speed:
     """Target tokens, EOS counted, padding not; one figure a block."""
     ratios: list[float]
     """To the floor's block of the same round; empty for the floor itself."""
+    peak_mib: float
+    """The most memory while it ran; what the other engines keep there is in it. See `machine.peak_mib`."""
 
     def row(self) -> list[str]:
         ratios = [f"{value:.2f}" for value in _spread(self.ratios)] if self.ratios else ["-", "-", "-"]
-        return [self.model, self.arithmetic, self.engine, f"{median(self.tokens_per_second):,.0f}", *ratios]
+        speed = [f"{median(self.tokens_per_second):,.0f}", machine.spread(self.tokens_per_second)]
+        return [self.model, self.arithmetic, self.engine, *speed, *ratios, f"{self.peak_mib:,.0f}"]
 
 
 def _spread(values: Sequence[float]) -> list[float]:
@@ -73,9 +101,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 class Trained:
     """nmtkit: a block is what `nmtkit.training.loop.train` does between two `Step` events, loading included."""
 
-    def __init__(
-        self, name: str, config: ModelConfig, how: Arithmetic, store: Store, updates: int, folder: Path
-    ) -> None:
+    def __init__(self, name: str, config: ModelConfig, how: Arithmetic, work: Work, folder: Path) -> None:
         self.name = name
         training = TrainingConfig(
             lr=LR,
@@ -84,14 +110,13 @@ class Trained:
             clip_norm=1.0,
             precision=how.autocast,
             matmul_precision=how.matmul,
-            log_every=updates,
+            log_every=work.updates,
             validate_every=10**9,
             save_every=10**9,
             max_updates=10**9,
         )
-        self._events = train(
-            build(config, store.tgt_size), stream(store), training, _no_evaluation, Checkpoints(folder), CPU
-        )
+        model = build(config, work.store.tgt_size)
+        self._events = train(model, work.stream(), training, _no_evaluation, Checkpoints(folder), work.device)
         next(self._events)  # the state before the first update is saved
 
     def block(self) -> int:
@@ -108,34 +133,30 @@ def _no_evaluation(model: Seq2Seq) -> dict[str, float]:
 class Bare:
     """A floor: forward, backward, one step of fused Adam. Its batches are loaded before the clock starts."""
 
-    def __init__(self, floor: Floor, how: Arithmetic, store: Store, updates: int) -> None:
+    def __init__(self, floor: Floor, how: Arithmetic, work: Work) -> None:
         self.name = "bare torch (the floor)"
-        self._floor = floor.train()
+        self._floor = floor.to(work.device).train()
+        self._device = work.device
         self._bf16 = how.autocast == "bf16"
-        self._stream = stream(store)
-        self._updates = updates
-        self._optimizer = torch.optim.Adam(floor.parameters(), lr=LR, betas=BETAS, fused=True)
-        self._loaded = list(islice(self._stream, updates))
+        self._stream = work.stream()
+        self._updates = work.updates
+        self._optimizer = torch.optim.Adam(self._floor.parameters(), lr=LR, betas=BETAS, fused=True)
+        self.load()
 
     def block(self) -> int:
         tokens = 0
         for batch in self._loaded:
             self._optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
                 loss = self._floor.loss(batch)
             torch.autograd.backward(loss)
             self._optimizer.step()
-            assert batch.tgt_mask is not None
-            tokens += int(batch.tgt_mask.sum())
+            tokens += batch.tokens
         return tokens
 
     def load(self) -> None:
         """The batches of the next block."""
-        self._loaded = list(islice(self._stream, self._updates))
-
-
-def stream(store: Store) -> BatchStream:
-    return BatchStream(store, BatchConfig(batch_tokens=BATCH_TOKENS), SEED)
+        self._loaded = [load(batch, self._device) for batch in islice(self._stream, self._updates)]
 
 
 def build(config: ModelConfig, vocabulary: int) -> Seq2Seq:
@@ -159,6 +180,8 @@ def check_store(store: Store) -> None:
 def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
     """Gives the floor our model's weights and compares their losses without dropout: they must do the same work.
 
+    All on the CPU, whatever device is to be measured: what they compute is the same there.
+
     Raises:
         NmtkitError: they do not.
     """
@@ -168,68 +191,73 @@ def check_same_function(model: Seq2Seq, floor: Floor, batch: Batch) -> str:
     if len(sizes) != 1:
         raise NmtkitError(f"{kind}: the floor has another number of parameters than ours: {sizes}")
     loss = likelihood(model.eval()(batch, keep=batch.tgt_mask), batch, model.sizes.tgt, SMOOTHING)
-    mean, theirs = float(loss.total.detach()) / loss.tokens, float(floor.eval().loss(batch).detach())
+    mean, theirs = float(loss.total.detach()) / loss.tokens, float(floor.eval().loss(load(batch, CPU)).detach())
     if not math.isclose(mean, theirs, rel_tol=1e-5):
         raise NmtkitError(f"{kind}: the floor is another function: its loss is {theirs}, ours {mean}")
     return f"{kind}: {sizes.pop():,} parameters; with equal weights the loss is {mean:.5f}, the floor's {theirs:.5f}"
 
 
-def in_turns(
-    model: str, how: Arithmetic, floor: Bare, ours: Sequence[Trained], blocks: int, threads: int
-) -> list[Speed]:
+def in_turns(model: str, how: Arithmetic, floor: Bare | None, ours: Sequence[Trained], work: Work) -> list[Speed]:
     """Block after block, each engine once a round, in an order that turns; the first round is thrown away."""
-    engines: list[Bare | Trained] = [floor, *ours]
+    engines: list[Bare | Trained] = [*([] if floor is None else [floor]), *ours]
     speeds: dict[str, list[float]] = {engine.name: [] for engine in engines}
-    for number in range(blocks + 1):
+    peaks = dict.fromkeys(speeds, 0.0)
+    for number in range(work.blocks + 1):
         first = number % len(engines)
         tokens = {}
         for engine in [*engines[first:], *engines[:first]]:
-            device.prepare(CPU, how.matmul, threads)
-            begun = time.perf_counter()
+            device.prepare(work.device, how.matmul, work.threads)
+            machine.forget_peak(work.device)
+            begun = machine.now(work.device)
             tokens[engine.name] = engine.block()
-            seconds = time.perf_counter() - begun
+            seconds = machine.now(work.device) - begun
+            peaks[engine.name] = max(peaks[engine.name], machine.peak_mib(work.device))
             if number > 0:
                 speeds[engine.name].append(tokens[engine.name] / seconds)
             if isinstance(engine, Bare):
                 engine.load()
         assert len(set(tokens.values())) == 1, f"not the same batches: {tokens}"
-    base = speeds[floor.name]
-    rows = [Speed(model, how.name, floor.name, base, [])]
-    for engine in ours:
+    rows = []
+    for engine in engines:
         own = speeds[engine.name]
-        rows.append(Speed(model, how.name, engine.name, own, [a / b for a, b in zip(own, base, strict=True)]))
+        base = own if floor is None or engine is floor else speeds[floor.name]
+        ratios = [] if base is own else [a / b for a, b in zip(own, base, strict=True)]
+        rows.append(Speed(model, how.name, engine.name, own, ratios, peaks[engine.name]))
     return rows
 
 
-def transformer(store: Store, folder: Path, blocks: int, updates: int, threads: int) -> Iterator[Speed]:
+def transformer(
+    work: Work, config: TransformerConfig = SMALL, arithmetics: Sequence[Arithmetic] = ARITHMETICS
+) -> Iterator[Speed]:
     """The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default."""
-    by_default = TRANSFORMER.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
-    floor = BareTransformer(TRANSFORMER, store.tgt_size, TRANSFORMER.dropout)
-    console.say(check_same_function(build(TRANSFORMER, store.tgt_size), floor, next(stream(store))))
-    weights = build(TRANSFORMER, store.tgt_size).state_dict()
-    for how in ARITHMETICS:
-        place = folder / how.name
+    by_default = config.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
+    vocabulary = work.store.tgt_size
+    floor = BareTransformer(config, vocabulary, config.dropout)
+    console.say(check_same_function(build(config, vocabulary), floor, work.some_batch()))
+    weights = build(config, vocabulary).state_dict()
+    for how in arithmetics:
+        place = work.folder / how.name
         ours = [
-            Trained("nmtkit, dropout as the floor", TRANSFORMER, how, store, updates, place / "same"),
-            Trained("nmtkit, its default dropout", by_default, how, store, updates, place / "default"),
+            Trained("nmtkit, dropout as the floor", config, how, work, place / "same"),
+            Trained("nmtkit, its default dropout", by_default, how, work, place / "default"),
         ]
         floor.take_weights(weights)
-        yield from in_turns("transformer", how, Bare(floor, how, store, updates), ours, blocks, threads)
+        yield from in_turns("transformer", how, Bare(floor, how, work), ours, work)
 
 
-def rnnsearch(store: Store, folder: Path, blocks: int, updates: int, threads: int) -> Iterator[Speed]:
+def rnnsearch(work: Work) -> Iterator[Speed]:
     """The floor drops out where nmtkit does."""
-    floor = BareRnnSearch(RNNSEARCH, store.tgt_size, RNNSEARCH.dropout)
-    console.say(check_same_function(build(RNNSEARCH, store.tgt_size), floor, next(stream(store))))
-    ours = [Trained("nmtkit", RNNSEARCH, FP32, store, updates, folder / "rnnsearch")]
-    yield from in_turns("rnnsearch", FP32, Bare(floor, FP32, store, updates), ours, blocks, threads)
+    floor = BareRnnSearch(RNNSEARCH, work.store.tgt_size, RNNSEARCH.dropout)
+    console.say(check_same_function(build(RNNSEARCH, work.store.tgt_size), floor, work.some_batch()))
+    ours = [Trained("nmtkit", RNNSEARCH, FP32, work, work.folder / "rnnsearch")]
+    yield from in_turns("rnnsearch", FP32, Bare(floor, FP32, work), ours, work)
 
 
-def show(speeds: Sequence[Speed]) -> None:
+def show(speeds: Sequence[Speed], work: Work) -> None:
     console.table(
-        f"training, target tokens a second (batches of {BATCH_TOKENS:,} padded tokens a side, Adam, smoothing "
+        f"training, target tokens a second (batches of {work.batch_tokens:,} padded tokens a side, Adam, smoothing "
         f"{SMOOTHING}; nmtkit also clips at 1.0 and loads its batches); ratio to the floor's block of the same round",
-        ["model", "arithmetic", "engine", "tok/s", "ratio min", "median", "max"],
+        ["model", "arithmetic", "engine", "tok/s", "min-max", "ratio min", "median", "max", "peak MiB"],
         [speed.row() for speed in speeds],
     )
 
