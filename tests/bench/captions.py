@@ -5,6 +5,7 @@ average), a target of that times exp(normal(0.02, 0.18)). Words are drawn indepe
 probability that falls as 1 / (r + 20). They mean nothing: only their number and variety matter to a clock.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +29,10 @@ training: {max_updates: 1}
 """
 
 
-def make(folder: Path) -> Path:
+def make(folder: Path, vocabulary: int = VOCABULARY, pairs: Mapping[str, int] = PAIRS) -> Path:
     """Writes the text and preprocesses it as `nmtkit preprocess` does; gives the run's folder."""
     draw = np.random.default_rng(1)
-    words = np.array([f"w{number}" for number in range(VOCABULARY - SPECIAL)])
+    words = np.array([f"w{number}" for number in range(vocabulary - SPECIAL)])
     frequency = 1.0 / (np.arange(len(words)) + 20.0)
     frequency /= frequency.sum()
 
@@ -40,13 +41,18 @@ def make(folder: Path) -> Path:
         parts = np.split(draw.choice(words, size=int(whole.sum()), p=frequency), np.cumsum(whole)[:-1])
         return "".join(" ".join(part) + "\n" for part in parts)
 
-    for name, count in PAIRS.items():
+    for name, count in pairs.items():
         src = np.exp(draw.normal(2.608, 0.317, count))
-        (folder / f"{name}.src").write_text(sentences(src), encoding="utf-8")
-        (folder / f"{name}.tgt").write_text(sentences(src * np.exp(draw.normal(0.02, 0.18, count))), encoding="utf-8")
+        texts = [sentences(src), sentences(src * np.exp(draw.normal(0.02, 0.18, count)))]
+        if name == "train":  # whatever was not drawn comes in sentences of its own: the vocabulary has its full size
+            missing = sorted(set(words.tolist()) - set(" ".join(texts).split()))
+            rest = "".join(" ".join(missing[at : at + 15]) + "\n" for at in range(0, len(missing), 15))
+            texts = [text + rest for text in texts]
+        for side, text in zip(("src", "tgt"), texts, strict=True):
+            (folder / f"{name}.{side}").write_text(text, encoding="utf-8")
     recipe = folder / "captions.yaml"
-    recipe.write_text(RECIPE % VOCABULARY, encoding="utf-8")
+    recipe.write_text(RECIPE % vocabulary, encoding="utf-8")
     run = Run.create(load(recipe), str(folder / "run"))
     tokenizers = run.preprocess(lambda text: None, lambda report: None)
-    assert len(tokenizers.tgt.vocabulary) == VOCABULARY, "every word occurs"
+    assert len(tokenizers.tgt.vocabulary) == vocabulary, "every word occurs"
     return run.folder.path

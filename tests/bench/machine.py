@@ -80,7 +80,8 @@ def _cuda_facts(place: torch.device) -> dict[str, object]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return found | {"clocks": "not known: there is no nvidia-smi"}
-    words = [program, f"--id=GPU-{about.uuid}", f"--query-gpu={','.join(asked)}", "--format=csv,noheader"]
+    chosen = f"--id=GPU-{about.uuid}" if hasattr(about, "uuid") else f"--id={place.index or 0}"
+    words = [program, chosen, f"--query-gpu={','.join(asked)}", "--format=csv,noheader"]
     told = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20)
     if told.returncode:
         return found | {"clocks": f"not known: {told.stdout.strip() or told.stderr.strip()}"}

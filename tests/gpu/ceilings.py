@@ -1,0 +1,68 @@
+"""The most that this device gives: bytes that it copies, products of matrices, small kernels one after another."""
+
+from collections.abc import Callable
+
+import torch
+
+from nmtkit import device
+from tests.bench import machine
+
+from .results import Given, given, middle
+
+ROUNDS = 5
+PRODUCTS: dict[str, tuple[device.MatmulPrecision, torch.dtype]] = {
+    "fp32": ("highest", torch.float32),
+    "tf32": ("high", torch.float32),
+    "bf16": ("highest", torch.bfloat16),
+    "fp16": ("highest", torch.float16),
+}
+
+
+def rounds(work: Callable[[], object], place: torch.device, times: int) -> list[float]:
+    """Seconds of one call of `work`, by round; the first round is thrown away."""
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        begun = machine.now(place)
+        for _ in range(times):
+            work()
+        seconds.append((machine.now(place) - begun) / times)
+    return seconds[1:]
+
+
+def copied(place: torch.device, mib: int) -> list[float]:
+    """Bytes read and written in a second."""
+    source = torch.ones(mib << 18, device=place)
+    target = torch.empty_like(source)
+    return [2 * source.nbytes / seconds for seconds in rounds(lambda: target.copy_(source), place, 10)]
+
+
+def multiplied(place: torch.device, kind: str, size: int) -> list[float]:
+    """Floating point operations in a second in products of square matrices."""
+    precision, dtype = PRODUCTS[kind]
+    device.prepare(place, precision)
+    one, other = (torch.randn(size, size, device=place).to(dtype) for _ in range(2))
+    out = torch.empty_like(one)
+    times = 10
+    found = [2 * size**3 / seconds for seconds in rounds(lambda: torch.mm(one, other, out=out), place, times)]
+    device.prepare(place)
+    return found
+
+
+def ceiling(place: torch.device, kind: str, quick: bool) -> list[float]:
+    return multiplied(place, kind, 512 if quick else 8192)
+
+
+def main(told: Given) -> None:
+    place, results = told.place, told.results
+    speeds = [value / 1e9 for value in copied(place, 32 if told.quick else 2048)]
+    results.add("copy within the device", None, middle(speeds, "GB/s"), gb_per_second=speeds)
+    for kind in PRODUCTS:
+        speeds = [value / 1e12 for value in ceiling(place, kind, told.quick)]
+        results.add(f"products in {kind}", None, middle(speeds, "TFLOP/s", 2), tflops=speeds)
+    small = torch.zeros(16, device=place)
+    launches = [1e6 * value for value in rounds(lambda: small.add_(1), place, 1000)]
+    results.add("one small kernel after another", None, middle(launches, "us each", 2), us=launches)
+
+
+if __name__ == "__main__":
+    main(given("ceilings", __doc__))

@@ -1,0 +1,41 @@
+"""Trains the demo as `nmtkit train demo` does, scores it, and lets the CPU translate with the same weights."""
+
+from nmtkit import recipe, run
+from nmtkit.training.loop import Step, Stopped
+from nmtkit.translator import Translator
+
+from .results import Given, given
+
+ENOUGH = 80.0
+"""BLEU that the demo promises."""
+COMPARED = 200
+"""Sentences that both devices translate."""
+
+
+def main(told: Given) -> None:
+    limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if told.quick else []
+    what = recipe.load("demo", limits)
+    place = run.choose_device(told.rest.device, what)
+    folder = told.scratch / "run"
+    work = run.Run.begin(what, str(folder), False, False, lambda text: None, lambda report: None)
+    speeds, reason = [], ""
+    for event in work.train(place, lambda text: None):
+        if isinstance(event, Step):
+            speeds.append(event.tokens_per_second)
+        if isinstance(event, Stopped):
+            reason = f"{event.update} updates ({event.reason})"
+    told.results.add("training", None, f"{reason}, {max(speeds):,.0f} tok/s at best", tokens_per_second=speeds)
+    result = work.test(place)
+    assert result is not None
+    scores = {score.name: score.value for score in result.scores}
+    holds = None if told.quick else scores["BLEU"] >= ENOUGH
+    told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
+    count = 4 if told.quick else COMPARED
+    on_cpu = Translator.from_folder(work.folder, "cpu").translate(result.sources[:count])
+    found = [translation.text for translation in result.found[:count]]
+    same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
+    told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)
+
+
+if __name__ == "__main__":
+    main(given("demo", __doc__))

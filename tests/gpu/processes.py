@@ -1,0 +1,105 @@
+"""Two processes that share one device and talk over gloo train as one process with twice the batches does."""
+
+import multiprocessing
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nmtkit import device
+from nmtkit.data.batch import Batch, collate
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import Stopped, TrainingConfig, train
+
+from .results import Given, given
+
+VOCABULARY = 200
+SHAPES: dict[str, dict[str, object]] = {
+    "transformer": {"hidden_size": 64, "feed_forward_size": 128, "dropout": 0.0},
+    "luong": {"hidden_size": 64, "embedding_size": 64, "dropout": 0.0},
+}
+UPDATES = 4
+CLOSE = 1e-3
+"""How far the weights may be apart, as a share of how far training moved them: float32 adds in another order."""
+
+
+class Batches:
+    """Random sentences, the same for everybody; of two processes each takes every second batch."""
+
+    epoch = 0
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world, self.number = rank, world, 0
+
+    def __next__(self) -> Batch:
+        draw = torch.Generator().manual_seed(self.number + self.rank)
+        self.number += self.world
+        sides = [
+            [torch.randint(4, VOCABULARY, (length,), generator=draw).tolist() for length in lengths]
+            for lengths in torch.randint(1, 20, (2, 16), generator=draw).tolist()
+        ]
+        return collate(*sides)
+
+    def state(self) -> dict[str, int]:
+        return {"number": self.number}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.number = state["number"]
+
+
+def build(kind: str) -> Seq2Seq:
+    torch.manual_seed(1)
+    cls = MODELS.get(kind)
+    return cls(cls.Config.model_validate({"kind": kind, **SHAPES[kind]}), VocabularySizes(VOCABULARY, VOCABULARY, True))
+
+
+def trained(kind: str, place: torch.device, folder: Path, rank: int = 0, world: int = 1) -> torch.Tensor:
+    """All weights after the updates."""
+    config = TrainingConfig(optimizer="sgd", lr=0.5, max_updates=UPDATES, accumulate=2 // world)
+    device.prepare(place, threads=1 if place.type == "cpu" else None)
+    model = build(kind)
+    events = train(model, Batches(rank, world), config, lambda model: {"bleu": 0.0}, Checkpoints(folder), place)
+    assert list(events)[-1] == Stopped("max_updates", UPDATES)
+    return flat(model)
+
+
+def flat(model: Seq2Seq) -> torch.Tensor:
+    return torch.cat([parameter.detach().cpu().flatten() for parameter in model.parameters()])
+
+
+def one_of_two(rank: int, place: torch.device, folder: Path) -> None:
+    """Not `distributed.join`, which gives each process a GPU of its own and, with NCCL, must."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2, timeout=timedelta(minutes=1)
+    )
+    for kind in SHAPES:
+        torch.save(trained(kind, place, folder / f"{kind}-two", rank, 2), folder / f"{kind}-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def main(told: Given) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=one_of_two, args=(rank, told.place, told.scratch)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    codes = [process.exitcode for process in processes]
+    told.results.add("both processes come to their end", codes == [0, 0], f"exit codes {codes}")
+    if codes != [0, 0]:
+        return
+    for kind in SHAPES:
+        two = [torch.load(told.scratch / f"{kind}-{rank}.pt") for rank in range(2)]
+        alone = trained(kind, told.place, told.scratch / f"{kind}-alone")
+        moved = float((alone - flat(build(kind))).abs().max())
+        apart = float((two[0] - alone).abs().max())
+        holds = torch.equal(*two) and moved > 0 and apart <= CLOSE * moved
+        figure = f"weights apart by up to {apart:.1e}, moved by up to {moved:.1e}"
+        told.results.add(f"{kind}: equal in both, and to one process", holds, figure, apart=apart, moved=moved)
+
+
+if __name__ == "__main__":
+    main(given("processes", __doc__))

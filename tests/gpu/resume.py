@@ -1,0 +1,86 @@
+"""Whether a training that was stopped and resumed is the one that was never stopped: the embedded demo, three models.
+
+On a CPU it is, bit for bit. On a CUDA device that is promised with `--set training.deterministic=true` only, which
+holds for the whole process, so each way is a part of its own; without it the difference is measured.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+import torch
+
+from nmtkit import recipe, run
+from nmtkit.training.loop import Stopped
+
+from .results import Given, given
+
+SIZES = {"hidden_size": 128, "dropout": 0.1}
+MODELS: dict[str, dict[str, object]] = {
+    "transformer": {"kind": "transformer", **SIZES, "encoder_layers": 2, "decoder_layers": 2, "tie": "all"},
+    "pointer_generator": {"kind": "pointer_generator", **SIZES, "embedding_size": 64, "coverage": True},
+    "luong": {"kind": "luong", **SIZES, "embedding_size": 64, "layers": 2, "window": "local_p"},
+}
+HALF = 3
+"""Updates before and after the stop."""
+
+
+def written(told: Given, name: str, precision: str) -> recipe.Recipe:
+    overrides = {
+        "model": MODELS[name],
+        "tokenizer": {"kind": "word", "vocab_size": 2000, "joint": True},
+        "training": {"lr": 0.001, "clip_norm": 1.0, "precision": precision, "max_updates": 2 * HALF},
+        "evaluation": {"max_sentences": 2},
+    }
+    values = [f"{key}={recipe.dump_yaml(value).strip()}" for key, value in overrides.items()]
+    if told.rest.deterministic:
+        values.append("training.deterministic=true")
+    return recipe.load("demo", values)
+
+
+def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, until: int | None = None) -> None:
+    """As `nmtkit train` does; `until` stops it after so many updates, as a signal would."""
+    place = run.choose_device(device, what)
+    work = run.Run.begin(what, str(folder), resume, False, lambda text: None, lambda report: None)
+    asked = iter(range(2 * HALF + 2))
+    events = list(work.train(place, lambda text: None, resume, lambda: next(asked) == until))
+    wanted = Stopped("interrupted", until) if until else Stopped("max_updates", 2 * HALF)
+    assert events[-1] == wanted, events[-1]
+
+
+def weights(what: recipe.Recipe, folder: Path) -> dict[str, torch.Tensor]:
+    """Of the last state, the optimizer's included."""
+    return run.RunFolder(folder).stages(what)[-1].checkpoints.load_last()[0]
+
+
+def compare(told: Given, name: str, precision: str, ready: Path) -> None:
+    """One model, once straight and once stopped and resumed."""
+    what = written(told, name, precision)
+    folders = [told.scratch / f"{name}-{precision}-{way}" for way in ("straight", "stopped")]
+    for folder in folders:
+        shutil.copytree(ready, folder)
+        train(what, folder, told.rest.device, until=HALF if folder is folders[1] else None)
+    train(what, folders[1], told.rest.device, resume=True)
+    one, other = (weights(what, folder) for folder in folders)
+    assert one.keys() == other.keys()
+    same = all(torch.equal(one[key], other[key]) for key in one)
+    far = max(float((one[key].double() - other[key].double()).abs().max()) for key in one if key.startswith("weights/"))
+    promised = told.rest.deterministic or told.place.type == "cpu"
+    figure = "bit for bit" if same else f"weights differ by up to {far:.1e}"
+    told.results.add(f"{name}, {precision}", same if promised else None, figure, difference=far)
+
+
+def main(told: Given) -> None:
+    for name in MODELS:
+        ready = told.scratch / name
+        run.Run.create(written(told, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
+        for precision in ("fp32",) if told.quick else ("fp32", "bf16"):
+            compare(told, name, precision, ready)
+
+
+def own(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deterministic", action="store_true", help="with training.deterministic")
+
+
+if __name__ == "__main__":
+    main(given("resume", __doc__, own))

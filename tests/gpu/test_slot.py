@@ -1,0 +1,121 @@
+"""The slot's file and table, its counting, and the whole of it on a CPU as far as that is quick."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.gpu import results, training
+
+ROOT = Path(__file__).parents[2]
+TESTS = """\
+import pytest
+def test_good(): pass
+def test_bad(): assert 1 + 1 == 3
+@pytest.mark.skip(reason="no CUDA device")
+def test_elsewhere(): pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "results.json"
+    assert results.begin(path, "cpu") == 0
+    return path
+
+
+def rows(file: Path) -> list[tuple[str, str, bool | None]]:
+    return [(row["part"], row["name"], row["holds"]) for row in results.read(file)["rows"]]
+
+
+def test_rows_come_one_by_one_and_the_table_counts_them(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    part = results.Results(file, "speed")
+    part.add("tokens", None, "12 tok/s", tokens_per_second=[11.0, 12.0])
+    assert results.read(file)["rows"][0]["values"] == {"tokens_per_second": [11.0, 12.0]}
+    part.add("equal", True, "bit for bit")
+    capsys.readouterr()
+    assert results.table(file) == 0
+    assert "1 hold, 0 do not, 1 only measured" in capsys.readouterr().out
+    part.add("finite", False, "3 weights are not")
+    assert results.table(file) == 1
+    shown = capsys.readouterr().out
+    assert "1 hold, 1 do not, 1 only measured" in shown
+    line = next(line for line in shown.splitlines() if "finite" in line)
+    assert "NO" in line
+    assert "3 weights are not" in line
+    assert rows(file) == [("speed", "tokens", None), ("speed", "equal", True), ("speed", "finite", False)]
+    assert results.read(file)["machine"]["torch"] == torch.__version__
+
+
+def test_a_part_that_fails_or_is_stopped_is_a_row(file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("one\nRuntimeError: out of memory\n\n", encoding="utf-8")
+    results.ended(file, "a", 0, 1.0, log)
+    results.ended(file, "b", 1, 2.0, log)
+    results.ended(file, "c", 124, 3.0, log)
+    assert [row["figure"] for row in results.read(file)["rows"]] == [
+        "came to its end",
+        "exit code 1: RuntimeError: out of memory",
+        "stopped: out of time",
+    ]
+    assert [holds for _, _, holds in rows(file)] == [True, False, False]
+
+
+def test_what_pytest_says(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "test_three.py").write_text(TESTS, encoding="utf-8")
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", "found.xml", "test_three.py"]
+    for selected, holds in (([], False), (["-k", "good"], True), (["-k", "elsewhere"], None)):
+        subprocess.run([*words, *selected], cwd=tmp_path, capture_output=True, check=False)
+        results.from_pytest(file, "tests", tmp_path / "found.xml")
+        assert [row for row in rows(file) if row[1] == "tests"][-1] == ("tests", "tests", holds)
+    found = results.read(file)["rows"]
+    assert found[0]["figure"] == "1 passed, 1 failed, 1 skipped (no CUDA device)"
+    assert (found[1]["name"], found[1]["holds"]) == ("test_bad", False)
+    assert "assert (1 + 1) == 3" in found[1]["figure"]
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # what the switch that is turned says of other machines
+@pytest.mark.parametrize("cell", [nn.GRU, nn.LSTM])
+def test_products_of_recurrent_layers_are_counted(cell: type[nn.GRU] | type[nn.LSTM]) -> None:
+    gates = 3 if cell is nn.GRU else 4
+    layer = cell(5, 7, batch_first=True)
+    with torch.no_grad():
+        found = training.operations(lambda: layer(torch.randn(2, 6, 5)))
+    assert found == 2 * 2 * 6 * gates * 7 * (5 + 7)
+
+
+def slot(out: Path, *arguments: str, **changes: str) -> "subprocess.CompletedProcess[str]":
+    words = [str(ROOT / "tests/gpu/slot.sh"), "--out", str(out), *arguments]
+    changes = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", **changes}
+    return subprocess.run(words, env={**os.environ, **changes}, capture_output=True, text=True, check=False)
+
+
+needs_bash = pytest.mark.skipif(
+    not shutil.which("bash") or not shutil.which("timeout"), reason="needs bash and timeout"
+)
+
+
+@needs_bash
+def test_without_the_device_one_line_says_so(tmp_path: Path) -> None:
+    done = slot(tmp_path, "--device", "cuda:77")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "no such device: 'cuda:77'" in done.stderr
+
+
+@needs_bash
+@pytest.mark.slow
+def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
+    done = slot(tmp_path, "--device", "cpu", "--quick", "--only", "ceilings,processes,kernels")
+    assert done.returncode == 0, done
+    content = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    parts = {row["part"] for row in content["rows"]}
+    assert parts == {"ceilings", "processes", "kernels"}
+    assert not [row for row in content["rows"] if row["holds"] is False]
+    assert f"all figures: {tmp_path / 'results.json'}" in done.stdout
