@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torch.autograd import DeviceType
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from nmtkit import console
@@ -19,21 +20,20 @@ BATCH = 32
 BEAM = 4
 
 
+def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
+    """On a CPU an operation that calls no other stands for one; names that torch gives to whole stretches are none."""
+    if cuda:
+        return event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
+    return not event.cpu_children
+
+
 def look(told: Given, name: str, job: Callable[[], object], steps: int) -> None:
-    """Profiles the job, which was done before; on a CPU the operations that call no other stand for kernels."""
+    """Profiles the job, which was done before."""
     cuda = told.place.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
         job()
         machine.now(told.place)
-    events = [
-        event
-        for event in recorded.events() or []
-        if (
-            event.device_type == DeviceType.CUDA and not getattr(event, "is_user_annotation", False)
-            if cuda
-            else not event.cpu_children
-        )
-    ]
+    events = [event for event in recorded.events() or [] if is_kernel(event, cuda)]
     spans = sorted((event.time_range.start, event.time_range.end) for event in events)  # microseconds
     assert spans, "the profiler saw no kernel"
     busy, until = 0.0, spans[0][0]
