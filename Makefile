@@ -38,6 +38,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 # Training speed beside bare torch, decoding speed of translation and summarization; needs a quiet machine.   More:  make ARGS=--help bench
+# On a GPU:  make ARGS='--device cuda --shape base --batch-tokens 25000' bench;  all that a GPU must show:  tests/gpu/slot.sh
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
 
