@@ -18,6 +18,7 @@ def main(told: Given) -> None:
     place = run.choose_device(told.rest.device, what)
     folder = told.scratch / "run"
     work = run.Run.begin(what, str(folder), False, False, lambda text: None, lambda report: None)
+    work.settle(place, print)
     speeds, reason = [], ""
     for event in work.train(place, lambda text: None):
         if isinstance(event, Step):

@@ -58,11 +58,20 @@ def build(kind: str) -> Seq2Seq:
 
 def trained(kind: str, place: torch.device, folder: Path, rank: int = 0, world: int = 1) -> torch.Tensor:
     """All weights after the updates."""
-    config = TrainingConfig(optimizer="sgd", lr=0.5, max_updates=UPDATES, accumulate=2 // world)
+    config = TrainingConfig(
+        optimizer="sgd",
+        lr=0.5,
+        max_updates=UPDATES,
+        accumulate=2 // world,
+        precision="fp32",
+        matmul_precision="highest",
+    )
     device.prepare(place, threads=1 if place.type == "cpu" else None)
     model = build(kind)
     events = train(model, Batches(rank, world), config, lambda model: {"bleu": 0.0}, Checkpoints(folder), place)
-    assert list(events)[-1] == Stopped("max_updates", UPDATES)
+    *_, last = events
+    assert isinstance(last, Stopped)
+    assert last.update == UPDATES
     return flat(model)
 
 

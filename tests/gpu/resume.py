@@ -29,7 +29,14 @@ def written(told: Given, name: str, precision: str) -> recipe.Recipe:
     overrides = {
         "model": MODELS[name],
         "tokenizer": {"kind": "word", "vocab_size": 2000, "joint": True},
-        "training": {"lr": 0.001, "clip_norm": 1.0, "precision": precision, "max_updates": 2 * HALF},
+        "training": {
+            "lr": 0.001,
+            "clip_norm": 1.0,
+            "max_updates": 2 * HALF,
+            "precision": precision,
+            "matmul_precision": "highest",
+            "threads": torch.get_num_threads(),
+        },
         "evaluation": {"max_sentences": 2},
     }
     values = [f"{key}={recipe.dump_yaml(value).strip()}" for key, value in overrides.items()]
@@ -43,9 +50,9 @@ def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, 
     place = run.choose_device(device, what)
     work = run.Run.begin(what, str(folder), resume, False, lambda text: None, lambda report: None)
     asked = iter(range(2 * HALF + 2))
-    events = list(work.train(place, lambda text: None, resume, lambda: next(asked) == until))
-    wanted = Stopped("interrupted", until) if until else Stopped("max_updates", 2 * HALF)
-    assert events[-1] == wanted, events[-1]
+    *_, last = work.train(place, lambda text: None, resume, lambda: next(asked) == until)
+    assert isinstance(last, Stopped)
+    assert (last.reason, last.update) == (("interrupted", until) if until else ("max_updates", 2 * HALF))
 
 
 def weights(what: recipe.Recipe, folder: Path) -> dict[str, torch.Tensor]:

@@ -31,6 +31,10 @@ while [ $# -gt 0 ]; do
     *) echo "error: unknown argument $1; see $0 --help" >&2; exit 2 ;;
   esac
 done
+names=$(sed -n 's/^\(part\|script\|tests\) \([a-z-]*\) [0-9].*/\2/p' "tests/gpu/slot.sh" | tr '\n' ' ')
+for name in ${only//,/ }; do
+  [[ " $names" == *" $name "* ]] || { echo "error: --only: there is no part $name; there are: $names" >&2; exit 2; }
+done
 python=${PYTHON:-}
 if [ -z "$python" ]; then
   python=python3
@@ -60,6 +64,7 @@ part() { # part NAME SECONDS COMMAND...
   local name=$1 limit=$2 begun=$SECONDS code
   shift 2
   if [ -n "$only" ] && [[ $only != *",$name,"* ]]; then return; fi
+  if [ ${#quick[@]} -gt 0 ]; then limit=$((3 * limit)); fi # a CPU may be slow
   echo "--- $name, at most $limit seconds"
   timeout --signal=INT --kill-after=20 "$limit" "$@" > "$out/$name.log" 2>&1
   code=$?
@@ -76,7 +81,7 @@ script() { # script NAME SECONDS MODULE ARGUMENT...: a part that is a file of th
 tests() { # tests NAME SECONDS ARGUMENT...: a part that is a run of pytest
   local name=$1 limit=$2
   shift 2
-  part "$name" "$limit" "$python" -m pytest -q -m cuda -p no:cacheprovider --junitxml="$out/$name.xml" "$@"
+  part "$name" "$limit" "$python" -m pytest -m cuda -p no:cacheprovider --junitxml="$out/$name.xml" "$@"
 }
 
 part doctor 60 "$python" -m nmtkit doctor

@@ -110,6 +110,13 @@ def test_without_the_device_one_line_says_so(tmp_path: Path) -> None:
 
 
 @needs_bash
+def test_an_unknown_part_is_named(tmp_path: Path) -> None:
+    done = slot(tmp_path, "--device", "cpu", "--only", "doctor,ceiling")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no part ceiling; there are: doctor ceilings contracts " in done.stderr
+
+
+@needs_bash
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
     done = slot(tmp_path, "--device", "cpu", "--quick", "--only", "ceilings,processes,kernels")
