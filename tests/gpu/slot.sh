@@ -18,9 +18,8 @@
 # OUT/results.json, so nothing is lost where a part fails or is stopped; the next one begins all the same. The table of
 # all results comes last. Exit code: 0, or 1 if something does not hold; 2 without the device.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
-
-device=cuda:0 out=runs/gpu-slot quick=() only=
+root=$(cd "$(dirname "$0")/../.." && pwd)
+device=cuda:0 out=$root/runs/gpu-slot quick=() only=
 while [ $# -gt 0 ]; do
   case $1 in
     --device) device=${2:?--device needs a name}; shift 2 ;;
@@ -31,31 +30,38 @@ while [ $# -gt 0 ]; do
     *) echo "error: unknown argument $1; see $0 --help" >&2; exit 2 ;;
   esac
 done
-names=$(sed -n 's/^\(part\|script\|tests\) \([a-z-]*\) [0-9].*/\2/p' "tests/gpu/slot.sh" | tr '\n' ' ')
+names=$(sed -n 's/^\(part\|script\|tests\) \([a-z-]*\) [0-9].*/\2/p' "$root/tests/gpu/slot.sh" | tr '\n' ' ')
 for name in ${only//,/ }; do
   [[ " $names" == *" $name "* ]] || { echo "error: --only: there is no part $name; there are: $names" >&2; exit 2; }
 done
 python=${PYTHON:-}
 if [ -z "$python" ]; then
   python=python3
-  [ -x .venv/bin/python ] && python=$PWD/.venv/bin/python
+  [ -x "$root/.venv/bin/python" ] && python=$root/.venv/bin/python
 fi
 mkdir -p "$out" || exit 2
 out=$(cd "$out" && pwd)
 results=$out/results.json
-rm -rf "$results" "$out"/*.log "$out"/*.xml "$out/captions" "$out"/scratch-*
-export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 COLUMNS=${COLUMNS:-160}
+if [ ! -e "$results" ] && [ -n "$(ls -A "$out")" ]; then
+  echo "error: $out holds other things than an earlier slot; name another folder with --out" >&2
+  exit 2
+fi
+rm -rf "$out"/*.log "$out"/*.xml "$out"/captions "$out"/scratch-* "$out"/site
+echo '{}' > "$results"
+export PYTHONUNBUFFERED=1 COLUMNS=${COLUMNS:-160}
+earlier=${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$root$earlier
 
 if [ -n "${WHEELS:-}" ]; then
-  rm -rf "$out/site"
   if ! "$python" -m pip install --quiet --no-index --no-deps --no-compile --target "$out/site" "$WHEELS"/*.whl; then
     echo "error: the wheels in $WHEELS cannot be installed; see above" >&2
     exit 2
   fi
-  export PYTHONPATH=$PWD:$out/site${PYTHONPATH#"$PWD"}
+  export PYTHONPATH=$root:$out/site$earlier
 fi
-if ! "$python" -c "import nmtkit.cli, torch, pytest, hypothesis" 2> "$out/imports.log"; then
-  echo "error: $python cannot begin: $(tail -n 1 "$out/imports.log") (see the head of $0)" >&2
+cd "$root" || exit 2
+if ! fault=$("$python" -c "import nmtkit.cli, torch, pytest, hypothesis" 2>&1); then
+  echo "error: $python cannot begin: ${fault##*$'\n'} (see the head of $0)" >&2
   exit 2
 fi
 "$python" -m tests.gpu.results begin "$results" "$device" || exit 2

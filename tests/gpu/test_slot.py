@@ -117,6 +117,15 @@ def test_an_unknown_part_is_named(tmp_path: Path) -> None:
 
 
 @needs_bash
+def test_a_folder_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "mine.log").write_text("mine", encoding="utf-8")
+    done = slot(tmp_path, "--device", "cpu", "--quick")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "holds other things than an earlier slot" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.log"]
+
+
+@needs_bash
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
     done = slot(tmp_path, "--device", "cpu", "--quick", "--only", "ceilings,processes,kernels")
