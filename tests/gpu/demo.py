@@ -33,7 +33,7 @@ def main(told: Given) -> None:
     told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if told.quick else COMPARED
     on_cpu = Translator.from_folder(work.folder, "cpu").translate(result.sources[:count])
-    found = [translation.text for translation in result.found[:count]]
+    found = [translation.text for translation in result.translations[:count]]
     same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
     told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)
 

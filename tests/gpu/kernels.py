@@ -27,7 +27,7 @@ def is_kernel(event: FunctionEvent, cuda: bool) -> bool:
     return not event.cpu_children
 
 
-def look(told: Given, name: str, job: Callable[[], object], steps: int) -> None:
+def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> None:
     """Profiles the job, which was done before."""
     cuda = told.place.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as recorded:
@@ -45,7 +45,8 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int) -> None:
     for event in events:
         dearest[event.name].append(event.time_range.elapsed_us())
     top = sorted(dearest.items(), key=lambda item: -sum(item[1]))[:TOP]
-    figure = f"{len(events) / steps:,.0f} kernels and {whole / steps / 1000:.2f} ms a step, {1 - busy / whole:.0%} gaps"
+    each = "a step" if steps > 1 else "in all"
+    figure = f"{len(events) / steps:,.0f} kernels, {whole / steps / 1000:.2f} ms {each}, {1 - busy / whole:.0%} gaps"
     told.results.add(
         name,
         None,
@@ -71,7 +72,7 @@ def main(told: Given) -> None:
     for label, config in (("transformer", work.transformer(told)), ("luong", work.luong(told))):
         trained = bench.Trained(label, config, bench.BF16, to_train, told.scratch / label)
         trained.block()
-        look(told, f"{label}, an update of {to_train.batch_tokens:,} tokens, bf16", trained.block, 1)
+        look(told, f"{label}, an update of {to_train.batch_tokens:,} tokens, bf16", trained.block)
 
 
 if __name__ == "__main__":

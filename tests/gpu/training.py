@@ -48,31 +48,35 @@ def real_tokens(batch: Batch) -> int:
 
 
 def figures(
-    told: Given, name: str, speeds: list[float], each: float, kind: str, peak: float, holds: bool | None
+    told: Given, row: bench.Speed | summarization.Speed, name: str, each: float, kind: str, holds: bool | None = None
 ) -> None:
+    """A row of the results; `each` is the operations of a token, `kind` the products that it is held against."""
+    speeds = row.tokens_per_second if isinstance(row, bench.Speed) else row.per_second
     achieved = median(speeds) * each / 1e12
     share = achieved * 1e12 / median(ceiling(told.place, kind, told.quick))
-    words = f"{middle(speeds, 'tok/s')}, {achieved:.1f} TFLOP/s = {share:.0%} of products in {kind}, {peak:,.0f} MiB"
-    told.results.add(name, holds, words, tokens_per_second=speeds, tflops=achieved, share=share, peak_mib=peak)
+    words = f"{middle(speeds, 'tok/s')}, {achieved:.1f} TFLOP/s = {share:.0%} of products in {kind}"
+    words += f", {row.peak_mib:,.0f} MiB"
+    ratios = row.ratios if isinstance(row, bench.Speed) else []
+    if ratios:
+        words += f", {middle(ratios, 'of the floor', 2)}"
+    values = {"tokens_per_second": speeds, "tflops": achieved, "share": share, "ratios": ratios}
+    told.results.add(name, holds, words, **values, peak_mib=row.peak_mib)
 
 
 def main(told: Given) -> None:
     of, config = work.to_train(told), work.transformer(told)
     each = per_token(config, bench.BF16, of)
     for row in bench.transformer(of, config, [bench.BF16]):
-        holds, name = None, f"transformer, {row.engine}, {row.arithmetic}"
-        if row.ratios:
-            name += f", {median(row.ratios):.2f} of the floor"
-            # Other dropout is other work: only the same can be held to the floor.
-            if row.engine.endswith("as the floor") and not told.quick:
-                holds = median(row.ratios) >= ENOUGH
-        figures(told, name, row.tokens_per_second, each, "bf16", row.peak_mib, holds)
+        # Other dropout is other work: only the same can be held to the floor.
+        same = row.engine.endswith("as the floor") and not told.quick
+        holds = median(row.ratios) >= ENOUGH if same else None
+        figures(told, row, f"transformer, {row.engine}, {row.arithmetic}", each, "bf16", holds)
 
     luong, smaller = work.luong(told), replace(of, batch_tokens=min(of.batch_tokens, 6528))
     each = per_token(luong, bench.BF16, smaller)
     trained = bench.Trained("nmtkit", luong, bench.BF16, smaller, told.scratch / "luong")
     for row in bench.in_turns("luong", bench.BF16, None, [trained], smaller):
-        figures(told, f"luong, {row.arithmetic}", row.tokens_per_second, each, "bf16", row.peak_mib, None)
+        figures(told, row, f"luong, {row.arithmetic}", each, "bf16")
 
     articles = summarization.articles(1 if told.quick else summarization.TRAINED_TOGETHER, summarization.SOURCE, 1)
     batch = summarization.batch_of(articles, [article[: summarization.TARGET] for article in articles])
@@ -82,7 +86,7 @@ def main(told: Given) -> None:
     rounds = (1, 1) if told.quick else (of.updates, of.blocks)
     for article in summarization.training(*rounds, torch.get_num_threads(), told.place):
         kind = "fp32" if article.how == "fp32" else "tf32"
-        figures(told, f"pointer-generator, {article.how}", article.per_second, each, kind, article.peak_mib, None)
+        figures(told, article, f"pointer-generator, {article.how}", each, kind)
 
 
 if __name__ == "__main__":
