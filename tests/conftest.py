@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 
-torch.set_num_threads(1)
 # What was found on this machine must not decide what a test sees, nor a test what is found.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="nmtkit-tests-")
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
+MATMUL_PRECISION = os.environ.get("NMTKIT_TEST_MATMUL", "highest")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Every test begins with the same threads and products, whatever the one before has set (see tests/machines)."""
+    torch.set_num_threads(THREADS)
+    torch.set_float32_matmul_precision(MATMUL_PRECISION)
+
 
 WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
 

@@ -1,13 +1,15 @@
-"""Every score learns a task that needs it, in half a second; another score, trained in the same way, does not.
+"""Every score learns a task that needs it, in a moment; another score, trained in the same way, does not.
 
 A task shows an attention a query and S vectors, and says how much weight belongs on each. What is learned is the score
 itself, and where symbols are shown their embeddings; every example is new.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import pytest
 import torch
+from seeds import moved
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,7 +25,7 @@ class Task(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.random = torch.Generator().manual_seed(2)
+        self.random = torch.Generator().manual_seed(moved(2))
 
     @abstractmethod
     def draw(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,14 +69,14 @@ class TwoPartners(Partner):
 
 
 class Map(Task):
-    """The query is one of the vectors, seen through a linear map that is the same in all examples."""
+    """The query is one of the vectors, all of length 1, seen through a linear map that is the same in all examples."""
 
     def __init__(self) -> None:
         super().__init__()
         self.map = self.normal(self.size, self.size)
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor]:
-        vectors, places = self.normal(SENTENCES, SOURCE, self.size), self.places()
+        vectors, places = functional.normalize(self.normal(SENTENCES, SOURCE, self.size), dim=-1), self.places()
         return vectors[torch.arange(SENTENCES), places] @ self.map, vectors, one_hot(places)
 
 
@@ -117,8 +119,8 @@ TASKS: dict[ScoreKind, tuple[type[Task], ScoreKind]] = {
 
 def solved(name: ScoreKind, kind: type[Task]) -> float:
     """The part of new examples whose largest weight wanted is found, after training; where weights are shared, the part
-    of which no weight is off by 0.2."""
-    torch.manual_seed(1)
+    of which no weight is off by 0.1."""
+    torch.manual_seed(moved(1))
     task = kind()
     attention = Attention(build_score(name, task.size, task.size, 32, SOURCE))
     mask = torch.ones(SENTENCES, SOURCE, dtype=torch.bool)
@@ -130,7 +132,7 @@ def solved(name: ScoreKind, kind: type[Task]) -> float:
 
     parameters = [*attention.parameters(), *task.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=0.03) if parameters else None
-    for _ in range(200 if optimizer else 0):
+    for _ in range(120 if optimizer else 0):
         assert optimizer is not None
         weights, wanted = weigh()
         loss = -(wanted * (weights + 1e-9).log()).sum(1).mean()
@@ -141,7 +143,7 @@ def solved(name: ScoreKind, kind: type[Task]) -> float:
         rounds = [weigh() for _ in range(4)]
     weights, wanted = (torch.cat(parts) for parts in zip(*rounds, strict=True))
     if kind is TwoPartners:
-        return float(((weights - wanted).abs().amax(1) < 0.2).float().mean())
+        return float(((weights - wanted).abs().amax(1) < 0.1).float().mean())
     return float((weights.argmax(1) == wanted.argmax(1)).float().mean())
 
 
@@ -151,7 +153,10 @@ def test_every_score_has_a_task() -> None:
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_learns_the_task_that_needs_it(name: ScoreKind) -> None:
+def test_learns_the_task_that_needs_it(name: ScoreKind, record_property: Callable[[str, object], None]) -> None:
     task, other = TASKS[name]
-    assert solved(name, task) > 0.9
-    assert solved(other, task) < 0.7
+    ours, others = solved(name, task), solved(other, task)
+    record_property("solved, more than 0.85", ours)
+    record_property("solved by another score, less than 0.7", others)
+    assert ours > 0.85
+    assert others < 0.7

@@ -240,27 +240,6 @@ def test_dropout_acts_in_training_only() -> None:
     assert not torch.equal(model(batch).log_probs, model(batch).log_probs)
 
 
-def test_it_learns_to_reverse() -> None:
-    torch.manual_seed(1)
-    config = TransformerConfig(
-        hidden_size=32, feed_forward_size=64, heads=4, encoder_layers=1, decoder_layers=2, dropout=0.0
-    )
-    model = Transformer(config, VocabularySizes(12, 12, shared=True))
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    loss = torch.tensor(9.0)
-    for _ in range(250):
-        src = torch.randint(4, 12, (64, 5))
-        reverse = src.flip(1)
-        tgt_in = torch.cat([torch.full((64, 1), 2), reverse[:, :-1]], 1)
-        mask = torch.ones_like(src, dtype=torch.bool)
-        batch = Batch(src, mask, torch.full((64,), 5), src, tgt_in, reverse, reverse, mask)
-        loss = -model(batch).log_probs.gather(2, reverse[..., None]).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.05
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_agrees_with_the_cpu() -> None:

@@ -2,12 +2,13 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from seeds import moved
 from torch import Tensor, nn
 
 import nmtkit.models  # noqa: F401  # fills the registry
@@ -453,13 +454,13 @@ def test_cuda_trains_in_evaluation_mode() -> None:
 # Training.
 
 
-def test_reinforcement_raises_the_reward() -> None:
+def test_reinforcement_raises_the_reward(record_property: Callable[[str, object], None]) -> None:
     """The reference is the article's first two words. Likelihood alone, gone through shortly, leaves much to earn."""
-    draw = random.Random(9)
+    draw = random.Random(moved(9))
     articles = [[draw.randrange(4, 12) for _ in range(draw.randrange(3, 6))] for _ in range(48)]
     batch = collate(articles, [article[:2] for article in articles])
-    model = copier(4, hidden_size=24, embedding_size=12).float().train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    model = copier(moved(4), hidden_size=24, embedding_size=12).float().train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def update(settings: Reinforce | None) -> Tensor | None:
         optimizer.zero_grad()
@@ -472,13 +473,16 @@ def test_reinforcement_raises_the_reward() -> None:
         optimizer.step()
         return sums
 
-    for _ in range(12):
+    for _ in range(4):
         update(None)
     earned = []
-    for _ in range(40):
+    for _ in range(50):
         sums = update(Reinforce(gamma=1.0, max_length=4))
         assert sums is not None
         earned.append(sums[3:] / len(articles))  # drawn, greedy
     before, after = torch.stack(earned[:5]).mean(0), torch.stack(earned[-5:]).mean(0)
-    assert after[0] > before[0] + 0.1
-    assert after[1] > before[1] + 0.04
+    drawn, greedy = (after - before).tolist()
+    record_property("drawn summaries earn more by, more than 0.1", drawn)
+    record_property("greedy summaries earn more by, more than 0.04", greedy)
+    assert drawn > 0.1
+    assert greedy > 0.04

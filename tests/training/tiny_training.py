@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from seeds import moved
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
@@ -67,13 +68,13 @@ class TinyModel(Seq2Seq):
 
 
 def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> TinyModel:
-    torch.manual_seed(seed)
+    torch.manual_seed(moved(seed))
     return TinyModel(TinyModel.Config(dropout=dropout), VocabularySizes(WORDS, WORDS, False)).to(dtype)
 
 
 def tiny_batch(seed: int, size: int = 4, length: int = 6) -> Batch:
     """Random sources of 1 to `length` words; the target is the source; both end in EOS (3)."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(moved(seed))
     lengths = torch.randint(1, length + 1, (size,), generator=draw)
     columns = torch.arange(length + 1)
     mask = columns <= lengths[:, None]
