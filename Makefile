@@ -1,5 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv with torch and this package.
-# Another torch:  make TORCH=torch==2.4.1 demo      Another Python:  make PYTHON=python3.12 test
+# Another torch:  make TORCH=torch==2.14.1 demo      Another Python:  make PYTHON=python3.11 test
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test test-slow check format bench bench-hf data clean
+.PHONY: demo compare test test-slow test-machines check format bench bench-hf data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -27,6 +27,10 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The tests that compute with tensors, as other processors would run them.   More:  make ARGS=--help test-machines
+test-machines: $(READY)
+	$(BIN)/python -m tests.machines $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

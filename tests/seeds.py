@@ -1,6 +1,6 @@
 """The seeds of tests that train, moved together from outside: a margin is shown over many of them.
 
-`NMTKIT_TEST_SEED=7 pytest ...` draws other weights and other data; without it every seed is the one that the test names.
+`NMTKIT_TEST_SEED=7 pytest ...` draws other weights and other data; without it a seed is what its test says.
 """
 
 import os

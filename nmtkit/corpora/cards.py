@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, co
         "licence": entry.licence,
         "homepage": entry.homepage,
         "citation": entry.citation,
-        "fetched": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "nmtkit": __version__,
         "sources": [

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -240,8 +240,8 @@ def _asked_to_wait(response: requests.Response) -> float | None:
         moment = parsedate_to_datetime(text)
     except (ValueError, TypeError):
         return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-    return max((moment - datetime.now(timezone.utc)).total_seconds(), 0.0)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
 
 
 def _meaning(fault: requests.RequestException, url: str, part: Part) -> Exception:

@@ -470,7 +470,7 @@ class BatchStream(Iterator[Batch]):
         end = 0
         for weight, of_file in zip(self._weights, self._store.by_file, strict=False):
             begin, end = end, end + of_file
-            whole = np.arange(begin, end, dtype=dtype)
+            whole: Numbers = np.arange(begin, end, dtype=dtype)
             parts += [whole] * int(weight)
             fraction = weight % 1
             if fraction:

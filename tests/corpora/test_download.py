@@ -8,7 +8,7 @@ import random
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
@@ -244,7 +244,7 @@ def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, target):
 
 
 def test_the_server_says_how_long_to_wait(site, target):
-    soon = format_datetime(datetime.now(timezone.utc) + timedelta(seconds=30), usegmt=True)
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     site.failures = [(503, {"Retry-After": "7"}), (429, {"Retry-After": soon}), (503, {"Retry-After": "rain"})]
     heard = Heard()
     download(site.put("a.bin", CONTENT), target, heard.habits)

@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "matmul-high": {"NMTKIT_TEST_MATMUL": "high"},
     "matmul-medium": {"NMTKIT_TEST_MATMUL": "medium"},
 }
-"""What differs from one thread, `highest` products and the processor as it is. tests/conftest.py reads NMTKIT_TEST_MATMUL."""
+"""What differs from one thread, `highest` products (tests/conftest.py sets them) and the processor as it is."""
 
 NEEDS = {
     "aten-avx2": "AVX2",
@@ -52,7 +52,7 @@ NEEDS = {
     "mkl-compatible": "AVX2",
     "old-processor": "AVX2",
 }
-"""What a processor must have for a variant to be more than a name: an x86 at least, and nobody pretends to have more."""
+"""What a processor must have for a variant to be more than a name."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def command(variant: str, seed: int, test: str) -> str:
     return f"{settings} {os.path.relpath(sys.executable)} -m pytest '{test}'"
 
 
-def ask(variant: str, seed: int, arguments: list[str]) -> Outcome:
+def ask(variant: str, seed: int, arguments: list[str], limit: float | None = None) -> Outcome:
     """Runs pytest in a process of its own; nothing that the caller's environment pretends is passed on."""
     pretended = {key for settings in VARIANTS.values() for key in settings} | {"NMTKIT_TEST_SEED"}
     environment = {key: value for key, value in os.environ.items() if key not in pretended}
@@ -107,13 +107,12 @@ def ask(variant: str, seed: int, arguments: list[str]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.xml")
         words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-        done = subprocess.run(
-            [*words, "--tb=no", f"--junitxml={report}", "-m", "not slow", *arguments],
-            env={**environment, **variables(variant, seed)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words += ["--tb=no", f"--junitxml={report}", "-m", "not slow", *arguments]
+        given = {**environment, **variables(variant, seed)}
+        try:
+            done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return Outcome(variant, seed, 0, [], limit or 0, [], broken=f"It was stopped after {limit} seconds.\n")
         seconds = time.monotonic() - started
         if done.returncode not in (0, 1) or not report.exists():
             return Outcome(variant, seed, 0, [], seconds, [], broken=done.stdout + done.stderr)
@@ -162,8 +161,11 @@ def main() -> int:
     parser.add_argument(
         "--variant", nargs="+", choices=[*VARIANTS, "all"], default=["all"], help="which (default: all)"
     )
-    parser.add_argument("--commit", metavar="HASH", help="one variant, chosen by the hash of a commit")
+    parser.add_argument(
+        "--commit", type=lambda text: int(text, 16), metavar="HASH", help="one variant, chosen by the hash of a commit"
+    )
     parser.add_argument("--seed", nargs="+", type=int, default=[0], help="of the tests that train (default: 0)")
+    parser.add_argument("--limit", type=int, metavar="SECONDS", help="a variant that takes longer has failed")
     parser.add_argument("--jobs", type=int, default=2, help="variants at a time (default: 2)")
     parser.add_argument("--figures", action="store_true", help="print what the tests recorded of themselves as well")
     parser.add_argument("pytest", nargs="*", default=PLACES, help="what to ask instead (behind --)")
@@ -171,8 +173,8 @@ def main() -> int:
     here = capability()
     able = [name for name in VARIANTS if can_pretend(name, here)]
     names = able if "all" in given.variant else given.variant
-    if given.commit:
-        names = [able[int(given.commit[:12], 16) % len(able)]]
+    if given.commit is not None:
+        names = [able[given.commit % len(able)]]
     unable = [name for name in (VARIANTS if "all" in given.variant else names) if name not in able]
     if unable:
         print(f"This processor ({here}) cannot pretend, and nothing is said of: {', '.join(unable)}")
@@ -181,7 +183,7 @@ def main() -> int:
         outcomes: list[Outcome] = []
 
         def each() -> Iterable[Outcome]:
-            for outcome in pool.map(lambda pair: ask(*pair, given.pytest), asked):
+            for outcome in pool.map(lambda pair: ask(*pair, given.pytest, given.limit), asked):
                 outcomes.append(outcome)
                 yield outcome
 
