@@ -1,11 +1,13 @@
 """What many tests share: a tiny made-up language, recipes for it, and a run trained on it in a few seconds."""
 
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -67,13 +69,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
 class Finished:
     """What a command printed, and its exit code."""
 
-    def __init__(self, done: "subprocess.CompletedProcess[bytes]") -> None:
-        self.code = done.returncode
-        self.out = done.stdout.decode("utf-8")
-        self.err = done.stderr.decode("utf-8")
+    code: int
+    out: str
+    err: str
 
     def __repr__(self) -> str:
         return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
@@ -87,19 +89,71 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
 
 
+# Loads torch and the commands once; every command is then a copy of this process, with everything of its own.
+SERVER = """\
+import gc, importlib, json, os, signal, sys
+from nmtkit.cli import COMMANDS, main
+
+for name in COMMANDS:
+    importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
+gc.freeze()
+for order in os.fdopen(os.dup(0)):
+    words, folder, files, variables = json.loads(order)
+    if child := os.fork():
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    signal.alarm(600)  # a command that hangs is ended
+    for number, name in enumerate(files):
+        os.dup2(os.open(name, os.O_RDWR), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.argv = ["nmtkit", *words]
+    try:
+        main()
+    except SystemExit as end:
+        sys.stdout.flush()
+        os._exit(end.code)  # at once: taking torch down in order costs ten times what the command did
+"""
+
+
 @pytest.fixture(scope="session")
-def nmtkit() -> Command:
-    """Runs the command line in a process of its own, as a user does."""
+def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """Runs the command line in a process of its own, as a user does, but without waiting for torch each time.
 
-    def run(*arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, **changes: str) -> Finished:
-        given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
-        words = [sys.executable, "-m", "nmtkit", *map(str, arguments)]
-        done = subprocess.run(
-            words, input=given, capture_output=True, cwd=cwd, env=environment(**changes), check=False, timeout=300
-        )
-        return Finished(done)
+    With a variable of the environment it is a program of its own: libraries read theirs while they are loaded.
+    """
+    files = [tmp_path_factory.mktemp("streams") / name for name in ("stdin", "stdout", "stderr")]
+    python = [sys.executable, "-c", SERVER]
+    with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
 
-    return run
+        def run(*arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, **changes: str) -> Finished:
+            words = list(map(str, arguments))
+            given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
+            if changes:
+                alone = [sys.executable, "-m", "nmtkit", *words]
+                done = subprocess.run(
+                    alone,
+                    input=given,
+                    capture_output=True,
+                    cwd=cwd,
+                    env=environment(**changes),
+                    check=False,
+                    timeout=300,
+                )
+                return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+            for file, content in zip(files, (given, b"", b""), strict=True):
+                file.write_bytes(content)
+            order = json.dumps([words, str(cwd or Path.cwd()), list(map(str, files)), environment()])
+            server.stdin.write(order.encode() + b"\n")
+            server.stdin.flush()
+            code = int(server.stdout.readline())
+            out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
+            return Finished(code, out, err)
+
+        yield run
 
 
 @pytest.fixture(scope="session")
