@@ -610,6 +610,7 @@ AVOIR = {french.conjugate("avoir", tense, slot) for tense in ("présent", "subjo
 ETRE = {french.conjugate("être", tense, slot) for tense in ("présent", "subjonctif") for slot in (1, 3, 4, 5, 6)}
 CLITICS = {"le", "la", "l'", "les"}
 PEOPLE = {entry.text for entry in [*lexicon.MEN, *lexicon.WOMEN]} | {"he", "she", "they", "I", "we", "you"}
+NOUNS = {form.split("_")[-1] for entry in lexicon.NOUNS for form in (entry.en, entry.en_plural)}
 HELPERS = (
     "((will|is|are|am|was|were|has|have|did|does|do|used to) )?(not )?"
     "((never|often|always|sometimes|rarely|already|still|just) )?(going to )?"
@@ -634,6 +635,8 @@ def english_forms(fr: str) -> set[str]:
 
 
 def negated_past(lemma: str, en: list[str], fr: list[str]) -> bool:
+    if "pas" not in fr:
+        return False
     helpers = ETRE if french.takes_etre(lemma) else AVOIR
     adverbs = {"souvent", "toujours", "parfois", "rarement"}
     return any(
@@ -654,31 +657,46 @@ def object_pronoun(lemma: str, en: list[str], fr: list[str]) -> bool:
     return False
 
 
+@cache
+def pattern_of_relative(lemma: str) -> re.Pattern[str]:
+    return re.compile(rf"(\w+) that ({'|'.join(PEOPLE)}) {HELPERS}({'|'.join(english_forms(lemma))})\b")
+
+
 def object_relative(lemma: str, en: list[str], fr: list[str]) -> bool:
-    nouns = {form for entry in lexicon.NOUNS for form in (entry.en.split("_")[-1], entry.en_plural.split("_")[-1])}
     if "that" not in en:
         return False
-    pattern = rf"(\w+) that ({'|'.join(PEOPLE)}) {HELPERS}({'|'.join(english_forms(lemma))})\b"
-    return any(match[1] in nouns for match in re.finditer(pattern, " ".join(en)))
+    return any(match[1] in NOUNS for match in pattern_of_relative(lemma).finditer(" ".join(en)))
+
+
+@cache
+def pattern_of_question(lemma: str) -> re.Pattern[str]:
+    helped = rf"({'|'.join(AVOIR)}) ({'|'.join(participles(lemma))})|(vais|va|allons|allez|vont) {lemma}"
+    return re.compile(rf"(que|qu') (il|elle|ils|elles|je|j'|nous|vous) ({'|'.join(finite(lemma))}|{helped})\b")
 
 
 def question(lemma: str, en: list[str], fr: list[str]) -> bool:
-    helped = rf"({'|'.join(AVOIR)}) ({'|'.join(participles(lemma))})|(vais|va|allons|allez|vont) {lemma}"
-    pattern = rf"^est-ce (que|qu') (il|elle|ils|elles|je|j'|nous|vous) ({'|'.join(finite(lemma))}|{helped})\b"
-    return bool(re.match(pattern, " ".join(fr)))
+    return fr[0] == "est-ce" and bool(pattern_of_question(lemma).match(" ".join(fr[1:])))
+
+
+@cache
+def pattern_of_comparison(lemma: str) -> re.Pattern[str]:
+    adjective = lexicon.adjective(lemma)
+    return re.compile(rf"\b((more|less|as) {adjective.en} (than|as)|{adjective.comparative or '-'} than)\b")
 
 
 def compared(lemma: str, en: list[str], fr: list[str]) -> bool:
-    adjective = lexicon.adjective(lemma)
-    return bool(
-        re.search(rf"\b((more|less|as) {adjective.en} (than|as)|{adjective.comparative or '-'} than)\b", " ".join(en))
-    )
+    return ("than" in en or "as" in en) and bool(pattern_of_comparison(lemma).search(" ".join(en)))
+
+
+@cache
+def pattern_of_pair(lemma: str) -> re.Pattern[str]:
+    adjective, _, noun = lemma.partition("+")
+    entry = lexicon.noun(noun)
+    return re.compile(rf"\b{adjective} ({entry.en}|{entry.en_plural})\b")
 
 
 def adjective_noun(lemma: str, en: list[str], fr: list[str]) -> bool:
-    adjective, _, noun = lemma.partition("+")
-    entry = lexicon.noun(noun)
-    return bool(re.search(rf"\b{adjective} ({entry.en}|{entry.en_plural})\b", " ".join(en)))
+    return lemma.partition("+")[0] in en and bool(pattern_of_pair(lemma).search(" ".join(en)))
 
 
 FINDERS: dict[str, Callable[[str, list[str], list[str]], bool]] = {
