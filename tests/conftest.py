@@ -121,7 +121,7 @@ for order in os.fdopen(os.dup(0)):
 def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """Runs the command line in a process of its own, as a user does, but without waiting for torch each time.
 
-    With a variable of the environment it is a program of its own: libraries read theirs while they are loaded.
+    With a variable for libraries it is a program of its own: they read theirs while they are loaded.
     """
     files = [tmp_path_factory.mktemp("streams") / name for name in ("stdin", "stdout", "stderr")]
     python = [sys.executable, "-c", SERVER]
@@ -132,7 +132,7 @@ def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
         def run(*arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, **changes: str) -> Finished:
             words = list(map(str, arguments))
             given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
-            if changes:
+            if not all(name.startswith("NMTKIT_") for name in changes):
                 alone = [sys.executable, "-m", "nmtkit", *words]
                 done = subprocess.run(
                     alone,
@@ -146,7 +146,7 @@ def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
                 return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
             for file, content in zip(files, (given, b"", b""), strict=True):
                 file.write_bytes(content)
-            order = json.dumps([words, str(cwd or Path.cwd()), list(map(str, files)), environment()])
+            order = json.dumps([words, str(cwd or Path.cwd()), list(map(str, files)), environment(**changes)])
             server.stdin.write(order.encode() + b"\n")
             server.stdin.flush()
             code = int(server.stdout.readline())

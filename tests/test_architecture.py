@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,15 @@ def room_of(name: str) -> str:
     return name.split("/")[0].removesuffix(".py")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(path: Path, nested: bool) -> list[str]:
     """Absolute dotted names imported by a file; `nested` includes those inside functions."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     nodes = ast.walk(tree) if nested else iter(tree.body)
     found = []
     for node in nodes:
@@ -139,7 +146,7 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 def type_checking_imports(path: Path) -> set[str]:
     """Names imported under `if TYPE_CHECKING:` only."""
     found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in tree_of(path).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for inner in node.body:
                 if isinstance(inner, ast.ImportFrom):
@@ -160,7 +167,7 @@ def test_no_isinstance_on_a_model_and_no_kwargs_in_the_core() -> None:
     for room in ("models", "search", "training"):
         for path in (PACKAGE / room).glob("*.py"):
             checked += 1
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(tree_of(path)):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                     assert node.args.kwarg is None, f"{path.name}: {node.name} takes **{node.args.kwarg.arg}"
     assert checked >= 10
