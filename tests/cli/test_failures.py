@@ -214,6 +214,7 @@ def test_a_variable_that_names_nothing(nmtkit: Command, tmp_path: Path) -> None:
 
 
 def test_interrupted_while_waiting_for_input(trained: Path) -> None:
+    """The results of what was given are there before the input ends."""
     words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
     with subprocess.Popen(
         words,
@@ -227,9 +228,10 @@ def test_interrupted_while_waiting_for_input(trained: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdin.write(b"ba ce\n")
-        process.stdin.flush()
-        process.stdout.readline()
+        for source, _ in sentence_pairs(3, 9):
+            process.stdin.write(source.encode() + b"\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip()
         process.send_signal(signal.SIGINT)
         errors = process.stderr.read()
         assert process.wait() == 130, errors

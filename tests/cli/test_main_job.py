@@ -1,13 +1,10 @@
 """From raw text to scored translations and a picture, by the commands a user types."""
 
 import json
-import time
 from pathlib import Path
-from subprocess import PIPE, Popen
-from sys import executable
 
 import pytest
-from conftest import WORDS, Command, environment, sentence_pairs
+from conftest import WORDS, Command, sentence_pairs
 
 from nmtkit import Translator
 
@@ -58,21 +55,6 @@ def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> 
     assert "2 threads" in two.err
     assert one.out == two.out
     assert len(one.out.splitlines()) == 60
-
-
-def test_first_results_come_before_the_end_of_the_input(trained: Path) -> None:
-    command = [executable, "-m", "nmtkit", "translate", "-m", str(trained)]
-    with Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment()) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in lines(3):
-            process.stdin.write(line.encode() + b"\n")
-            process.stdin.flush()
-            assert process.stdout.readline().strip()
-            time.sleep(0.01)
-        process.stdin.close()
-        assert process.stdout.read() == b""
-        assert process.wait() == 0
 
 
 def test_n_best_and_json(trained: Path, nmtkit: Command) -> None:

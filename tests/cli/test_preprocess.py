@@ -1,6 +1,7 @@
 """`nmtkit preprocess` of what is large: stopped by Ctrl-C and gone on with, any number of workers, weights."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,24 +43,32 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return console_in(tmp_path, monkeypatch, capsys)
 
 
+@pytest.fixture(scope="module")
+def stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """A run folder whose preprocessing by two workers was stopped after two shards, and what was said."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    words = [sys.executable, "-c", PROGRAM, "preprocess", corpus / "tiny.yaml", "--run", run, "--workers", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False, timeout=120)
+    return run, done
+
+
 def files_of(run: Path) -> dict[str, bytes]:
     files = [*(run / "data").iterdir(), *(run / "vocabulary").iterdir(), run / "data-report.json"]
     return {path.name: path.read_bytes() for path in files}
 
 
 def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
-    corpus: Path, console: Console, tmp_path: Path
+    corpus: Path, console: Console, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
 ) -> None:
     straight = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1")
     assert straight.code == 0, straight
     assert "train: 800 pairs read, 800 stored" in straight.err
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
-    stopped = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *command], capture_output=True, env=environment(), check=False, timeout=120
-    )
-    assert stopped.returncode == 130, stopped.stderr
-    assert stopped.stderr.decode().count("stopped; what is complete is kept") == 1
-    assert "Traceback" not in stopped.stderr.decode()
+    folder, done = stopped
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.count("stopped; what is complete is kept") == 1
+    assert "Traceback" not in done.stderr
+    shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = console(*command)
     assert again.code == 0, again
@@ -71,9 +80,11 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert "preprocessed before, and nothing has changed" in once_more.err
 
 
-def test_other_settings_begin_anew(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_other_settings_begin_anew(
+    corpus: Path, console: Console, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
+) -> None:
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
-    subprocess.run([sys.executable, "-c", PROGRAM, *command], capture_output=True, env=environment(), check=False)
+    shutil.copytree(stopped[0], tmp_path / "run")
     assert (tmp_path / "run" / "data" / "progress.json").exists()
     done = console(*command, "--set", "data.max_length=4")
     assert done.code == 0, done

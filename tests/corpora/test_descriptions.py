@@ -273,6 +273,7 @@ def test_the_fewest_words_can_be_chosen(tmp_path: Path) -> None:
     assert [pair.src for pair in DebianSummaries(min_words=3).pairs(files, Counter())] == ["Frobs few widgets."]
 
 
+@pytest.mark.slow  # it asks the apt of this machine for its sources
 def test_the_real_descriptions(debian: Debian) -> None:
     dropped: Counter[str] = Counter()
     found = list(DebianDescriptions(src="en", tgt="de").pairs(debian.indexes, dropped))
@@ -286,6 +287,7 @@ def test_the_real_descriptions(debian: Debian) -> None:
     assert sum(pair.src.startswith(("* ", "- ")) for pair in kept) < len(kept) / 1000
 
 
+@pytest.mark.slow  # it asks the apt of this machine for its sources
 def test_the_real_summaries(debian: Debian) -> None:
     dropped: Counter[str] = Counter()
     found = list(DebianSummaries().pairs(debian.indexes, dropped))

@@ -153,6 +153,7 @@ def test_a_page_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
         list(pages(build(folder, tmp_path / "de.deb", "de", {})))
 
 
+@pytest.mark.slow  # it asks the apt of this machine for its sources
 def test_the_real_help_pages(debian: Debian, tmp_path: Path) -> None:
     languages = {"en-US": "libreoffice-help-en-us", "de": "libreoffice-help-de"}
     files = []
