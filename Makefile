@@ -21,9 +21,10 @@ compare: $(READY)
 	$(BIN)/nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global compare-luong-local-m \
 		compare-luong-local-p compare-transformer --plot runs/compare-length.png
 
-# One thread a process and one process a core: tests use small tensors, which more threads only slow down.
+# One thread a process and one process a core: tests use small tensors, which more threads only slow down. Each process
+# begins with tests that stand together, which share what is trained for them, and takes from the others at the end.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

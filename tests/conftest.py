@@ -89,11 +89,14 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
 
 
-# Loads torch and the commands once; every command is then a copy of this process, with everything of its own.
+# Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch.
+# Every command is then a copy of this process, with everything of its own.
 SERVER = """\
 import gc, importlib, json, os, signal, sys
 from nmtkit.cli import COMMANDS, main
 
+for name in ["torch._dynamo", *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
+    importlib.import_module(name)
 for name in COMMANDS:
     importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
 gc.freeze()

@@ -74,7 +74,7 @@ def test_doctor_of_a_machine_without_a_compiler(
     nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With one it is asked by a slow test: what torch.compile makes anew takes it a quarter of a minute."""
-    monkeypatch.setenv("CXX", "nowhere")
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     done = nmtkit("doctor")
     assert done.code == 0, done

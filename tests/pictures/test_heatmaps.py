@@ -78,8 +78,8 @@ def test_several_pictures_share_a_sheet(tmp_path):
 
 def test_a_grid_lines_up_and_has_cells_of_one_size(tmp_path):
     """Nine equal pictures make three full rows; in a grid a small one is drawn like a large one."""
-    save(picture(20, 20), tmp_path / "one.png")
-    save([picture(20, 20)] * 9, tmp_path / "nine.png", grid=True)
+    save(picture(10, 10), tmp_path / "one.png")
+    save([picture(10, 10)] * 9, tmp_path / "nine.png", grid=True)
     one, nine = size_of(tmp_path / "one.png"), size_of(tmp_path / "nine.png")
     assert nine[0] == pytest.approx(3 * one[0], abs=2)  # each of the three has its gaps on both sides, as the one has
     assert nine[1] == pytest.approx(3 * one[1], abs=2)
