@@ -67,7 +67,7 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     assert "training" in schema["properties"]
 
 
-WORDS_OF_DOCTOR = ("nmtkit", "torch", "sentencepiece", "will be used", "torch.compile", "bf16")
+WORDS_OF_DOCTOR = ("nmtkit", "torch", "sentencepiece", "will be used", "torch.compile")
 
 
 def test_doctor_of_a_machine_without_a_compiler(
