@@ -6,17 +6,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit.alignment import SoftAlignment, merge
 from nmtkit.copies import copied_from
-from nmtkit.data.batch import in_order_batches
+from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS
 from nmtkit.data.words import cut
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Readout, Seq2Seq
 from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_gates, merge_subwords, merge_windows
 from nmtkit.recipe import Recipe
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
@@ -31,6 +32,8 @@ FloatArray = NDArray[np.float32]
 # reads the matrix of the output layer anew, however few rows it is for.
 LEAST_ROWS = {"cpu": 32, "cuda": 128}
 MOST_OVER = 16
+# How large the log-probabilities of given targets may be that are in memory at a time.
+PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -332,12 +335,10 @@ class Translator:
         lengths = np.array([max(len(src[n].ids), len(tgt[n].ids)) + 1 for n in filled], dtype=np.int64)
         for members in in_order_batches(lengths, self.batch_tokens):
             numbers = [filled[member] for member in members]
-            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
-            output = self.model(batch, need_attention=attend)
-            assert batch.tgt_extended is not None
-            chosen = output.log_probs.gather(-1, batch.tgt_extended[..., None])[..., 0].float().cpu()  # (B,T)
-            attention = None if output.attention is None else output.attention.float().cpu().numpy()  # (B,T,S)
-            gates = None if output.copy_gate is None else output.copy_gate[..., 0].float().cpu()  # (B,T)
+            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers])
+            readout, chosen = self._read_targets(batch, attend)
+            attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
+            gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
             for row, number in enumerate(numbers):
                 ids, source = tgt[number].extended, src[number]
                 length = len(ids) + ends[number]
@@ -359,6 +360,30 @@ class Translator:
                     src_left_out=source.left_out,
                 )
         return found
+
+    def _read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
+        """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
+
+        The output layer is gone through in parts, as in training: all log-probabilities of a batch are `(B,T,X)`, which
+        with a large vocabulary is more than a GPU's memory.
+        """
+        assert batch.tgt_extended is not None
+        assert batch.tgt_mask is not None
+        moved = batch.to(self.device, non_blocking=True)
+        memory = self.model.encode(moved)
+        readout = self.model.unroll(moved, memory, attend)
+        kept = readout.at(batch.tgt_mask)
+        targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
+        size = PART_BYTES.get(self.device.type, PART_BYTES["cpu"])
+        rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
+        parts = []
+        for first in range(0, len(targets), rows):
+            part = slice(first, first + rows)
+            log_probs = self.model.predict(kept.part(part), memory)
+            parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
+        chosen = torch.zeros(batch.tgt_mask.shape)
+        chosen[batch.tgt_mask] = torch.cat(parts).cpu()
+        return readout, chosen
 
     def _target(self, tokens: Sequence[str], source: Source, number: int) -> Target:
         """Target pieces as a model reads them; `number` is the pair's, for the message."""

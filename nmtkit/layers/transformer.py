@@ -51,10 +51,18 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length-1: `(length,H)`."""
+        return self.reserve(length)[:length]
+
+    def reserve(self, length: int) -> Tensor:
+        """Makes the table at least so long, and gives it.
+
+        A longer table is made on the CPU and stands elsewhere in memory. In the middle of a search a GPU would be
+        waited for, so whoever knows how far it may go says it before.
+        """
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
             table = self.table = sinusoids(2 * length, self.width).to(table)
-        return table[:length]
+        return table
 
 
 class LearnedPositions(nn.Module):

@@ -117,6 +117,21 @@ class Readout(Rows):
     output_weight: Tensor | None = None
     """The matrix of the output layer `(V,*)`, one for all rows, where it is not a parameter but made of some."""
 
+    def part(self, rows: slice) -> "Readout":
+        """Some rows of what `at` gave, or `advance`: what `predict` needs for them."""
+
+        def cut(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[rows]
+
+        return Readout(
+            self.features[rows],
+            cut(self.attention),
+            cut(self.copy_gate),
+            cut(self.sentence),
+            cut(self.centres),
+            self.output_weight,
+        )
+
     def at(self, keep: Tensor) -> "Readout":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
@@ -221,6 +236,9 @@ class Seq2Seq(nn.Module, ABC):
     @abstractmethod
     def start(self, memory: Memory) -> DecoderState:
         """The state before the first word; one row per sentence (N = B)."""
+
+    def reserve(self, length: int) -> None:
+        """Told before a walk of at most so many steps: what grows with the length is made now, not on the way."""
 
     @abstractmethod
     def advance(

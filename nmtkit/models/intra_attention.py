@@ -44,7 +44,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
 from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.precision import wide
-from nmtkit.layers.recurrent import RecurrentEncoder, initialise, recurrent
+from nmtkit.layers.recurrent import RecurrentEncoder, initialise, recurrent, run_recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 from nmtkit.models.base import (
     MODELS,
@@ -235,7 +235,7 @@ class IntraAttention(Seq2Seq):
         assert isinstance(memory, IntraAttentionMemory)
         beam = rows_per_sentence(tokens.shape[0], memory)
         before = state.hidden.unsqueeze(0), state.cell.unsqueeze(0)
-        states, (hidden, cell) = self.decoder(self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
+        states, (hidden, cell) = run_recurrent(self.decoder, self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
         states, hidden, cell = states.squeeze(1), hidden.squeeze(0), cell.squeeze(0)  # (N,H)
 
         energies = self._energies(states.view(-1, beam, states.shape[1]), memory)  # (B,K,S)
@@ -260,7 +260,8 @@ class IntraAttention(Seq2Seq):
         assert batch.tgt_in is not None
         assert isinstance(memory, IntraAttentionMemory)
         read = self._with_own_words(batch.tgt_in, memory) if self.training and self.own_words else batch.tgt_in
-        states, _ = self.decoder(self._embedded(read), (memory.hidden.unsqueeze(0), memory.cell.unsqueeze(0)))
+        first = memory.hidden.unsqueeze(0), memory.cell.unsqueeze(0)
+        states, _ = run_recurrent(self.decoder, self._embedded(read), first)
         energies = self._energies(states, memory)  # (B,T,S)
         contexts, weights = self._look(energies, pasts(energies) if self.intra_temporal else None, memory)
         looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.over_all(states)]

@@ -37,6 +37,7 @@ from nmtkit.layers.recurrent import (
     recurrent,
     reversal,
     rows_first,
+    run_recurrent,
     take,
 )
 from nmtkit.layers.windows import WindowKind, build_window
@@ -247,7 +248,7 @@ class Luong(Seq2Seq):
         assert isinstance(memory, LuongMemory)
         rows, steps, _ = embedded.shape
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
-        states, final = self.decoder(inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
+        states, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
         sentences = memory.mask.shape[0]
         queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T
         positions = state.position.unsqueeze(1) + torch.arange(steps, device=embedded.device)  # (N,T)

@@ -220,7 +220,7 @@ class PointerGenerator(Seq2Seq):
         """The reduced state; nothing has been looked at yet."""
         assert isinstance(memory, PointerGeneratorMemory)
         covered = isinstance(self.attention.score, CoveredAdditive)
-        coverage = torch.zeros_like(memory.mask, dtype=memory.hidden.dtype) if covered else None
+        coverage = torch.zeros_like(memory.mask, dtype=wide(memory.hidden)) if covered else None  # as the weights
         return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
 
     def advance(

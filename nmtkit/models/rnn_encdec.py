@@ -28,6 +28,7 @@ from nmtkit.layers.recurrent import (
     recurrent,
     reversal,
     rows_first,
+    run_recurrent,
 )
 from nmtkit.models.base import (
     MODELS,
@@ -191,6 +192,6 @@ class RnnEncDec(Seq2Seq):
             beam = rows_per_sentence(tokens.shape[0], memory)
             summary = memory.summary.repeat_interleave(beam, 0).unsqueeze(1).expand(-1, tokens.shape[1], -1)
             inputs = torch.cat([inputs, summary], -1)  # (N,T,E+H)
-        outputs, final = self.decoder(inputs, layers_first(state.hidden, state.cell))
+        outputs, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))
         features = outputs if self.readout is None else torch.cat([outputs, inputs], -1)
         return features, RnnEncDecState(*rows_first(final))

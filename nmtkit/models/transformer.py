@@ -283,6 +283,11 @@ class Transformer(Seq2Seq):
             None if self.copy_key is None else self.copy_key(states),
         )
 
+    def reserve(self, length: int) -> None:
+        """Makes the table of sinusoids long enough; learned positions are as many as they are."""
+        if isinstance(self.tgt_positions, SinusoidalPositions):
+            self.tgt_positions.reserve(length)
+
     def start(self, memory: Memory) -> TransformerState:
         """Empty caches."""
         assert isinstance(memory, TransformerMemory)

@@ -175,6 +175,7 @@ def walk(
     memory = model.encode(batch)
     state = model.start(memory)
     live, divisors = _begin(memory, batch, config, n_best, prefix)
+    model.reserve(len(divisors))
     limits, device = live.limits, live.limits.device
     check_every = CPU_CHECK_EVERY if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
     tokens = torch.full((batch.size,), BOS, device=device)

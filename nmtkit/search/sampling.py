@@ -70,7 +70,7 @@ def draw(
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
     weights = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p).softmax(1)
-    drawn = torch.multinomial(weights, n_samples // width, replacement=True, generator=generator)  # (R*W,K/W)
+    drawn = draw_from(weights, n_samples // width, generator)  # (R*W,K/W)
     candidates = drawn.view(n_sentences, n_samples)
     log_prob = log_probs.gather(1, drawn).view(n_sentences, n_samples)
     if width > 1:
@@ -80,6 +80,24 @@ def draw(
     kept = torch.arange(n_samples, device=scores.device).expand(n_sentences, -1)
     ended = is_end & (scores > -INFINITY)
     return Choice(candidates, scores, ended, kept, scores.masked_fill(is_end, -INFINITY))
+
+
+def draw_from(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draws `count` columns of each row `(N,X)`, with replacement, as probable as their weights: `(N,count)`, int64.
+
+    A uniform number is looked up in the running sums of the weights: the column whose share it falls into. In float64,
+    as sums over a large vocabulary need. Unlike `torch.multinomial` it never waits for the device.
+
+    Args:
+        weights: not negative; each row has one above zero.
+        count: how many.
+        generator: on the device of the weights.
+    """
+    sums = weights.cumsum(1, dtype=torch.float64)  # (N,X)
+    uniform = torch.rand(
+        weights.shape[0], count, dtype=torch.float64, device=weights.device, generator=generator
+    )  # below one
+    return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:

@@ -80,6 +80,7 @@ def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
         limit: the most tokens of a summary.
     """
     sentences, device = memory.mask.shape[0], memory.mask.device
+    model.reserve(limit)
     state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
     tokens = torch.full((2 * sentences,), BOS, device=device)
     ended = torch.zeros_like(tokens, dtype=torch.bool)

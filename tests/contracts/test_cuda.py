@@ -1,0 +1,281 @@
+"""Every way through every model on a CUDA device: a pretended one everywhere, a real one where there is one."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
+from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.vocabulary import BOS
+from nmtkit.layers.transformer import sinusoids
+from nmtkit.models.base import MODELS, DecoderState, Seq2Seq
+from nmtkit.search.beam import Hypothesis, SearchConfig, search
+from nmtkit.search.sampling import SamplingConfig, sample
+from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients
+from nmtkit.training.reinforce import Reinforce, add_reinforced_gradients
+
+LENGTH = 7
+"""Of what is searched for; one less than the steps after which a search looks at how many sentences are finished."""
+AROUND = {"_begin", "read", "_whole", "_followed"}
+"""The functions of a search that may wait: what sends the limits before its first step, and reads after its last."""
+
+SEARCHES = {
+    "greedy": {"beam_size": 1},
+    "beam": {"beam_size": 3},
+    "all rules": {
+        "beam_size": 3,
+        "no_repeat_ngram": 2,
+        "min_length_ratio": 0.3,
+        "forbid_unknown": True,
+        "coverage_penalty": 0.2,
+        "stop": "exact",
+    },
+}
+
+
+@pytest.fixture
+def cuda() -> Iterator[PretendedCuda]:
+    with pretended_cuda() as cuda:
+        yield cuda
+
+
+def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) -> Seq2Seq:
+    """A variant on the pretended device, in evaluation mode."""
+    model = build(*VARIANTS[name]).to(dtype).eval()
+    cuda.take(model)
+    return model
+
+
+def linked(batch: Batch) -> Batch:
+    """The batch with a link from every target token to the first of its source."""
+    assert batch.tgt_mask is not None
+    links = torch.zeros(*batch.tgt_mask.shape, batch.src.shape[1], dtype=torch.bool)
+    links[:, :, 0] = batch.tgt_mask
+    return replace(batch, alignment=links)
+
+
+def types_of(rows: Rows) -> dict[str, Any]:
+    """The type of every tensor in a state."""
+
+    def of(value: Any) -> Any:
+        return [of(one) for one in value] if isinstance(value, tuple) else getattr(value, "dtype", None)
+
+    return {field.name: of(getattr(rows, field.name)) for field in fields(rows)}
+
+
+def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
+    """Encode, start and four steps of three hypotheses a sentence: nothing waits, no type changes."""
+    batch = batch_of(SOURCES).to(CUDA)
+    cuda.waits.clear()
+    with torch.no_grad():
+        memory = model.encode(batch)
+        state: DecoderState = model.start(memory)
+        types = types_of(state)
+        state = state.select(torch.arange(batch.size, device=CUDA).repeat_interleave(3))
+        tokens = torch.full((3 * batch.size,), BOS, device=CUDA)
+        for _ in range(4):
+            log_probs, readout, state = model.step(tokens, state, memory, need_attention=True)
+            assert log_probs.device == readout.features.device == CUDA
+            assert types_of(state) == types
+            tokens = log_probs.argmax(-1)
+            state = state.select(torch.arange(3 * batch.size - 1, -1, -1, device=CUDA))
+    assert cuda.waits == []
+
+
+def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
+    """The gradients of everything that the model can be trained by, in two parts: one number's place apart."""
+    model.train()
+    model.zero_grad()
+    part = 4 * 20 * 8  # bytes: several parts
+    guide = Guide(GuidedAlignment(), 0.1) if model.has_attention else None
+    add_gradients(model, batch, 0.1, 0.1, device, part, guide, 0.5 if model.has_attention else 0.0)
+    if reinforced:
+        add_reinforced_gradients(model, batch, 0.1, Reinforce(max_length=LENGTH), 0.0, device, part)
+    model.eval()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_every_registered_model_is_asked() -> None:
+    assert {kind for kind, _ in VARIANTS.values()} == set(MODELS.names())
+    assert len(VARIANTS) >= 56
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
+    model, given = there(cuda, name), batch_of(SOURCES, TARGETS)
+    batch = given.to(CUDA)
+    cuda.waits.clear()
+    with torch.no_grad():
+        for in_bf16 in (False, True):
+            with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
+                found = model(batch, need_attention=True)
+                kept = model(batch, keep=given.tgt_mask)
+            assert found.log_probs.device == kept.log_probs.device == CUDA
+            assert found.log_probs.dtype == kept.log_probs.dtype == torch.float32
+    assert cuda.waits == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_training(cuda: PretendedCuda, name: str, in_bf16: bool) -> None:
+    """Gradients for all parameters, and nothing waits; reinforcement waits once, to read the drawn summaries."""
+    model, batch = there(cuda, name), linked(batch_of(SOURCES, TARGETS))
+    with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
+        found = gradients_on(model, batch, CUDA)
+        assert cuda.waits == []
+        assert set(found) == {name for name, _ in model.named_parameters()}
+        for parameter, gradient in found.items():
+            assert gradient.device == CUDA
+            assert gradient.dtype == torch.float32
+            assert bool(torch.isfinite(cuda.bring_back(gradient)).all()), parameter
+        gradients_on(model, batch, CUDA, reinforced=True)
+    assert {wait.split(":")[0] for wait in cuda.waits} == {"add_reinforced_gradients"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_steps(cuda: PretendedCuda, name: str, dtype: torch.dtype) -> None:
+    walk_on(there(cuda, name, dtype), cuda)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_search(cuda: PretendedCuda, name: str) -> None:
+    """Every search waits for nothing before it reads its result, which is that of the CPU."""
+    model, given = there(cuda, name), batch_of(SOURCES)
+    on_cpu = build(*VARIANTS[name]).eval()
+    for settings in SEARCHES.values():
+        config = SearchConfig.model_validate({**settings, "max_length": LENGTH})
+        if not model.has_attention:
+            config = config.model_copy(update={"coverage_penalty": 0.0})
+        batch = given.to(CUDA)
+        cuda.waits.clear()
+        found = search(model, batch, config, n_best=config.beam_size, need_attention=True)
+        assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
+        same(found, search(on_cpu, given, config, n_best=config.beam_size, need_attention=True))
+    batch = given.to(CUDA)
+    cuda.waits.clear()
+    sample(model, batch, SamplingConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9), torch.Generator())
+    assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
+
+
+def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[one.ids for one in best] for best in found] == [[one.ids for one in best] for best in expected]
+    for best, others in zip(found, expected, strict=True):
+        for one, other in zip(best, others, strict=True):
+            assert math.isclose(one.score, other.score, abs_tol=1e-5)
+
+
+def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
+    """A longer table of sinusoids comes from the CPU; in the middle of a search all steps would wait for it."""
+    model = there(cuda, "transformer")
+    model.tgt_positions.table = cuda.put(sinusoids(2, 8))
+    batch = batch_of(SOURCES).to(CUDA)
+    cuda.waits.clear()
+    search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
+    assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == ["reserve: blocking copy to the device"]
+    assert len(model.tgt_positions.table) > LENGTH
+
+
+# --- The contract can fail: each kind of fault, planted into a model that has none. ---
+
+
+def planted(cuda: PretendedCuda, fault: str) -> Seq2Seq:
+    """A pointer-generator with one fault in every step."""
+    model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if fault == "drifting type" else torch.float32)
+    right = model.advance
+
+    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, need_attention: bool = False) -> Any:
+        readout, state = right(tokens, state, memory, need_attention)
+        match fault:
+            case "tensor of the CPU":
+                readout = replace(readout, features=readout.features + torch.zeros(1, 1))
+            case "index of the CPU":
+                readout = replace(readout, features=readout.features[torch.arange(len(tokens))])
+            case "item":
+                assert tokens.max().item() >= 0
+            case "truth":
+                assert (tokens >= 0).all()
+            case "list":
+                assert tokens.tolist()
+            case "array":
+                assert tokens.numpy() is not None
+            case "copy to the CPU":
+                assert len(tokens.cpu())
+            case "copy to the device":
+                assert len(torch.ones(2).to(tokens.device))
+            case "nonzero":
+                assert (tokens >= 0).nonzero().numel()
+            case "boolean index":
+                assert len(tokens[tokens >= 0])
+            case "drifting type":
+                state = replace(state, context=state.context.float())
+        return readout, state
+
+    model.advance = MethodType(advance, model)  # type: ignore[method-assign]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("tensor of the CPU", "add.Tensor: a tensor of the CPU among those of the device"),
+        ("index of the CPU", "index.Tensor: a tensor of the CPU among those of the device"),
+        ("array", "numpy: of a tensor on the device"),
+        ("item", "step: aten._local_scalar_dense.default"),
+        ("truth", "_local_scalar_dense.default"),
+        ("list", "step: tolist"),
+        ("copy to the CPU", "step: copy to the CPU"),
+        ("copy to the device", "step: blocking copy to the device"),
+        ("nonzero", "aten.nonzero.default"),
+        ("boolean index", "aten.index.Tensor"),
+        ("drifting type", "context"),
+    ],
+)
+def test_a_planted_fault_is_found(cuda: PretendedCuda, fault: str, message: str) -> None:
+    with pytest.raises(AssertionError) as found:
+        walk_on(planted(cuda, fault), cuda)
+    assert message in str(found.value)
+
+
+def test_recurrent_layers_that_cuda_would_not_run(cuda: PretendedCuda) -> None:
+    lstm, gru = nn.LSTM(3, 2, batch_first=True), nn.GRU(3, 2, batch_first=True)
+    inputs = torch.zeros(4, 5, 3, device=CUDA)
+    for layer in (lstm, gru):
+        cuda.take(layer)
+        with torch.autocast("cuda", torch.bfloat16), pytest.raises(Fault, match="float16"):
+            layer(inputs)
+        with torch.autocast("cuda", torch.bfloat16), torch.autocast("cuda", enabled=False):
+            layer(inputs)
+    with pytest.raises(Fault, match="differ in type"):
+        gru(inputs, torch.zeros(1, 4, 2, device=CUDA, dtype=torch.bfloat16))
+    with pytest.raises(Fault, match="not contiguous"):
+        gru(inputs, torch.zeros(4, 1, 4, device=CUDA)[:, :, ::2].transpose(0, 1))
+
+
+def test_what_is_there_and_what_is_not(cuda: PretendedCuda) -> None:
+    here, away = torch.ones(3), torch.ones(3, device="cuda")
+    assert here.device.type == "cpu"
+    assert away.device == away.view(3, 1).device == (2 * away).device == here.to(away).device == CUDA
+    assert not away.cpu().is_cuda
+    away.requires_grad_()
+    (away.unsqueeze(0) @ here.to("cuda")).sum().backward()
+    assert away.grad is not None
+    assert away.grad.device == CUDA
+    with torch.autocast("cuda", torch.bfloat16):
+        product = away.expand(3, 3) @ away
+        assert product.dtype == torch.bfloat16
+        assert product.softmax(-1).dtype == torch.float32
+
+
+def test_nothing_is_pretended_outside() -> None:
+    with pretended_cuda() as cuda:
+        tensor = cuda.put(torch.ones(3))
+    assert tensor.device.type == "cpu"
+    assert not tensor.is_cuda
