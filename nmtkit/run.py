@@ -148,7 +148,7 @@ class Run:
             if resume:
                 run.reopen(notify)
 
-        distributed.by_first(prepare)
+        distributed.by_first(prepare, Path(path).absolute())
         return cls.open(path)
 
     @classmethod

@@ -15,6 +15,7 @@ from nmtkit.cli import options, without_recipe
 from nmtkit.cli.asked import Asked, stand_in
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
+from nmtkit.data.workers import cores
 from nmtkit.folder import RUNS, RunFolder
 from nmtkit.training import distributed
 from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
@@ -143,8 +144,8 @@ def carry_out(
         place: where to train.
     """
     first = distributed.rank() == 0
-    # Preprocessing takes as many cores as training may.
-    processes = torch.get_num_threads()
+    # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
+    processes = torch.get_num_threads() if distributed.size() == 1 else cores()
     say = _say if first else _quiet
     work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes)
     work.settle(place, say)

@@ -1,12 +1,15 @@
-"""Several processes as one training, under torchrun; in a single process every function here is a no-op.
+"""Several processes as one training, under torchrun or srun; in a single process every function here is a no-op.
 
 Each process adds up the gradients of its own batches. They are divided by the number of target tokens that all of them
 have together and then added up, so that an update is the one that a single process makes of the same batches.
 """
 
 import os
+import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -18,26 +21,49 @@ from nmtkit.errors import NmtkitError
 T = TypeVar("T")
 
 _PATIENCE = timedelta(hours=3)  # the other processes wait here while the first one validates
+_SEEN_WITHIN = 30.0  # seconds; a file that another machine has written is not seen at once
 
 
 def join(device: torch.device) -> torch.device:
-    """Joins the processes that torchrun started; does nothing where it started none, or where they are joined.
+    """Joins the processes that torchrun or srun started; does nothing where there is one, or where they are joined.
 
     Args:
         device: the device that was chosen.
 
     Returns:
-        This process's device: the same, or the GPU of its local rank.
+        This process's device: the same, or the GPU of its local rank. Where each process sees one GPU only, that one.
     """
+    if "WORLD_SIZE" not in os.environ:
+        os.environ.update(_told_by_slurm())
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return device
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        local = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+        device = torch.device("cuda", local % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if not _joined():
         # Small facts travel between the CPUs, so that reading them does not wait for the GPU.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+        if device.type == "cuda":
+            dist.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE, device_id=device)
+        else:
+            dist.init_process_group("gloo", timeout=_PATIENCE)
     return device
+
+
+def _told_by_slurm() -> dict[str, str]:
+    """What torchrun would have set, from what srun has set; nothing where srun did not start several processes."""
+    told = os.environ
+    if int(told.get("SLURM_STEP_NUM_TASKS", "1")) == 1:
+        return {}
+    first = re.match(r"([^,\[]+)(?:\[(\d+))?", told["SLURM_STEP_NODELIST"])  # node[07-09,12],other
+    assert first is not None
+    return {
+        "WORLD_SIZE": told["SLURM_STEP_NUM_TASKS"],
+        "RANK": told["SLURM_PROCID"],
+        "LOCAL_RANK": told["SLURM_LOCALID"],
+        "MASTER_ADDR": told.get("MASTER_ADDR", "".join(part or "" for part in first.groups())),
+        "MASTER_PORT": told.get("MASTER_PORT", str(20000 + int(told["SLURM_JOB_ID"]) % 10000)),
+    }
 
 
 def leave() -> None:
@@ -105,11 +131,15 @@ def said_by_first(value: T | None) -> T:
     return answer
 
 
-def by_first(work: Callable[[], None]) -> None:
+def by_first(work: Callable[[], None], made: Path | None = None) -> None:
     """Process 0 does the work while the others wait; where it fails, none goes on.
 
+    Args:
+        work: what to do once.
+        made: a file or folder that the work leaves behind, and every process needs.
+
     Raises:
-        NmtkitError: as `work`; in the other processes, that process 0 failed.
+        NmtkitError: as `work`; in the other processes, that process 0 failed; or one of them does not see `made`.
     """
     fault: NmtkitError | None = None
     if rank() == 0:
@@ -122,6 +152,15 @@ def by_first(work: Callable[[], None]) -> None:
         raise fault
     if failed:
         raise NmtkitError("process 0 could not begin; see its message")
+    until = time.monotonic() + _SEEN_WITHIN
+    while made is not None and not made.exists() and time.monotonic() < until:
+        time.sleep(0.5)
+    unseen = gathered(made is not None and not made.exists())
+    if any(unseen):
+        raise NmtkitError(
+            f"{made}: process 0 made it, but process {unseen.index(True)} does not see it: "
+            "put it on a file system that all machines share"
+        )
 
 
 def gathered(value: T) -> list[T]:

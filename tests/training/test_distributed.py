@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
 
+from nmtkit.errors import NmtkitError
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import train
@@ -21,6 +22,90 @@ def test_alone_everything_is_itself():
     assert distributed.said_by_first("x") == "x"
     assert distributed.total(3) == 3
     assert distributed.join(torch.device("cpu")) == torch.device("cpu")
+
+
+SLURM = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567"}
+GIVEN = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("gpu[07-09,12],other", "gpu07"), ("one,two", "one"), ("a-b[3]", "a-b3"), ("alone", "alone")]
+)
+def test_srun_tells_what_torchrun_would(monkeypatch, nodes, first):
+    for name, value in {**SLURM, "SLURM_STEP_NODELIST": nodes}.items():
+        monkeypatch.setenv(name, value)
+    for name in GIVEN:
+        monkeypatch.delenv(name, raising=False)
+    assert distributed._told_by_slurm() == {
+        "WORLD_SIZE": "4",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "MASTER_ADDR": first,
+        "MASTER_PORT": "24567",
+    }
+
+
+def test_one_task_of_slurm_trains_alone(monkeypatch):
+    """In a batch script all tasks of the job are counted, but srun has started none of them."""
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert distributed._told_by_slurm() == {}
+
+
+@pytest.mark.parametrize(("local", "seen", "taken"), [("3", 8, 3), ("3", 1, 0), ("5", 4, 1)])
+def test_each_process_takes_a_gpu_that_it_sees(monkeypatch, local, seen, taken):
+    """Only the driver is stood in for: what `join` decides, and what it asks torch for."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *a, **k: asked.append((a, k["device_id"])))
+    for name, value in zip(GIVEN, ("8", local, local, "127.0.0.1", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    device = torch.device("cuda", taken)
+    assert distributed.join(torch.device("cuda")) == device
+    assert asked == [device, (("cpu:gloo,cuda:nccl",), device)]
+
+
+def one_of_srun(rank: int, port: int, folder: str) -> None:
+    for name in GIVEN:
+        os.environ.pop(name, None)
+    os.environ.update(
+        SLURM_STEP_NUM_TASKS="2",
+        SLURM_PROCID=str(rank),
+        SLURM_LOCALID=str(rank),
+        SLURM_JOB_ID="1",
+        SLURM_STEP_NODELIST="localhost",
+        MASTER_PORT=str(port),
+    )
+    distributed.join(torch.device("cpu"))
+    assert (distributed.rank(), distributed.size()) == (rank, 2)
+    distributed._SEEN_WITHIN = 0.1
+    # A folder of its own for each process, as on disks that are not shared.
+    made = Path(folder, str(rank))
+    with pytest.raises(NmtkitError, match="process 1 does not see it: put it on a file system that all machines share"):
+        distributed.by_first(made.mkdir, made)
+    shared = Path(folder, "shared")
+    distributed.by_first(shared.mkdir, shared)
+    distributed.leave()
+
+
+@pytest.mark.slow
+def test_two_processes_of_srun(tmp_path):
+    start_two(one_of_srun, tmp_path)
+
+
+def start_two(work, folder: Path) -> None:
+    """Runs `work` in two processes, to its end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=work, args=(rank, port, str(folder)), daemon=True) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
@@ -69,16 +154,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batches(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=one_of_two, args=(rank, port, str(tmp_path)), daemon=True) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0, 0]
+    start_two(one_of_two, tmp_path)
 
     config = settings(max_updates=6, accumulate=2, clip_norm=0.05, schedule={"kind": "constant", "warmup": 3})
     model, events = run(tmp_path / "one", config, tiny_model(7, dtype=torch.float64), TinyStream(per_epoch=8))
