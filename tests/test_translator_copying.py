@@ -1,10 +1,12 @@
 """Every model that copies, from text to text: with unknown words in every batch; nothing here is trained."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.reading import Example
@@ -98,6 +100,33 @@ def test_rescoring_gives_what_the_search_gave(name: str, words: TokenizerPair) -
         if one.p_gen is not None:
             assert other.p_gen == pytest.approx(one.p_gen, abs=1e-5)
             np.testing.assert_allclose(other.attention, one.attention, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_rescoring_in_parts_changes_nothing(name: str, words: TokenizerPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output layer is asked for real target tokens alone, and for no more of them at a time than was said."""
+    translator = untrained(name, words, coverage_penalty=0.5, coverage_kind="summary")
+    whole = translator.rescore(LINES, LINES, need_attention=True)
+    sizes: list[int] = []
+    predict = translator.model.predict
+
+    def noted(*given: Any) -> Tensor:
+        log_probs = predict(*given)
+        sizes.append(4 * log_probs.numel())
+        assert log_probs.dim() == 2
+        return log_probs
+
+    monkeypatch.setattr(translator.model, "predict", noted)
+    for most in (1, 400, 1 << 20):
+        sizes.clear()
+        monkeypatch.setattr("nmtkit.translator.PART_BYTES", {"cpu": most})
+        for one, other in zip(whole, translator.rescore(LINES, LINES, need_attention=True), strict=True):
+            assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
+            assert other.score == pytest.approx(one.score, abs=1e-5)
+            assert other.copied == one.copied
+        assert max(sizes) <= max(most, 4 * (translator.model.sizes.tgt + 10))  # at least a row
+        if most == 1:
+            assert len(sizes) == sum(len(one.token_log_probs) for one in whole)
 
 
 @pytest.mark.parametrize("name", COPYING)

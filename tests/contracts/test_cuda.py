@@ -11,6 +11,7 @@ import torch
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
@@ -279,3 +280,99 @@ def test_nothing_is_pretended_outside() -> None:
         tensor = cuda.put(torch.ones(3))
     assert tensor.device.type == "cpu"
     assert not tensor.is_cuda
+
+
+# --- The same numbers in fewer digits: on a CPU everywhere, on a real device where there is one. ---
+
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")],
+    ),
+]
+TOKENS = 10_000_000
+"""Of an update, by which its loss is divided. Gradients of models of real size are as small with 100,000 tokens."""
+
+
+def without_chance(name: str, seed: int) -> Seq2Seq:
+    """A variant with some weights, that draws nothing in training mode."""
+    kind, settings = VARIANTS[name]
+    return build(kind, {**settings, "dropout": 0.0, **({"own_words": 0.0} if kind == "intra_attention" else {})}, seed)
+
+
+def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False) -> dict[str, Tensor]:
+    """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
+    model.to(device).train().zero_grad()
+    batch = linked(batch_of(SOURCES, TARGETS))
+    guide = Guide(GuidedAlignment(), 1 / TOKENS) if model.has_attention else None
+    with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
+        coverage = 1.0 if model.has_attention else 0.0
+        add_gradients(model, batch, 1 / TOKENS, 0.1, torch.device(device), 1 << 10, guide, coverage)
+    return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def furthest(found: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float, str]:
+    """By how much of its norm the gradient of a parameter is off, where that is most; see `test_bfloat16`."""
+    assert set(found) == set(exact)
+    whole = torch.stack([gradient.norm() for gradient in exact.values()]).norm()
+    return max(
+        (float((found[name] - gradient).norm() / (gradient.norm() + whole / 10)), name)
+        for name, gradient in exact.items()
+    )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    exact = build(*VARIANTS[name]).double().eval()(batch, keep=batch.tgt_mask).log_probs
+    model = build(*VARIANTS[name]).to(device).eval()
+    found = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
+    config = SearchConfig(beam_size=3, max_length=LENGTH)
+    best = search(model, batch.to(device), config, need_attention=True)
+    assert [len(one) for one in best] == [1] * batch.size
+    same(best, search(model.cpu(), batch, config, need_attention=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) -> None:
+    """Within 5 % of the norm of each parameter's; of very small ones, which rounding drowns, of a tenth of all.
+
+    With some weights rounding takes the other piece of a maxout, or moves a word out of a window, and the gradients of
+    few words show it: so one of five models is enough. A type with too few digits or too small a range spoils them all.
+    """
+    offs = []
+    for seed in range(1, 6):
+        model = without_chance(name, seed)
+        exact = gradients_of(model, device)
+        found = gradients_of(model, device, in_bf16=True)
+        assert all(bool(torch.isfinite(gradient).all()) for gradient in found.values())
+        offs.append(furthest(found, exact))
+        if offs[-1][0] <= 0.05:
+            return
+    raise AssertionError(offs)
+
+
+@pytest.mark.parametrize("name", ["rnnsearch-lstm-2-layers", "luong-paper", "pointer-generator", "intra-attention"])
+def test_recurrent_layers_in_float16_would_be_noticed(name: str) -> None:
+    """What autocast for CUDA makes of them, played on the CPU, with all of five models."""
+    for seed in range(1, 6):
+        model = without_chance(name, seed)
+        exact = gradients_of(model, "cpu")
+        for layer in model.modules():
+            if isinstance(layer, nn.RNNBase):
+                layer.forward = MethodType(in_float16, layer)  # type: ignore[method-assign]
+        off, where = furthest(gradients_of(model, "cpu"), exact)
+        assert off > 0.2, where
+
+
+def in_float16(layer: nn.RNNBase, inputs: Tensor, state: Any = None) -> Any:
+    """The layer's own answer, computed in float16."""
+    weights = {name: weight.half() for name, weight in layer.named_parameters()}
+    played = type(layer)(layer.input_size, layer.hidden_size, layer.num_layers, batch_first=True)
+    given = (inputs.half(), None if state is None else tree_map(Tensor.half, state))
+    return tree_map(Tensor.float, torch.func.functional_call(played, weights, given))

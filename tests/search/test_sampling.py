@@ -8,7 +8,7 @@ import torch
 from table_model import TableModel, random_tables, sources
 
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.search.sampling import SamplingConfig, keep_top_k, keep_top_p, sample
+from nmtkit.search.sampling import SamplingConfig, draw_from, keep_top_k, keep_top_p, sample
 
 A, B, C, D = 4, 5, 6, 7
 
@@ -109,3 +109,11 @@ def test_top_k_and_top_p_by_hand() -> None:
     assert (keep_top_p(log_probs, 0.8) > -math.inf).tolist() == [[False, True, True, True], [True] * 4]
     assert (keep_top_p(log_probs, 0.5) > -math.inf).tolist() == [[False, True, False, True], [True, True, False, False]]
     assert (keep_top_p(log_probs, 1.0) > -math.inf).all()
+
+
+def test_draws_are_looked_up_in_the_running_sums() -> None:
+    weights = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 3.0]])
+    drawn = draw_from(weights, 1000, generator(1))
+    uniform = torch.rand(2, 1000, dtype=torch.float64, generator=generator(1))[0]
+    assert drawn[0].tolist() == [1 if number < 0.5 else 3 if number < 0.75 else 4 for number in uniform.tolist()]
+    assert drawn[1].tolist() == [5] * 1000
