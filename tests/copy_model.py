@@ -69,7 +69,9 @@ class CopyModel(Seq2Seq):
         source = memory.src_extended  # (B,S)
         while source.dim() < attention.dim():
             source = source[:, None]
-        if attention.dim() == 2:
+        if readout.sentence is not None:
+            source = source[readout.sentence]
+        elif attention.dim() == 2:
             source = source.repeat_interleave(len(attention) // len(source), 0)
         size = self.sizes.tgt
         mixed = torch.zeros(*attention.shape[:-1], size + memory.n_oov, dtype=torch.float64)
