@@ -165,11 +165,12 @@ def test_minutes_are_planned_by_the_measured_speed() -> None:
     training = cut.groups["training"]
     assert training["max_minutes"] == 10.0
     assert training["schedule"] == {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
-    assert training["max_updates"] == whole.groups["training"]["max_updates"]
+    assert cut.groups["batch"]["batch_tokens"] == whole.groups["batch"]["batch_tokens"] // 2
+    assert training["max_updates"] == pytest.approx(2 * whole.groups["training"]["max_updates"], rel=0.01)
     assert cut.minutes is cut.passes is None
     assert cut.is_useful
 
-    measured = presets.choose("translation", MULTI30K, minutes=10, updates_a_minute={"small": 80.0})
+    measured = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80.0 * 2048})
     assert measured.minutes == pytest.approx(10)
     padded = measured.groups["batch"]["batch_tokens"] * 800 / measured.passes
     assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
@@ -177,21 +178,21 @@ def test_minutes_are_planned_by_the_measured_speed() -> None:
     assert measured.groups["model"]["dropout"] < whole.groups["model"]["dropout"]
     assert any("about 800 updates" in reason.because for reason in measured.reasons)
 
-    fast = presets.choose("translation", MULTI30K, minutes=10, updates_a_minute={"small": 80_000.0})
+    fast = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80_000.0 * 4096})
     assert fast.minutes == pytest.approx(whole.groups["training"]["max_updates"] / 80_000)
     assert fast.groups["training"]["validate_every"] == whole.groups["training"]["validate_every"]
 
 
 def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
     """`small` would read the text less than once in the time; what nobody has measured is not chosen instead."""
-    slow = {"small": 10.0, "tiny": 100.0}
-    assert not presets.choose("translation", MULTI30K, minutes=10, updates_a_minute={"small": 10.0}).is_useful
-    chosen = presets.choose("translation", MULTI30K, minutes=10, updates_a_minute=slow)
+    slow = {"small": 10.0 * 2048, "tiny": 100.0 * 1500}
+    assert not presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).is_useful
+    chosen = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute=slow)
     assert chosen.name == "tiny"
     assert "in 10 min the preset small would read the text only 0." in chosen.reasons[0].because
-    assert presets.choose("translation", MULTI30K, minutes=10, updates_a_minute={"small": 10.0}).name == "small"
-    assert presets.choose("translation", MULTI30K, "small", minutes=10, updates_a_minute=slow).name == "small"
-    assert presets.choose("translation", MULTI30K, updates_a_minute=slow).name == "small"
+    assert presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).name == "small"
+    assert presets.choose("translation", MULTI30K, "small", minutes=10, tokens_a_minute=slow).name == "small"
+    assert presets.choose("translation", MULTI30K, tokens_a_minute=slow).name == "small"
 
 
 def test_minutes_of_a_summarizer_are_shared_by_its_stages(tmp_path: Path) -> None:

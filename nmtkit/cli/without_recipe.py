@@ -144,7 +144,7 @@ def _write_recipe(
         # Subwords are a third more than words.
         lengths = [max(1, round(1.3 * side.words / size.pairs)) for side in (size.src, size.tgt)]
         trial = _parsed(text_of(preset), overrides)
-        found, speed = tuning.updates_a_minute(trial, (lengths[0], lengths[1]), place)
+        found, speed = tuning.tokens_a_minute(trial, (lengths[0], lengths[1]), place)
         for sentence in found.sentences():
             notify(sentence)
         return speed

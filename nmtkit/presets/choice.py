@@ -23,6 +23,7 @@ from nmtkit.registry import near_names
 
 _SPECIALS = 4  # tokens of every vocabulary that are no text
 _TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
+_SHORT = 8  # passes: with fewer, more and smaller updates learn more
 _PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
 
 
@@ -79,7 +80,7 @@ def choose(
     preset: str | None = None,
     gpu: bool = False,
     minutes: float | None = None,
-    updates_a_minute: Mapping[Name, float] | None = None,
+    tokens_a_minute: Mapping[Name, float] | None = None,
 ) -> Preset:
     """Settings for a corpus.
 
@@ -89,8 +90,9 @@ def choose(
         preset: one of `NAMES`; None chooses by the corpus and the device.
         gpu: whether training will be on a GPU.
         minutes: stop training after so many.
-        updates_a_minute: how fast the machine trains with a preset, where somebody has measured it. If there are too
-            few minutes for the preset that fits the corpus, a smaller one is taken, if its speed is known.
+        tokens_a_minute: padded tokens of a batch that the machine trains on in a minute with a preset, where somebody
+            has measured it. If there are too few minutes for the preset that fits the corpus, a smaller one is taken,
+            if its speed is known.
 
     Raises:
         RecipeError: there is no such task or preset.
@@ -103,13 +105,13 @@ def choose(
         raise RecipeError(f"no preset {preset!r}: {near_names(preset, NAMES)}")
     fitting, because = _fitting(size, gpu)
     if name is not None:
-        return _chosen(kind, size, name, "it was asked for", gpu, minutes, updates_a_minute or {})
-    found = _chosen(kind, size, fitting, because, gpu, minutes, updates_a_minute or {})
-    while minutes and not found.is_useful and (less := smaller(found.name)) in (updates_a_minute or {}):
+        return _chosen(kind, size, name, "it was asked for", gpu, minutes, tokens_a_minute or {})
+    found = _chosen(kind, size, fitting, because, gpu, minutes, tokens_a_minute or {})
+    while minutes and not found.is_useful and (less := smaller(found.name)) in (tokens_a_minute or {}):
         assert less is not None
         times = f"{found.passes:.2g}"
         because = f"in {minutes:g} min the preset {found.name} would read the text only {times} times on this machine"
-        found = _chosen(kind, size, less, because, gpu, minutes, updates_a_minute or {})
+        found = _chosen(kind, size, less, because, gpu, minutes, tokens_a_minute or {})
     return found
 
 
@@ -123,9 +125,9 @@ def _chosen(
     because: str,
     gpu: bool,
     minutes: float | None,
-    updates_a_minute: Mapping[Name, float],
+    tokens_a_minute: Mapping[Name, float],
 ) -> Preset:
-    choice = _Choice(size, name, _PLANS[kind][name], minutes, updates_a_minute.get(name))
+    choice = _Choice(size, name, _PLANS[kind][name], minutes, tokens_a_minute.get(name))
     choice.say("preset", name, because)
     data, groups = choice.translation() if kind == "translation" else choice.summarization()
     warnings = _warnings(size, name, gpu)
@@ -159,13 +161,13 @@ class _Choice:
     """The settings of one plan for one corpus; `reasons`, `expected`, `passes` are filled as they are chosen."""
 
     def __init__(
-        self, size: CorpusSize, name: Name, plan: Plan, minutes: float | None, updates_a_minute: float | None
+        self, size: CorpusSize, name: Name, plan: Plan, minutes: float | None, tokens_a_minute: float | None
     ) -> None:
         self.size = size
         self.name = name
         self.plan = plan
         self.minutes = minutes
-        self.speed = updates_a_minute
+        self.speed = tokens_a_minute
         self.words = max(size.src.words, size.tgt.words)
         self.reasons: list[Reason] = []
         self.expected: float | None = None
@@ -186,13 +188,24 @@ class _Choice:
                 "batch.batch_tokens", "2,048", "little text is learned better in small batches (Sennrich and Zhang)"
             )
         padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self.words))  # of the longer side, with EOS
+        if self.minutes and self.name != "tiny":
+            # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
+            reach = self.minutes * self.speed / padded if self.speed else 0.0
+            if reach < _SHORT:
+                batch_tokens = min(batch_tokens, self.plan.batch_tokens // 2)
+                told = f"{reach:.2g} passes over the text" if self.speed else "a time that is given"
+                self.say(
+                    "batch.batch_tokens", f"{batch_tokens:,}", f"in {told} more updates teach more than larger ones"
+                )
         updates = self._updates(padded, batch_tokens, self.minutes)
         model = {
             **self.plan.model,
-            "dropout": self._dropout(self._expected_updates(updates, self.minutes) * batch_tokens / padded),
+            "dropout": self._dropout(
+                self._expected_updates(updates, batch_tokens, self.minutes) * batch_tokens / padded
+            ),
             "tie": "all" if tokenizer["joint"] else "decoder",
         }
-        training = self._training(updates, self.minutes, [0.9, 0.98])
+        training = self._training(updates, batch_tokens, self.minutes, [0.9, 0.98])
         evaluation: dict[str, Any] = {"max_sentences": 500}
         if not self.size.tgt.spaced:
             evaluation["tokenize"] = "char"
@@ -231,7 +244,9 @@ class _Choice:
         self.say(
             "stages", f"{updates:,} updates, then {covering:,} with coverage", "summaries then repeat themselves less"
         )
-        training, second = (self._training(*one, [0.9, 0.999]) for one in ((updates, share[0]), (covering, share[1])))
+        batch = self.plan.batch_tokens
+        training = self._training(updates, batch, share[0], [0.9, 0.999])
+        second = self._training(covering, batch, share[1], [0.9, 0.999])
         return data, {
             "tokenizer": tokenizer,
             "model": model,
@@ -313,7 +328,7 @@ class _Choice:
             "the less text, the more often it is read" if updates < plan.most_updates else "this preset makes no more"
         )
         self.say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
-        expected = self._expected_updates(updates, minutes)
+        expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
             because = "it was asked for; the learning rate comes down within it, however fast the machine is"
             if self.speed:
@@ -321,15 +336,17 @@ class _Choice:
                 because += f"; this one makes about {expected:,} updates in it, which read the text {times} times"
             self.say("training.max_minutes", f"{minutes:g}", because)
         if self.speed:
-            self.expected = expected / self.speed
+            self.expected = expected * batch_tokens / self.speed
             self.passes = expected / a_pass
         return updates
 
-    def _expected_updates(self, updates: int, minutes: float | None) -> int:
+    def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
         """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
-        return max(1, min(updates, round(minutes * self.speed))) if minutes and self.speed else updates
+        if not minutes or not self.speed:
+            return updates
+        return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
 
-    def _training(self, updates: int, minutes: float | None, betas: list[float]) -> dict[str, Any]:
+    def _training(self, updates: int, batch_tokens: int, minutes: float | None, betas: list[float]) -> dict[str, Any]:
         schedule: dict[str, Any] = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
         if self.name == "base" and not minutes:
             schedule = {"kind": "inverse_sqrt", "warmup": min(4_000, max(1, updates // 5))}
@@ -340,7 +357,7 @@ class _Choice:
             "schedule": schedule,
             "max_updates": updates,
             **({"max_minutes": float(minutes)} if minutes else {}),
-            "validate_every": max(50, self._expected_updates(updates, minutes) // 10),
+            "validate_every": max(50, self._expected_updates(updates, batch_tokens, minutes) // 10),
         }
 
 

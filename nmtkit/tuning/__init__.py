@@ -6,6 +6,6 @@
 
 from nmtkit.tuning.found import Found, look_up
 from nmtkit.tuning.searching import SearchWay
-from nmtkit.tuning.training import KEYS, Way, find, updates_a_minute, work
+from nmtkit.tuning.training import KEYS, Way, find, tokens_a_minute, work
 
-__all__ = ["KEYS", "Found", "SearchWay", "Way", "find", "look_up", "updates_a_minute", "work"]
+__all__ = ["KEYS", "Found", "SearchWay", "Way", "find", "look_up", "tokens_a_minute", "work"]

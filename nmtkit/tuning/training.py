@@ -178,8 +178,8 @@ def find(
     return result
 
 
-def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found[Way], float | None]:
-    """How many updates this machine makes in a minute, before there is a tokenizer: with batches of random words.
+def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found[Way], float | None]:
+    """How many padded tokens this machine trains on in a minute, before there is a tokenizer: random words are learned.
 
     Args:
         recipe: of its stages the first counts.
@@ -187,7 +187,7 @@ def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.dev
         device: where training will be.
 
     Returns:
-        What `find` found, and updates a minute; None where the training is too short to be measured.
+        What `find` found, and the tokens, of the longer side; None where the training is too short to be measured.
     """
     first = next(iter(recipe.by_stage().values()))
     tokenizer, budget = first.tokenizer, first.batch.batch_tokens
@@ -212,7 +212,7 @@ def updates_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.dev
         updates_an_epoch=float("inf"),
     )
     speed = found_here.speed
-    return found_here, None if speed is None else 60 * speed / (rows * (tgt + 1) * first.training.accumulate)
+    return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
 
 
 def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
