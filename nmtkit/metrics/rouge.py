@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import DefaultTokenizer, Tokenizer
 
 from nmtkit.metrics.score import Options, Score, check_lines
 from nmtkit.metrics.sentences import split_sentences
@@ -77,6 +76,8 @@ def rouge_per_example(
         NmtkitError: an unknown sentence rule.
     """
     check_lines(hyps, refs)
+    from rouge_score.rouge_scorer import RougeScorer  # on use: with what it loads it takes as long as torch
+
     scorer = RougeScorer(list(types), tokenizer=_CachedTokenizer(options.stem))
 
     def prepared(text: str) -> str:
@@ -114,22 +115,27 @@ def rouge_signature(options: Options, n_refs: int, n_samples: int | None = None,
     return "|".join(parts)
 
 
-class _CachedTokenizer(Tokenizer):  # type: ignore[misc]  # rouge-score has no types
+class _CachedTokenizer:
     """The tokens of rouge-score's own tokenizer, three times as fast: each word is stemmed only once."""
 
     def __init__(self, stem: bool) -> None:
         self._stem = stem
-        self._words = DefaultTokenizer(use_stemmer=False)
+        self._words = _tokenizer(use_stemmer=False)
 
     def tokenize(self, text: str) -> list[str]:
+        """As rouge-score calls it."""
         words: list[str] = self._words.tokenize(text)
         return [token for word in words for token in _stems(word)] if self._stem else words
 
 
-_STEMMING = DefaultTokenizer(use_stemmer=True)
+@cache
+def _tokenizer(use_stemmer: bool) -> Any:
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    return DefaultTokenizer(use_stemmer=use_stemmer)
 
 
 @lru_cache(maxsize=1 << 18)
 def _stems(word: str) -> tuple[str, ...]:
     """The stem of a word of a-z and digits; nothing, should the stemmer leave nothing of it."""
-    return tuple(_STEMMING.tokenize(word))
+    return tuple(_tokenizer(use_stemmer=True).tokenize(word))
