@@ -1,15 +1,20 @@
 """`nmtkit tune`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nmtkit import checks, console, recipe, run
+from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
-from nmtkit.device import describe
+from nmtkit.data.reading import read_pairs
 from nmtkit.folder import RUNS, RunFolder
+from nmtkit.translator import Translator
+from nmtkit.tuning import Found
+from nmtkit.validation import validation_files
 
 
 @click.command()
@@ -24,7 +29,8 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     precision, matmul_precision, threads: auto), in turns, in about half a minute. `train` does the same by itself where
     nothing was found before, in at most 5 % of the time that it will take. What is found here replaces what was found
     before, and every later training of such a model in such batches on this machine uses it; `nmtkit doctor --clear`
-    forgets it. The text is preprocessed into the run's folder, as by `nmtkit preprocess`.
+    forgets it. The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its
+    search is measured too: exactness, batches, one search a core or one on all.
 
     \b
     Examples:
@@ -46,14 +52,29 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
 
     work.preprocess(say, show_report, show_diagnosis, learned_before=folder.begun())
     found = work.measure(place, again=True)
-    if not found.speeds:
+    if found.speeds:
+        _show(found, f"training {loaded.name} on {devices.describe(place)}")
+    else:
         say(f"the recipe leaves nothing open on {place.type}: {found.way}; say `auto` to have it measured")
+    if not folder.result.is_file():
+        say("the search is measured once the run is trained: at the end of its training, or here")
         return
+    translator = Translator.from_folder(folder, str(place))
+    lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
+    searched = translator.find_way(loaded, lines, float("inf"), again=True)
+    if searched.speeds:
+        _show(searched, "searching with it")
+    else:
+        say(f"{len(lines)} validation sentences are too few to measure the search with")
+
+
+def _show(found: Found[Any], title: str) -> None:
+    """The ways, the quickest first."""
     quickest = max(found.speeds.values())
     rows = [
         [way, f"{speed:,.0f}", f"{speed / quickest:.0%}", "taken" if way == str(found.way) else ""]
         for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1])
     ]
-    console.table(f"{loaded.name} on {describe(place)}", ["way", "target tokens/s", "of the quickest", ""], rows)
+    console.table(title, ["way", found.unit, "of the quickest", ""], rows)
     for sentence in found.sentences():
-        say(sentence)
+        console.say(sentence, stderr=True)

@@ -22,12 +22,12 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console, tmp_path: Path) -> None:
-    done = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
-    assert done.code == 0, done
-    rows = [line for line in done.out.splitlines() if ", 1 thread" in line]
+    tuned = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
+    assert tuned.code == 0, tuned
+    rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
     assert {row.split(", 1 thread")[0] for row in rows} == {"fp32 highest", "fp32 medium"}
     taken = next(row.split(", 1 thread")[0] for row in rows if row.endswith("taken"))
-    assert "training on this machine: " in done.err
+    assert "training on this machine: " in tuned.err
 
     done = console("train", corpus / "tiny.yaml", "--run", "run", *ONE)
     assert done.code == 0, done
@@ -35,6 +35,10 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console,
     settled = recipe.load(tmp_path / "run" / "recipe.yaml").training
     assert (settled.precision, settled.matmul_precision, settled.threads) == (*taken.split(), 1)
 
+    assert "the search is measured once the run is trained" in tuned.err
+    done = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
+    assert done.code == 0, done
+    assert "30 validation sentences are too few to measure the search with" in done.err
     done = console("doctor")
     assert "rnnsearch" in done.out
     assert f"{taken}, 1 thread" in done.out

@@ -1,0 +1,65 @@
+"""The ways to search: which there are, how the best is found, and that it finds the same texts."""
+
+import time
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from nmtkit import device as devices
+from nmtkit.tuning import searching
+from nmtkit.tuning.searching import SearchWay, find, usual, ways
+
+CPU = torch.device("cpu")
+LINES = [f"line {number}" for number in range(100)]
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
+
+
+def test_the_usual_way_is_exact_and_the_others_differ_in_one_thing() -> None:
+    for device, count in ((CPU, 5), (torch.device("cuda"), 4)):
+        first, *others = ways(device)
+        assert first == usual(device)
+        assert first.matmul_precision == "highest"
+        assert len(others) == count - 1
+        for other in others:
+            fields = ("matmul_precision", "batch_tokens", "one_a_core")
+            assert sum(getattr(first, name) != getattr(other, name) for name in fields) == 1
+
+
+class Search:
+    """Takes a thousandth of a second a line, in the quickest way a third of that."""
+
+    def __init__(self, quickest: SearchWay, same: bool = True) -> None:
+        self.quickest, self.same = quickest, same
+        self.searched = 0
+
+    def __call__(self, way: SearchWay, lines: Sequence[str]) -> list[str]:
+        time.sleep(len(lines) * (0.0003 if way == self.quickest else 0.001))
+        self.searched += len(lines)
+        return [line if self.same or way != self.quickest else line.upper() for line in lines]
+
+
+def test_the_quickest_is_found_and_used_again() -> None:
+    quickest = ways(CPU)[2]
+    search = Search(quickest)
+    found = find(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
+    assert found.way == quickest
+    assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
+    searched = search.searched
+    assert find(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
+    assert search.searched == searched
+
+
+def test_a_less_exact_way_that_finds_other_texts_is_refused() -> None:
+    (less_exact,) = [way for way in ways(CPU) if way.matmul_precision != "highest"]
+    assert find(Search(less_exact), LINES, CPU, {"test": "same"}, 100).way == less_exact
+    assert find(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100).way.matmul_precision == "highest"
+
+
+def test_what_is_too_short_is_not_measured() -> None:
+    assert not find(Search(ways(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
+    assert not find(Search(ways(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100).speeds
