@@ -22,8 +22,8 @@ from nmtkit.search.sampling import SamplingConfig, sample
 from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients
 from nmtkit.training.reinforce import Reinforce, add_reinforced_gradients
 
-LENGTH = 7
-"""Of what is searched for; one less than the steps after which a search looks at how many sentences are finished."""
+LENGTH = 5
+"""Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
 AROUND = {"_begin", "read", "_whole", "_followed"}
 """The functions of a search that may wait: what sends the limits before its first step, and reads after its last."""
 
@@ -72,7 +72,7 @@ def types_of(rows: Rows) -> dict[str, Any]:
 
 
 def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
-    """Encode, start and four steps of three hypotheses a sentence: nothing waits, no type changes."""
+    """Encode, start and three steps of three hypotheses a sentence: nothing waits, no type changes."""
     batch = batch_of(SOURCES).to(CUDA)
     cuda.waits.clear()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
         types = types_of(state)
         state = state.select(torch.arange(batch.size, device=CUDA).repeat_interleave(3))
         tokens = torch.full((3 * batch.size,), BOS, device=CUDA)
-        for _ in range(4):
+        for _ in range(3):
             log_probs, readout, state = model.step(tokens, state, memory, need_attention=True)
             assert log_probs.device == readout.features.device == CUDA
             assert types_of(state) == types
@@ -91,14 +91,15 @@ def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
 
 
 def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced: bool = False) -> dict[str, Tensor]:
-    """The gradients of everything that the model can be trained by, in two parts: one number's place apart."""
+    """The gradients of what the model can be trained by, on a batch that is gone through in parts."""
     model.train()
     model.zero_grad()
     part = 4 * 20 * 8  # bytes: several parts
     guide = Guide(GuidedAlignment(), 0.1) if model.has_attention else None
-    add_gradients(model, batch, 0.1, 0.1, device, part, guide, 0.5 if model.has_attention else 0.0)
     if reinforced:
-        add_reinforced_gradients(model, batch, 0.1, Reinforce(max_length=LENGTH), 0.0, device, part)
+        add_reinforced_gradients(model, batch, 0.1, Reinforce(max_length=3), 0.0, device, part)
+    else:
+        add_gradients(model, batch, 0.1, 0.1, device, part, guide, 0.5 if model.has_attention else 0.0)
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
