@@ -1,4 +1,7 @@
-"""Choosing a device."""
+"""Choosing a device; how threads wait."""
+
+import os
+import threading
 
 import pytest
 import torch
@@ -31,3 +34,49 @@ def test_prepare_sets_precision_and_threads() -> None:
     finally:
         device.prepare(torch.device("cpu"), "highest", threads=before[0])
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+class Kernel:
+    """A process of two threads, of which one has to wait for its core as long as a test says."""
+
+    def __init__(self) -> None:
+        self.times = {"1": (0, 0), "2": (0, 0)}
+
+    def pass_by(self, share: float) -> None:
+        self.times = {thread: (ran + 1000, waited) for thread, (ran, waited) in self.times.items()}
+        ran, waited = self.times["2"]
+        self.times["2"] = (ran, waited + round(2000 * share / (1 - share)))
+
+    def read(self) -> dict[str, tuple[int, int]]:
+        return dict(self.times)
+
+
+def test_threads_do_not_spin_while_something_else_wants_the_cores() -> None:
+    kernel = Kernel()
+    courtesy = device.Courtesy(kernel.read)
+
+    def look(share: float) -> bool:
+        kernel.pass_by(share)
+        courtesy.look()
+        return courtesy.holds
+
+    before = threading.active_count()
+    assert not look(0.0)
+    assert not look(0.08)
+    assert look(0.3)
+    assert look(0.0), "not at the first quiet look"
+    assert threading.active_count() == before + 1
+    assert look(0.05)  # not quiet: the count begins again
+    assert all(look(0.0) for _ in range(device.Courtesy.LOOKS - 1))
+    assert not look(0.0)
+    assert look(0.5)
+
+
+def test_the_kernel_tells_how_long_threads_ran_and_waited() -> None:
+    if not os.path.exists("/proc/self/schedstat"):
+        pytest.skip("this kernel does not count it")
+    before = device._times_of_threads()
+    assert sum(range(2_000_000)) > 0
+    after = device._times_of_threads()
+    (own,) = (thread for thread in before if thread == str(threading.get_native_id()))
+    assert after[own][0] > before[own][0] > 0
