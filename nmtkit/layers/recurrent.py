@@ -44,14 +44,23 @@ def recurrent(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
 
 
+def _has_no_16_bit_lstm() -> bool:
+    """Whether an LSTM would end with an error under autocast, as it does on a processor without AVX-512."""
+    if not torch.is_autocast_enabled("cpu"):
+        return False
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch does not type it
+    return has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def run_recurrent(
     layer: nn.Module, inputs: Tensor | PackedSequence, state: Tensor | tuple[Tensor, ...] | None = None
 ) -> tuple[Any, Any]:
-    """Runs what `recurrent` made; on a GPU outside of autocast, in the type of the layer's weights.
+    """Runs what `recurrent` made; outside of autocast, in the type of the layer's weights, where 16 bits will not do.
 
     Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for. Gradients of a loss
     that is divided by all tokens of an update are too small for that: most of them would become zero, and nobody would
-    be told. On a CPU they run in bfloat16, whose range is that of float32, and an LSTM takes a third of the time.
+    be told. On a CPU they run in bfloat16, whose range is that of float32, and an LSTM takes a third of the time; but
+    without AVX-512 torch has no such LSTM and would end with an error of its own.
 
     Args:
         layer: a GRU or LSTM.
@@ -61,14 +70,15 @@ def run_recurrent(
     Returns:
         As torch: the states `(N,T,H)`, and the state after the last word.
     """
-    if not inputs.is_cuda:
+    place = inputs.data.device.type
+    if place != "cuda" and not (place == "cpu" and isinstance(layer, nn.LSTM) and _has_no_16_bit_lstm()):
         return layer(inputs, state)  # type: ignore[no-any-return]  # torch types a module's call as Any
     dtype = next(layer.parameters()).dtype
     if isinstance(state, tuple):
         state = tuple(part.to(dtype) for part in state)
     elif state is not None:
         state = state.to(dtype)
-    with torch.autocast("cuda", enabled=False):
+    with torch.autocast(place, enabled=False):
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]
 
 
