@@ -248,5 +248,5 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     assert wrong <= 20
     centres: Tensor = output.centres[:, :-1]  # the last step writes EOS
     off = (centres - torch.arange(9)).abs()
-    record_property("words between centre and word on average, at most 1 (local_m: 0)", float(off.mean()))
+    record_property("words between centre and word on average, at most 1, for local_m 0", float(off.mean()))
     assert float(off.mean()) <= (0.0 if window == "local_m" else 1.0)
