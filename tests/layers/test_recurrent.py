@@ -278,8 +278,8 @@ def test_initialisation() -> None:
         model = nn.ModuleList([nn.LSTM(30, 40), nn.GRUCell(30, 40), nn.Linear(100, 200), nn.Embedding(500, 64)])
         initialise(model, style)  # type: ignore[arg-type]  # a loop variable is a plain str
         lstm, gru, linear, embedding = model
-        for matrix in (*lstm.weight_hh_l0.chunk(4), *gru.weight_hh.chunk(3)):
-            torch.testing.assert_close(matrix @ matrix.T, torch.eye(40), rtol=0, atol=1e-5)
+        for matrix in (*lstm.weight_hh_l0.double().chunk(4), *gru.weight_hh.double().chunk(3)):
+            torch.testing.assert_close(matrix @ matrix.T, torch.eye(40).double(), rtol=0, atol=1e-5)
         bound = math.sqrt(6 / (30 + 40))
         for matrix in (*lstm.weight_ih_l0.chunk(4), *gru.weight_ih.chunk(3)):
             if style == "xavier":
