@@ -51,7 +51,7 @@ def test_threads_change_nothing_but_the_time(trained: Path, nmtkit: Command) -> 
     given = "\n".join(lines(60))
     one = nmtkit("translate", "-m", trained, "--threads", "1", "--batch-tokens", "40", stdin=given)
     two = nmtkit("translate", "-m", trained, "--threads", "2", "--batch-tokens", "40", stdin=given)
-    assert "1 threads" in one.err
+    assert "(1 thread)" in one.err
     assert "2 threads" in two.err
     assert one.out == two.out
     assert len(one.out.splitlines()) == 60
