@@ -1,5 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv with torch and this package.
-# Another torch:  make TORCH=torch==2.14.1 demo      Another Python:  make PYTHON=python3.11 test
+# Another torch:  make TORCH=torch==VERSION demo      Another Python:  make PYTHON=python3.11 test
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
