@@ -174,13 +174,13 @@ def test_minutes_are_planned_by_the_measured_speed() -> None:
     assert measured.minutes == pytest.approx(10)
     padded = measured.groups["batch"]["batch_tokens"] * 800 / measured.passes
     assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
-    assert measured.groups["training"]["validate_every"] == 80
+    assert measured.groups["training"]["validate_every"] == 800 // 5
     assert measured.groups["model"]["dropout"] < whole.groups["model"]["dropout"]
     assert any("about 800 updates" in reason.because for reason in measured.reasons)
 
     fast = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80_000.0 * 4096})
     assert fast.minutes == pytest.approx(whole.groups["training"]["max_updates"] / 80_000)
-    assert fast.groups["training"]["validate_every"] == whole.groups["training"]["validate_every"]
+    assert fast.groups["training"]["validate_every"] == 2 * whole.groups["training"]["validate_every"]
 
 
 def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:

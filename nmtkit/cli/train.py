@@ -182,12 +182,15 @@ def _end(stopped: Stopped) -> str:
 
 
 def _advice(work: run.Run, stopped: Stopped) -> str | None:
-    """What to do for a better model, where a limit ended a training that was still getting better."""
+    """What more time would give, where a limit ended the training: what to do if it was still getting better."""
     stage = work.folder.stages(work.recipe)[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_facts()
     scores = [score for _, score in facts["validations"]]
-    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2 or scores[-1] <= max(scores[:-1]):
+    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
         return None
+    shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
+    if scores[-1] <= max(scores[:-1]):
+        return f"the last validation was not the best ({config.best_metric} {shown}): more time would give little"
     schedule, limits = config.schedule, {"max_minutes": config.max_minutes, "max_updates": config.max_updates}
     wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
     more = {name: 2 * (limits[name] or 0) for name in wanted}
@@ -199,7 +202,6 @@ def _advice(work: run.Run, stopped: Stopped) -> str | None:
     room = f"stages.{stage.name}.training" if stage.name else "training"
     words = ["nmtkit train", shlex.quote(str(work.folder.recipe)), "--run", shlex.quote(str(folder)), how]
     words += [f"--set {room}.{name}={value:g}" for name, value in more.items()]
-    shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
     return (
         f"the last validation was the best ({config.best_metric} {shown}), so a longer training may give a better "
         f"model:\n  {' '.join(word for word in words if word)}"

@@ -206,7 +206,8 @@ class _Choice:
             "tie": "all" if tokenizer["joint"] else "decoder",
         }
         training = self._training(updates, batch_tokens, self.minutes, [0.9, 0.98])
-        evaluation: dict[str, Any] = {"max_sentences": 500}
+        # Where the time is given, validations must not use it up: a search costs as much as several updates.
+        evaluation: dict[str, Any] = {"max_sentences": 200 if self.minutes else 500}
         if not self.size.tgt.spaced:
             evaluation["tokenize"] = "char"
             self.say("evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters")
@@ -357,7 +358,7 @@ class _Choice:
             "schedule": schedule,
             "max_updates": updates,
             **({"max_minutes": float(minutes)} if minutes else {}),
-            "validate_every": max(50, self._expected_updates(updates, batch_tokens, minutes) // 10),
+            "validate_every": max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10)),
         }
 
 
