@@ -303,7 +303,7 @@ def train(
         CheckpointError: the state cannot be read or written, or the folder holds another training's state.
     """
     with randomness.deterministic(device, config.deterministic):
-        training = _Training(model, stream, config, checkpoints, device, clock)
+        training = Trainer(model, stream, config, checkpoints, device, clock)
         if resume:
             training.restore(seed)
         elif checkpoints.last.exists():
@@ -353,8 +353,8 @@ class _Made:
     """Sums of `_SUMS`, then the gradient's norm, and 1 if the update was called off."""
 
 
-class _Training:
-    """All that changes while training."""
+class Trainer:
+    """All that changes while training, and its steps. `train` walks them; `nmtkit.tuning` measures `make_update`."""
 
     def __init__(
         self,
@@ -392,14 +392,17 @@ class _Training:
 
     @property
     def seconds(self) -> float:
+        """Training time so far, everything included."""
         return self._seconds_before + self._clock() - self._started
 
     @property
     def has_unreported(self) -> bool:
+        """Whether updates were made that no `Step` has told of."""
         return bool(self._made)
 
     @property
     def is_validated(self) -> bool:
+        """Whether the last update was validated."""
         return bool(self.validations) and self.validations[-1][0] == self.update
 
     @property
@@ -409,6 +412,7 @@ class _Training:
         return limit is None or self._used + self._validating < 60 * limit
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
+        """Why no further update is to be made; None while there is none. The same in all processes."""
         config = self.config
         if config.max_updates and self.update >= config.max_updates:
             return "max_updates"
@@ -429,6 +433,7 @@ class _Training:
         return "max_minutes" if over else None
 
     def make_update(self) -> None:
+        """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
         begun = self._clock()
         position, epoch = self.stream.state(), self.stream.epoch
         batches = [self._next_batch() for _ in range(self.config.accumulate)]
@@ -575,6 +580,7 @@ class _Training:
         )
 
     def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
+        """Evaluates the model, with the averaged weights if there are some, and keeps them if they are good."""
         averaged = self.ema.applied() if self.ema else nullcontext()
         begun = self._clock()
         with averaged, randomness.preserved(self.device), torch.no_grad():
@@ -609,6 +615,7 @@ class _Training:
         return worst if math.isnan(metrics[name]) else metrics[name]
 
     def save(self) -> Saved:
+        """Saves the full state."""
         tensors = {checkpoint.WEIGHTS + name: tensor for name, tensor in checkpoint.weights_of(self.model).items()}
         if self.ema:
             tensors |= {checkpoint.EMA + name: tensor for name, tensor in self.ema.averages.items()}
@@ -634,6 +641,7 @@ class _Training:
         return Saved(str(self.checkpoints.last), self.update)
 
     def restore(self, seed: int) -> None:
+        """Puts back what `save` saved; `seed` is for processes that were not there then."""
         tensors, facts = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:

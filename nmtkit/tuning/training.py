@@ -18,7 +18,7 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import TrainingConfig, _Training
+from nmtkit.training.loop import Trainer, TrainingConfig
 from nmtkit.training.losses import likelihood
 from nmtkit.tuning import found
 from nmtkit.tuning.found import Found
@@ -237,7 +237,7 @@ def _measure(
     """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it."""
     batches = first_batches(ROUNDS * config.accumulate)
     stream = _Again(batches)
-    training = _Training(model, stream, config, Checkpoints(Path()), device, time.monotonic)
+    training = Trainer(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
     def seconds_of(way: Way, number: int) -> float:
         _use(way, device)
