@@ -275,7 +275,7 @@ def _measure(
     if _loss(model, batches[0], best, device) > _SAME_LOSS * _loss(model, batches[0], possible[0], device):
         exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"] or possible
         best = min(exact, key=lambda way: measured.slower[way])
-    return best, speeds, measured.is_noisy
+    return distributed.said_by_first(best), speeds, measured.is_noisy  # each process has looked at batches of its own
 
 
 @torch.no_grad()
