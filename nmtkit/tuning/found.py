@@ -84,14 +84,14 @@ def folder() -> Path:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """This machine as far as it decides what is quick on the device: processor, cores, instructions, variables."""
-    facts: dict[str, Any] = {"processor": _processor(), "threads": cpu_threads()}
+    facts: dict[str, Any] = {"processor": processor(), "threads": cpu_threads()}
     facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     if device.type != "cpu":
         facts["device"] = describe(device)
     return facts | {name: os.environ[name] for name in VARIABLES if name in os.environ}
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from nmtkit import console, device
+from nmtkit.tuning.found import processor
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0
@@ -32,15 +33,6 @@ def pressure() -> float | None:
     except OSError:
         return None
     return float(words[1].removeprefix("avg10="))
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def facts(threads: int, place: torch.device) -> dict[str, object]:
