@@ -56,7 +56,12 @@ def command(clear: bool) -> None:
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
     devices.append(["will be used", f"{device.describe(chosen)}, because {why}; --device chooses another"])
     console.table("devices", ["what", "found"], devices)
-    settings = [_settings(entry) for entry in kept.everything()]
+    settings = []
+    for entry in kept.everything():
+        try:
+            settings.append(_settings(entry))
+        except (KeyError, TypeError):
+            settings.append(["of another version of nmtkit", "", "", "", "", ""])
     if settings:
         title = f"settings found by measuring, kept in {kept.folder()}"
         console.table(

@@ -42,7 +42,10 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console,
     done = console("doctor")
     assert "rnnsearch" in done.out
     assert f"{taken}, 1 thread" in done.out
-    assert console("doctor", "--clear").out.startswith("1 forgotten")
+    (other,) = found.folder().glob("*.json")
+    other.with_name("other.json").write_text('{"work": {"what": 1}, "found": {}}', encoding="utf-8")
+    assert "of another version of nmtkit" in console("doctor").out
+    assert console("doctor", "--clear").out.startswith("2 forgotten")
     assert "rnnsearch" not in console("doctor").out
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +95,12 @@ def build() -> Seq2Seq:
 def batches(count: int) -> Sequence[Batch]:
     rows = [[5, 6, 7, 8, 9, 10, 11, 4][: 2 + number % 6] for number in range(64)]
     return [collate(rows, rows) for _ in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was found before, and nothing is left to others."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.fixture

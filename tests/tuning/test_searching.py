@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ LINES = [f"line {number}" for number in range(100)]
 
 
 @pytest.fixture(autouse=True)
-def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
 
 
