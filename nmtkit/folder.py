@@ -130,6 +130,16 @@ class RunFolder:
         """Their scores."""
         return self.path / "test.json"
 
+    @property
+    def lock(self) -> Path:
+        """Locked by the process that writes here, and names it. It stays: see `nmtkit.hold`."""
+        return self.path / "lock"
+
+    @property
+    def replaced(self) -> Path:
+        """The earlier run, while a new one in its place has not saved a state yet; a run's folder itself."""
+        return self.path / "replaced"
+
     def exists(self) -> bool:
         """Whether this is the folder of a run."""
         return self.recipe.is_file()
@@ -138,8 +148,17 @@ class RunFolder:
         """Whether training has left something here that a new one would replace."""
         return self.exists() and any(part.exists() for part in (self.checkpoints, self.average, self.result))
 
+    def has_state(self) -> bool:
+        """Whether training has saved a state here."""
+        return any(self.checkpoints.rglob("last.safetensors"))
+
+    def parts_of_preparation(self) -> list[Path]:
+        """All that stands here before training begins."""
+        parts = [self.recipe, self.chosen, self.asked, self.text, self.vocabulary, self.data, self.report]
+        return [part for part in parts if part.exists()]
+
     def parts_of_training(self) -> list[Path]:
-        """All that training wrote here, and that a new training replaces."""
+        """All that training wrote here, and that a new training replaces; the states first."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result]
         return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
 
@@ -157,8 +176,16 @@ class RunFolder:
                 f"{self.path}: a training was begun here: go on with it (train --resume), "
                 "replace it (train --overwrite), or name another folder (--run DIR)"
             )
-        ours = self.exists() or self.chosen.is_file()
-        if self.path.exists() and not ours and any(self.path.iterdir()):
+        self.require_own()
+
+    def require_own(self) -> None:
+        """Makes sure that the folder is a run's, empty, or not there.
+
+        Raises:
+            NmtkitError: it holds other things.
+        """
+        ours = self.exists() or self.chosen.is_file() or self.replaced.is_dir()
+        if self.path.exists() and not ours and set(self.path.iterdir()) - {self.lock}:
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
 
     def load_recipe(self) -> Recipe:
@@ -268,6 +295,8 @@ def find(model: str | None = None, runs: Path = RUNS, task: str | None = None) -
         folder = RunFolder(Path(model))
         if not folder.path.exists() and (runs / model).is_dir():
             folder = RunFolder(runs / model)
+        if folder.replaced.is_dir() and not folder.has_state():
+            return RunFolder(folder.replaced), "the earlier run, for that which is to replace it has no state yet"
         return folder, "as asked"
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     finished.sort(key=lambda run: run.result.stat().st_mtime, reverse=True)

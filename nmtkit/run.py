@@ -1,8 +1,7 @@
 """A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,24 +16,25 @@ from nmtkit import metrics, tuning
 from nmtkit.alignment import parse
 from nmtkit.checks import embedding_setting, require_data, require_embeddings, require_fitting_stages
 from nmtkit.data.batch import Batch, BatchStream
-from nmtkit.data.checking import Checker, DataReport
+from nmtkit.data.checking import Checker, DataReport, read_files
 from nmtkit.data.corpus import Files
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.progress import Progress
 from nmtkit.data.reading import Example, read_lines, read_pairs
-from nmtkit.data.store import Store, fingerprint, seek, write_store
+from nmtkit.data.store import Store, fingerprint, seek, sums, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.errors import CheckpointError, DataError, RecipeError
 from nmtkit.folder import RunFolder, StageFolder
+from nmtkit.hold import Hold, hold
 from nmtkit.log import Done, Log
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, Stopped, TrainingConfig, train
+from nmtkit.training.loop import Event, Saved, Stopped, TrainingConfig, train
 from nmtkit.translator import Translation, Translator
 from nmtkit.validation import Validation, validation_files
 
@@ -83,30 +83,43 @@ class Run:
     Args:
         folder: of a run that was begun; `create`, `begin` and `open` give one.
         recipe: what is carried out in it.
+        held: the right to write in the folder, kept as long as this object is, or until `close`; None to read only.
     """
 
-    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, held: Hold | None = None) -> None:
         self.folder = folder
         self.recipe = recipe
+        self._held = held
+
+    def close(self) -> None:
+        """Lets other processes write in the folder; an earlier run that was not replaced is put back."""
+        if self._held is not None:
+            self._held.close()
 
     @classmethod
-    def create(cls, recipe: Recipe, path: str | None = None, overwrite: bool = False) -> "Run":
+    def create(
+        cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = lambda text: None
+    ) -> "Run":
         """Begins a run, or takes up one that was only preprocessed.
 
         Args:
             recipe: what to do.
             path: the folder; None is `runs/` and the recipe's name.
-            overwrite: remove what an earlier training left there.
+            overwrite: replace an earlier run; it is kept until the new training has saved its first state.
+            notify: told in a sentence what is done beside that.
 
         Raises:
-            NmtkitError: there is an earlier run, the folder holds other things, or it cannot be written.
+            NmtkitError: there is an earlier run, the folder holds other things, another process works in it, or it
+                cannot be written.
         """
         folder = RunFolder(Path(path) if path else folders.RUNS / recipe.name)
+        folder.require_own()
+        held = hold(folder, notify)
         folder.require_free(overwrite)
-        for part in folder.parts_of_training():
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        if folder.begun():
+            held.set_aside()
         folders.write_text(folder.recipe, recipe.to_yaml())
-        return cls(folder, recipe)
+        return cls(folder, recipe, held)
 
     @classmethod
     def begin(
@@ -119,6 +132,7 @@ class Run:
         report: Callable[[DataReport], None],
         diagnosed: Callable[[Diagnosis], None] | None = None,
         processes: int | None = None,
+        new_data: bool = False,
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
 
@@ -131,11 +145,13 @@ class Run:
             report: given what was found in the text, when it was preprocessed.
             diagnosed: as of `preprocess`.
             processes: as of `preprocess`.
+            new_data: as of `preprocess`.
 
         Raises:
             NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set, or its word
                 vectors are missing or of another size than the model's.
         """
+        begun: list[Run] = []
 
         def prepare() -> None:
             validation_files(recipe)
@@ -143,17 +159,27 @@ class Run:
             require_fitting_stages(recipe)
             if not resume:
                 require_embeddings(recipe)
-            run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite)
-            run.preprocess(notify, report, diagnosed, learned_before=resume, processes=processes)
+            run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite, notify)
+            begun.append(run)
+            run.preprocess(notify, report, diagnosed, resume, processes, new_data)
             if resume:
                 run.reopen(notify)
 
-        distributed.by_first(prepare, Path(path).absolute())
-        return cls.open(path)
+        try:
+            distributed.by_first(prepare, Path(path).absolute())
+        except BaseException:
+            for run in begun:
+                run.close()
+            raise
+        run = cls.open(path)
+        run._held = begun[0]._held if begun else None
+        return run
 
     @classmethod
     def resumed(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
         """Opens a run to go on with it. Names, the limits of training and how batches are cut may differ from before.
+
+        The folder has the recipe once `reopen` has written it there.
 
         Args:
             recipe: what to do.
@@ -163,7 +189,10 @@ class Run:
         Raises:
             RecipeError: the recipe is not the one that the run was begun with.
             CheckpointError: there is no run.
+            NmtkitError: another process works in the folder.
         """
+        RunFolder(Path(path)).load_recipe()  # nothing is made where there is no run
+        held = hold(RunFolder(Path(path)), notify)
         run = cls.open(path)
         recipe = run.with_found(recipe)
         run.require_same(recipe)
@@ -174,8 +203,7 @@ class Run:
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
                 "here on it is no longer the training that was begun, bit for bit"
             )
-        folders.write_text(run.folder.recipe, recipe.to_yaml())
-        return cls(run.folder, recipe)
+        return cls(run.folder, recipe, held)
 
     def require_same(self, recipe: Recipe) -> None:
         """Makes sure that the run was begun with this recipe; names, limits of training and batches may differ.
@@ -261,7 +289,8 @@ class Run:
     # ------------------------------------------------------------------------------------------------- preprocessing
 
     def reopen(self, notify: Notify) -> None:
-        """Takes away what says that training is over, and the average, which is of the weights up to now."""
+        """Writes the recipe down; takes away what says that training is over, and the average of the weights so far."""
+        folders.write_text(self.folder.recipe, self.recipe.to_yaml())
         self.folder.result.unlink(missing_ok=True)
         self._forget_average(notify)
 
@@ -272,6 +301,7 @@ class Run:
         diagnosed: Callable[[Diagnosis], None] | None = None,
         learned_before: bool = False,
         processes: int | None = None,
+        new_data: bool = False,
     ) -> TokenizerPair:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
 
@@ -284,10 +314,11 @@ class Run:
                 overlap are not in it but in the report.
             learned_before: keep the tokenizers that are there, for a model that was trained with them.
             processes: how many cut the text of a large corpus; None: one a core. The result does not depend on it.
+            new_data: with `learned_before`, take text that is another than before.
 
         Raises:
-            NmtkitError: a file is missing or damaged, the text does not fit the settings, or the folder cannot be
-                written.
+            NmtkitError: a file is missing or damaged, the text does not fit the settings, it is not the text that the
+                run was begun with, or the folder cannot be written.
         """
         recipe = self.recipe
         splits = recipe.data.splits()
@@ -305,7 +336,9 @@ class Run:
         if learned and progress is None and all(Store.is_current(self.folder.data, name, mark) for name in splits):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.folder.load_tokenizers()
-        found = DataReport()
+        found = DataReport(files={name: sums(files.paths()) for name, files in splits.items()})
+        if learned_before and not new_data:
+            self._require_same_text(found.files)
         if progress is not None:
             tokenizers = self.folder.load_tokenizers()
             found.tokenizer = dict(progress.tokenizer)
@@ -344,10 +377,29 @@ class Run:
         report(found)
         return tokenizers
 
+    def _require_same_text(self, now: Mapping[str, Mapping[str, str]]) -> None:
+        """Makes sure that what is trained and validated on is what it was when the run was begun."""
+        before = read_files(self.folder.report)
+        others = [
+            path
+            for split in ("train", "valid")
+            for path, known in now.get(split, {}).items()
+            if before.get(split, {}).get(path) != known
+        ]
+        if not others:
+            return
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        what = "not the text" if before else "changed since, or never compared with the text"
+        raise DataError(
+            f"{others[0]}{more}: {what} that {self.folder.path} was begun with, so its training cannot go on as if it "
+            "had not stopped; bring the text back, or go on in the text as it is now with --resume --new-data: with "
+            "the tokenizer of the old text, from the beginning of an epoch"
+        )
+
     def _tokenizers(self, notify: Notify, found: DataReport, learned_before: bool) -> TokenizerPair:
         """The tokenizers that are there, or new ones, learned from train."""
         if learned_before:
-            notify(f"{self.folder.data}: the text has changed, or is new here; its tokenizer stays")
+            notify(f"{self.folder.data}: preprocessing the text anew; the tokenizer stays")
             return self.folder.load_tokenizers()
         splits, config = self.recipe.data.splits(), self.recipe.tokenizer
         train = splits["train"]
@@ -409,6 +461,8 @@ class Run:
                     shown = done.shift(event)
                     if log is not None:
                         log.add(shown)
+                    if self._held is not None and isinstance(event, Saved):
+                        self._held.settle()
                     yield shown
                     if isinstance(event, Stopped) and event.reason == "interrupted":
                         return
@@ -452,6 +506,8 @@ class Run:
             notify(text)
         rank, world = distributed.rank(), distributed.size()
         weights = recipe.data.train.weights
+        if resume and stage.checkpoints.read_facts()["stream"].get("data", store.identity) != store.identity:
+            notify("the text is not that of the last state: with it the epoch begins anew")
         stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts, weights)
         evaluate = Validation(self.folder, recipe, tokenizers, device)
         return train(

@@ -65,7 +65,8 @@ def command(
         folder = RunFolder(runs / one.name)
         if not folder.result.exists():
             place = choose_device(device, one)
-            carry_out(one, str(folder.path), resume=folder.begun(), overwrite=False, place=place)
+            work, _ = carry_out(one, str(folder.path), resume=folder.begun(), overwrite=False, place=place)
+            work.close()
     found = []
     for one in loaded:
         run = Run.open(str(runs / one.name))

@@ -41,9 +41,13 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
-    work = run.Run.create(loaded, run_path)
+
+    def say(text: str) -> None:
+        console.say(text, stderr=True)
+
+    work = run.Run.create(loaded, run_path, notify=say)
     try:
-        work.preprocess(lambda text: console.say(text, stderr=True), show_report, show_diagnosis, processes=workers)
+        work.preprocess(say, show_report, show_diagnosis, processes=workers)
     except KeyboardInterrupt:
         console.say("stopped; what is complete is kept, and the same command goes on from there", stderr=True)
         raise SystemExit(130) from None

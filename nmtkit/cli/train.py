@@ -3,6 +3,7 @@
 import shlex
 import signal
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -46,7 +47,17 @@ class _WithResume(click.Command):
     help="Go on where the run stopped as if it never had: bit for bit on a CPU, on CUDA with training.deterministic, "
     "else up to rounding. auto: begin it where there is nothing to go on with.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an earlier run in the same folder.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace an earlier run in the same folder; it is kept until the new one has saved its first state.",
+)
+@click.option(
+    "--new-data",
+    is_flag=True,
+    help="With --resume: go on although the text is not the one that the run was begun with. The tokenizer stays, the "
+    "epoch begins anew with the text as it is now, and from there on it is another training.",
+)
 @options.device
 @options.threads
 def command(
@@ -56,6 +67,7 @@ def command(
     run_path: str | None,
     resuming: str | None,
     overwrite: bool,
+    new_data: bool,
     device: str,
     threads: int | None,
 ) -> None:
@@ -89,6 +101,8 @@ def command(
     """
     if resuming and overwrite:
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
+    if new_data and not resuming:
+        raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
     if name is not None and asked.given():
         raise click.UsageError(
             f"{name} is a recipe, and {', '.join(asked.given())} are for training without one; to train the recipe on "
@@ -97,27 +111,30 @@ def command(
     if name is None and not asked.given():
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
     named = (f"training.threads={threads}",) if threads else ()
-    try:
+    with ExitStack() as ending:
+        ending.callback(distributed.leave)
         if name is None:
             asked.require_usable()
             path = run_path or str(RUNS / without_recipe.name_of(asked))
             resume = _resume(resuming, path, device)
-            name = str(without_recipe.choose_recipe(asked, path, overrides, resume, overwrite, device, _say))
+            held = without_recipe.choose_recipe(asked, path, overrides, resume, overwrite, device, _say)
+            if held is not None:
+                ending.enter_context(held)
+            name = str(RunFolder(Path(path)).chosen)
             loaded = recipe.load(name, (*overrides, *named))
         else:
             loaded = recipe.load(name, (*overrides, *named))
             path = run_path or str(RUNS / loaded.name)
             resume = _resume(resuming, path, device)
         place = run.choose_device(device, loaded)
-        work, stopped = carry_out(loaded, path, resume, overwrite, place)
+        work, stopped = carry_out(loaded, path, resume, overwrite, place, new_data)
+        ending.callback(work.close)
         if distributed.rank() == 0:
             _test(work, place, threads)
             _say(f"training took {stopped.seconds / 60:.1f} minutes")
             advice = _advice(work, stopped)
             if advice:
                 _say(advice)
-    finally:
-        distributed.leave()
 
 
 def _resume(resuming: str | None, path: str, device: str) -> bool:
@@ -132,9 +149,9 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
 
 
 def carry_out(
-    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device
+    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device, new_data: bool = False
 ) -> tuple[run.Run, Stopped]:
-    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it.
+    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it. To be closed.
 
     Args:
         loaded: the recipe.
@@ -142,12 +159,22 @@ def carry_out(
         resume: go on with the run that is there.
         overwrite: replace the run that is there.
         place: where to train.
+        new_data: go on in other text than before.
     """
-    first = distributed.rank() == 0
     # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
     processes = torch.get_num_threads() if distributed.size() == 1 else cores()
+    say = _say if distributed.rank() == 0 else _quiet
+    work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes, new_data)
+    try:
+        return work, _train(work, place, resume)
+    except BaseException:
+        work.close()
+        raise
+
+
+def _train(work: run.Run, place: torch.device, resume: bool) -> Stopped:
+    first = distributed.rank() == 0
     say = _say if first else _quiet
-    work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes)
     work.settle(place, say)
     if first:
         _say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
@@ -167,12 +194,12 @@ def carry_out(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert stopped is not None
     if not first:
-        return work, stopped
+        return stopped
     if stopped.reason == "interrupted":
         _say(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
     _say(f"finished after update {_end(stopped)}")
-    return work, stopped
+    return stopped
 
 
 def _end(stopped: Stopped) -> str:

@@ -12,6 +12,7 @@ from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.reading import read_pairs
 from nmtkit.folder import RUNS, RunFolder
+from nmtkit.hold import hold
 from nmtkit.translator import Translator
 from nmtkit.tuning import Found
 from nmtkit.validation import validation_files
@@ -41,15 +42,15 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     checks.require_data(loaded)
     place = run.choose_device(device, loaded)
     folder = RunFolder(Path(run_path) if run_path else RUNS / loaded.name)
-    if folder.begun():
-        run.Run.open(str(folder.path)).require_same(loaded)
-        work = run.Run(folder, loaded)
-    else:
-        work = run.Run.create(loaded, run_path)
 
     def say(text: str) -> None:
         console.say(text, stderr=True)
 
+    if folder.begun():
+        run.Run.open(str(folder.path)).require_same(loaded)
+        work = run.Run(folder, loaded, hold(folder, say))
+    else:
+        work = run.Run.create(loaded, run_path, notify=say)
     work.preprocess(say, show_report, show_diagnosis, learned_before=folder.begun())
     found = work.measure(place, again=True)
     if found.speeds:

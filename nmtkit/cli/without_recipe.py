@@ -22,6 +22,7 @@ from nmtkit.data.holdout import HoldOut, draw, write
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.folder import RUNS, RunFolder
+from nmtkit.hold import Hold, hold
 from nmtkit.presets.writing import in_words
 from nmtkit.training import distributed
 
@@ -39,8 +40,8 @@ def choose_recipe(
     overwrite: bool,
     device: str,
     notify: Notify,
-) -> Path:
-    """The recipe for a text, in the run's folder; process 0 writes it and says why it is as it is.
+) -> Hold | None:
+    """Chooses the recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
 
     Args:
         asked: the text, and what to do with it.
@@ -51,21 +52,26 @@ def choose_recipe(
         device: where training will be, by name.
         notify: told in sentences what was found and chosen.
 
+    Returns:
+        The right to write in the folder, in process 0.
+
     Raises:
         NmtkitError: a file is missing or faulty, an override is wrong, or the run's folder is not free.
     """
     place = distributed.join(devices.choose(device))
     folder = RunFolder(Path(run_path) if run_path else RUNS / name_of(asked))
 
+    held: list[Hold] = []
+
     def prepare() -> None:
         if resume:
             _require_same(folder, asked)
-        else:
-            folder.require_free(overwrite)
-            _write_recipe(folder, asked, overrides, place, notify)
+            return
+        folder.require_free(overwrite)
+        held.append(_write_recipe(folder, asked, overrides, overwrite, place, notify))
 
     distributed.by_first(prepare)
-    return folder.chosen
+    return held[0] if held else None
 
 
 def name_of(asked: Asked) -> str:
@@ -113,8 +119,8 @@ def _told(value: Any) -> str:
 
 
 def _write_recipe(
-    folder: RunFolder, asked: Asked, overrides: Sequence[str], place: torch.device, notify: Notify
-) -> None:
+    folder: RunFolder, asked: Asked, overrides: Sequence[str], overwrite: bool, place: torch.device, notify: Notify
+) -> Hold:
     """Looks at the text, chooses, writes the recipe and the pairs that are held out, and says all of it."""
     splits = asked.splits()
     for path in (path for files in splits.values() for path in files.paths()):
@@ -152,14 +158,23 @@ def _write_recipe(
     preset = _by_speed(choose, speed_of, asked)
     text = text_of(preset)
     _parsed(text, overrides)
-    if folder.text.is_dir():
-        shutil.rmtree(folder.text)
-    folder.asked.unlink(missing_ok=True)
-    folders.write_text(folder.chosen, text)
-    held = write(asked.splits()["train"], hold_out, folder.text, names, ends) if hold_out else None
-    folders.write_json(folder.asked, asked.given())
-    for sentence in _sentences(preset, folder, held):
+    held = hold(folder, notify)
+    try:
+        folder.require_free(overwrite)
+        if folder.begun():
+            held.set_aside()
+        if folder.text.is_dir():
+            shutil.rmtree(folder.text)
+        folder.asked.unlink(missing_ok=True)
+        folders.write_text(folder.chosen, text)
+        counts = write(asked.splits()["train"], hold_out, folder.text, names, ends) if hold_out else None
+        folders.write_json(folder.asked, asked.given())
+    except BaseException:
+        held.close()
+        raise
+    for sentence in _sentences(preset, folder, counts):
         notify(sentence)
+    return held
 
 
 def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, presets.CorpusSize]:

@@ -380,18 +380,22 @@ class BatchStream(Iterator[Batch]):
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands, for `restore`; the same in all processes of a run."""
-        return {"epoch": self._epoch, "batch": self._number, "settings": [list(part) for part in self._parts]}
+        settings = [list(part) for part in self._parts]
+        return {"epoch": self._epoch, "batch": self._number, "settings": settings, "data": self._store.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state()` was taken: the next batch is the one that would have come.
 
         With other settings than those of the state, what is left of the epoch is cut into batches by the new ones: in
-        this epoch too every example comes once.
+        this epoch too every example comes once. With other data than those of the state the epoch begins anew.
 
         Raises:
             CheckpointError: there is no such place; the data are not those of the state.
         """
         epoch, batch, own = state["epoch"], state["batch"], _numbers_of(self._config)
+        if state.get("data", self._store.identity) != self._store.identity:
+            self._begin(epoch)
+            return
         # A state of an earlier version says nothing of settings: they could not change.
         parts = [tuple(part) for part in state.get("settings", [(*own, 0)])]
         if parts[-1][:-1] != own:

@@ -1,8 +1,10 @@
 """The check of a corpus before training: what is faulty, what is left out, and the report of what was found."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -108,6 +110,8 @@ class DataReport:
     """By the name of the split."""
     tokenizer: dict[str, str | int] = field(default_factory=dict)
     """What was learned, from how many pairs."""
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By the name of the split the checksum of each file, as `nmtkit.data.store.sums` gives them."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
@@ -143,8 +147,18 @@ class DataReport:
         """The report as plain values, for JSON."""
         return {
             "tokenizer": dict(self.tokenizer),
+            "files": self.files,
             "splits": {name: split.as_dict() for name, split in self.splits.items()},
         }
+
+
+def read_files(report: Path) -> dict[str, dict[str, str]]:
+    """The `files` of a report that was written as JSON; nothing if there is none, or it is of an earlier version."""
+    try:
+        files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return files
 
 
 def _hashes(texts: Iterable[str]) -> Hashes:

@@ -225,6 +225,11 @@ class Shard:
         if not whole or bool((offsets[1:] < offsets[:-1]).any()):
             raise DataError(f"{self._path(file)}: damaged; preprocess again")
 
+    @property
+    def content(self) -> list[tuple[str, int, int]]:
+        """Name, size and checksum of every file, as they were written."""
+        return sorted((file, known["size"], known["crc32"]) for file, known in self._files.items())
+
     def check(self) -> None:
         """Reads everything once and compares checksums.
 

@@ -70,6 +70,27 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
+def sums(paths: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of each file; of a folder that of its stories, in the order of their names.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    found = {}
+    for path in paths:
+        files = sorted(Path(path).glob("*.story")) if os.path.isdir(path) else [Path(path)]
+        total = hashlib.sha256()
+        try:
+            for file in files:
+                with open(file, "rb") as opened:
+                    total.update(file.name.encode() if len(files) > 1 else b"")
+                    total.update(hashlib.file_digest(opened, "sha256").digest())
+        except OSError as fault:
+            raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
+        found[path] = total.hexdigest()
+    return found
+
+
 def _shard_name(name: str, number: int) -> str:
     return f"{name}-{number:04}"
 
@@ -245,6 +266,12 @@ class Store:
         """
         for shard in self._shards:
             shard.check()
+
+    @property
+    def identity(self) -> str:
+        """A short text that is another for other examples, or for the same in another order."""
+        content = json.dumps([shard.content for shard in self._shards])
+        return hashlib.sha256(content.encode("utf-8")).hexdigest()[:32]
 
     def __len__(self) -> int:
         return self._starts[-1]

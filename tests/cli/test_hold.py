@@ -1,0 +1,224 @@
+"""One process at a time writes in a run's folder, and an earlier run is kept until there is something better."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Command, environment
+
+from nmtkit.errors import NmtkitError
+from nmtkit.folder import RunFolder, find
+from nmtkit.hold import hold
+
+# Holds a folder and says so, until its standard input is closed.
+HOLDER = """\
+import sys
+from pathlib import Path
+from nmtkit.folder import RunFolder
+from nmtkit.hold import hold
+held = hold(RunFolder(Path(sys.argv[1])), print)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def quiet(text: str) -> None:
+    """Nobody listens."""
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a run but its lock, by their path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def holder(run: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process that works in the run's folder."""
+    words = [sys.executable, "-c", HOLDER, str(run)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=environment()) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holder: "subprocess.Popen[bytes]") -> None:
+    before = contents(run)
+    recipe = [corpus / "tiny.yaml", "--run", run]
+    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", run, "--overwrite"]
+    for command in (
+        ["train", *recipe, "--resume"],
+        ["train", *recipe, "--overwrite"],
+        ["train", *text, "--minutes", "0.01"],
+        ["preprocess", *recipe],
+        ["tune", *recipe],
+    ):
+        done = nmtkit(*command)
+        assert done.code == 2, done
+        assert f"{run}: another process works in this folder (process {holder.pid} on " in " ".join(done.err.split())
+        assert contents(run) == before
+    # Reading is free.
+    assert nmtkit("translate", "-m", run, stdin="ba ce\n").code == 0
+
+
+def test_a_killed_process_holds_nothing(run: Path, holder: "subprocess.Popen[bytes]") -> None:
+    with pytest.raises(NmtkitError, match=f"process {holder.pid} "):
+        hold(RunFolder(run), quiet)
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    first = hold(RunFolder(run), quiet)
+    assert hold(RunFolder(run.parent / "run" / ".." / "run"), quiet) is first
+    first.close()
+    with hold(RunFolder(run), quiet) as again:
+        assert again is not first
+
+
+def test_a_file_system_without_locks_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def fail(file: int, how: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    said: list[str] = []
+    with hold(RunFolder(run), said.append):
+        assert len(said) == 1
+        assert "No locks available" in said[0]
+        assert "no other process" in said[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["tokenizer={kind: bpe, vocab_size: 5000}"],  # cannot be learned from so little text
+        ["data.train.src=bad.src"],  # not UTF-8
+        ["model={kind: transformer, d_model: 32, heads: 3}"],
+    ],
+)
+def test_overwrite_loses_nothing_when_it_fails(
+    run: Path, corpus: Path, nmtkit: Command, change: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.src").write_bytes(b"\xff\n" + (corpus / "train.src").read_bytes().split(b"\n", 1)[1])
+    sets = [word for one in change for word in ("--set", one)]
+    before = contents(run)
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *sets, cwd=tmp_path)
+    assert done.code == 2, done
+    assert contents(run) == before
+
+
+def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
+    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", tmp_path / "run"]
+    few = ["--minutes", "0.01", "--set", "training.max_updates=2", "--set", "training.validate_every=2"]
+    assert nmtkit("train", *text, *few).code == 0
+    before = contents(tmp_path / "run")
+    vectors = ["--set", f"pretrained_embeddings.src={tmp_path / 'none.txt'}"]
+    done = nmtkit("train", *text, *few, *vectors, "--overwrite")
+    assert done.code == 2, done
+    assert contents(tmp_path / "run") == before
+
+
+def test_overwrite_replaces_when_the_first_state_is_saved(run: Path, corpus: Path, nmtkit: Command) -> None:
+    few = ["--set", "training.max_updates=3", "--set", "training.validate_every=3", "--set", "model.hidden_size=40"]
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--overwrite", *few)
+    assert done.code == 0, done
+    assert names(run / "checkpoints") == {"last.safetensors", "kept.json", "weights-00000003.safetensors"}
+    assert not (run / "replaced").exists()
+    assert nmtkit("translate", "-m", run, stdin="ba ce\n").code == 0
+
+
+def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command) -> None:
+    """Between the two runs the earlier one translates, and the next command that writes brings it back."""
+    before = contents(run)
+    answer = nmtkit("translate", "-m", run, stdin="ba ce\n").out
+    first = hold(RunFolder(run), quiet)
+    first.set_aside()
+    first._let_go()  # as the end of the process would
+    assert not RunFolder(run).begun()
+    folder, why = find(str(run))
+    assert folder.path == run / "replaced"
+    assert "earlier run" in why
+    assert nmtkit("translate", "-m", run, stdin="ba ce\n").out == answer
+
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", run)
+    assert done.code == 2, done
+    assert "the earlier run is as it was" in " ".join(done.err.split())
+    assert contents(run) == before
+
+
+def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
+    with hold(RunFolder(run), quiet) as held:
+        held.set_aside()
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints/last.safetensors").write_bytes(b"the new state")
+    assert not (run / "replaced").exists()
+    assert contents(run / "checkpoints") == {"last.safetensors": b"the new state"}
+
+
+NEW_LIMIT = ["--set", "training.max_updates=62", "--resume"]
+
+
+@pytest.mark.parametrize("how", ["turned", "cut", "valid"])
+def test_resume_with_other_text_is_refused(nmtkit: Command, corpus: Path, tmp_path: Path, how: str) -> None:
+    for path in corpus.iterdir():
+        shutil.copy2(path, tmp_path)
+    command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
+    assert nmtkit(*command).code == 0
+    name = "valid.src" if how == "valid" else "train.src"
+    lines = (tmp_path / name).read_text().splitlines(keepends=True)
+    if how == "cut":
+        for end in ("src", "tgt"):
+            text = (tmp_path / f"train.{end}").read_text().splitlines(keepends=True)
+            (tmp_path / f"train.{end}").write_text("".join(text[:300]))
+    else:
+        (tmp_path / name).write_text("".join(reversed(lines)))
+    before = contents(tmp_path / "run")
+    done = nmtkit(*command, *NEW_LIMIT)
+    assert done.code == 2, done
+    assert f"{tmp_path / name}" in done.err
+    assert "--new-data" in done.err
+    assert contents(tmp_path / "run") == before
+
+    done = nmtkit(*command, *NEW_LIMIT, "--new-data")
+    assert done.code == 0, done
+    assert ("the epoch begins anew" in done.err) == (how != "valid")
+    # From here on this text is the run's own.
+    done = nmtkit(*command, "--set", "training.max_updates=63", "--resume")
+    assert done.code == 0, done
+    assert "the epoch begins anew" not in done.err
+
+
+def test_resume_goes_by_what_the_files_hold(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
+    """Not by their times, which a copy of them does not keep."""
+    for path in corpus.iterdir():
+        shutil.copy2(path, tmp_path)
+    command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
+    assert nmtkit(*command).code == 0
+    for name in ("train.src", "valid.tgt"):
+        os.utime(tmp_path / name, (1, 1))
+    (tmp_path / "test.src").write_text((tmp_path / "test.src").read_text().upper())  # nothing is trained with it
+    done = nmtkit(*command, *NEW_LIMIT)
+    assert done.code == 0, done
+
+
+def test_new_data_is_for_a_run_that_goes_on(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--new-data")
+    assert done.code == 2
+    assert "--resume" in done.err
+    assert not (tmp_path / "run").exists()
