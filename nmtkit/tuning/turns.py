@@ -1,5 +1,6 @@
 """Measuring several ways to do the same work side by side: in turns, so that noise comes over all of them."""
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,7 +12,7 @@ ROUNDS = 6
 """Rounds at most; ways that are still equal after so many are equal."""
 
 _OUT_OF_QUESTION = (1.5, 1.3, 1.15, 1.1, 1.07)
-"""After the first, second, ... round a way goes on only if it takes at most so many times the best one's time."""
+"""After the first, second, ... round a way goes on only if it is at most so many times slower than the best one."""
 
 NEARLY = 1.03
 """Of ways that differ by no more than this the one that was named first is taken."""
@@ -27,7 +28,8 @@ class Measured(Generic[Way]):
     best: Way
     """The first of the ways that are nearly as quick as the quickest."""
     slower: dict[Way, float]
-    """For every way how many times the quickest one's time it took, the median over its rounds."""
+    """For every way how many times the quickest one's time it took, the median over its rounds; infinite where it
+    failed in one of them."""
     turns: dict[Way, list[float]]
     """The seconds of every way's turns, one a round until it was out of the question."""
     spread: float
@@ -44,8 +46,12 @@ def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit
 
     Args:
         ways: the ways, the ones that one would rather take first.
-        seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took.
+        seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took;
+            infinitely many if it cannot be done so, which puts the way out of the question.
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
+
+    Returns:
+        What was found; where every way failed, the first of them with `slower` infinite.
     """
     assert ways, "there is something to measure"
     taken: dict[Way, list[float]] = {way: [] for way in ways}
@@ -54,26 +60,31 @@ def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit
         for way in left:
             seconds = seconds_of(way, number)
             taken[way].append(seconds)
-            spent += seconds
+            spent += seconds if seconds < math.inf else 0.0
         slower = _slower(taken)
+        fewest = min(slower[way] for way in left)
         if number + 1 < ROUNDS:
-            left = [way for way in left if slower[way] <= _OUT_OF_QUESTION[number]]
-        if len(left) == 1 or spent + sum(taken[way][-1] for way in left) > limit:
+            left = [way for way in left if slower[way] <= _OUT_OF_QUESTION[number] * fewest]
+        if len(left) == 1 or fewest == math.inf or spent + sum(taken[way][-1] for way in left) > limit:
             break
-    shares = [_shares(taken, way) for way in ways]
-    spread = max(max(some) / max(min(some), 1e-9) for some in shares)
-    fewest = min(slower[way] for way in left)
+    if fewest == math.inf:  # whatever was left has failed: one that was out for being slow may not have
+        left, fewest = list(ways), min(slower.values())
+    shares = [[share for share in _shares(taken, way) if share < math.inf] for way in ways]
+    spread = max((max(some) / max(min(some), 1e-9) for some in shares if some), default=1.0)
     best = next(way for way in left if slower[way] <= NEARLY * fewest)
-    return Measured(best, {way: value / fewest for way, value in slower.items()}, taken, spread)
+    compared = {way: value / fewest if value < math.inf else value for way, value in slower.items()}
+    return Measured(best, compared, taken, spread)
 
 
 def _shares(taken: dict[Way, list[float]], way: Way) -> list[float]:
-    """In each of its rounds, how many times the quickest way's time this one took."""
+    """In each of its rounds, how many times the quickest way's time this one took; infinitely many where it failed."""
     return [
         seconds / max(min(times[number] for times in taken.values() if len(times) > number), 1e-9)
+        if seconds < math.inf
+        else seconds
         for number, seconds in enumerate(taken[way])
     ]
 
 
 def _slower(taken: dict[Way, list[float]]) -> dict[Way, float]:
-    return {way: median(_shares(taken, way)) for way in taken}
+    return {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in taken}

@@ -1,5 +1,6 @@
 """Ways measured in turns, with seconds worked out by hand in place of a clock."""
 
+import math
 import random
 
 import pytest
@@ -67,3 +68,44 @@ def test_turns_that_disagree_are_noticed() -> None:
     found = in_turns(["a", "b"], lambda way, n: busy[n] if way == "b" else 1.0, limit=100)
     assert found.is_noisy
     assert found.best == "a"
+
+
+def test_ways_that_take_turns_at_being_the_quickest_stay_in_question() -> None:
+    """Each of three has one good round: none is within the bound of the best of every round, and one is taken."""
+    found = in_turns(["a", "b", "c"], lambda way, number: 1.0 if "abc"[number % 3] == way else 1.2, limit=100)
+    assert found.best == "a"
+    assert found.slower == pytest.approx({"a": 1.0, "b": 1.0, "c": 1.0})
+
+
+class Failing(Machine):
+    """Where some ways fail from some round on."""
+
+    def __init__(self, costs: dict[str, float], fails: dict[str, int]):
+        super().__init__(costs)
+        self.fails = fails
+
+    def __call__(self, way: str, number: int) -> float:
+        seconds = super().__call__(way, number)
+        return math.inf if number >= self.fails.get(way, ROUNDS) else seconds
+
+
+@pytest.mark.parametrize("since", [0, 1, 2, 5])
+def test_a_way_that_fails_is_not_taken(since: int) -> None:
+    machine = Failing({"a": 1.0, "b": 1.01, "c": 1.02}, {"a": since})
+    found = in_turns(["a", "b", "c"], machine, limit=100)
+    assert found.best == "b"
+    assert machine.turns.count("a") == since + 1
+    assert machine.turns.count("b") == ROUNDS, "what fails takes no time"
+    assert found.slower == {"a": math.inf, "b": pytest.approx(1.0), "c": pytest.approx(1.01, abs=0.01)}
+    assert not found.is_noisy
+
+
+@pytest.mark.parametrize("since", [0, 2, 5])
+def test_where_every_way_fails_the_first_is_named(since: int) -> None:
+    found = in_turns(["a", "b"], Failing({"a": 1.0, "b": 1.0}, {"a": since, "b": since}), limit=100)
+    assert (found.best, found.slower) == ("a", {"a": math.inf, "b": math.inf})
+    assert found.spread == pytest.approx(1.0)
+
+
+def test_a_slow_way_is_taken_where_all_quicker_ones_fail() -> None:
+    assert in_turns(["a", "b", "c"], Failing({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}), 100).best == "c"
