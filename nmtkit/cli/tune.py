@@ -73,7 +73,12 @@ def _show(found: Found[Any], title: str) -> None:
     """The ways, the quickest first."""
     quickest = max(found.speeds.values())
     rows = [
-        [way, f"{speed:,.0f}", f"{speed / quickest:.0%}", "taken" if way == str(found.way) else ""]
+        [
+            way,
+            f"{speed:,.0f}",
+            f"{speed / quickest:.0%}",
+            "taken" if way == str(found.way) else "" if speed else "out of memory",
+        ]
         for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1])
     ]
     console.table(title, ["way", found.unit, "of the quickest", ""], rows)

@@ -46,7 +46,7 @@ class Found(Generic[Way]):
     unit: str
     """What its speed is counted in."""
     speeds: dict[str, float] = field(default_factory=dict)
-    """The speed of every way that was measured; none where nothing was."""
+    """The speed of every way that was measured, 0 where memory ran out; none where nothing was."""
     seconds: float = 0.0
     """What measuring took in all."""
     is_noisy: bool = False
@@ -66,7 +66,7 @@ class Found(Generic[Way]):
         if not self.speeds:
             return
         speeds = sorted(self.speeds.items(), key=lambda item: -item[1])
-        told = "; ".join(f"{way} {speed:,.0f}" for way, speed in speeds)
+        told = "; ".join(f"{way} {speed:,.0f}" if speed else f"{way} out of memory" for way, speed in speeds)
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
         yield f"{self.what} on this machine: {self.way}, {when} ({self.unit}: {told})"
         if self.is_noisy and not self.kept:

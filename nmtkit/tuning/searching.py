@@ -1,7 +1,9 @@
 """How this machine searches quickest with a model: exactness, size of batches, one search a core or one on all."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +107,11 @@ def find(
 
     def seconds_of(way: SearchWay, number: int, sample: Sequence[str]) -> float:
         started = time.monotonic()
-        texts[way] = search(way, sample)
-        return time.monotonic() - started
+        with suppress(torch.OutOfMemoryError):
+            texts[way] = search(way, sample)
+            return time.monotonic() - started
+        torch.cuda.empty_cache()  # here the error is gone, and with it all that the search had made
+        return math.inf
 
     seconds_of(possible[0], 0, lines[:_FIRST])
     a_line = seconds_of(possible[0], 0, lines[:_FIRST]) / _FIRST
@@ -116,7 +121,9 @@ def find(
         return unmeasured
     sample = lines[:: len(lines) // count][:count]
     measured = in_turns(possible, lambda way, number: seconds_of(way, number, sample), limit)
-    same = [way for way in possible if texts[way] == texts[possible[0]] or way.matmul_precision == "highest"]
+    if math.isinf(measured.slower[measured.best]):
+        return unmeasured
+    same = [way for way in possible if texts.get(way) == texts[possible[0]] or way.matmul_precision == "highest"]
     best = measured.best if measured.best in same else min(same, key=lambda way: measured.slower[way])
     turns = measured.turns[measured.best]
     speed = measured.slower[measured.best] * count * len(turns) / sum(turns)

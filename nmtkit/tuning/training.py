@@ -1,14 +1,17 @@
 """How this machine trains this model quickest: number type, exactness of products, threads; by a few real updates."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nmtkit import __version__
 from nmtkit import device as devices
@@ -19,7 +22,7 @@ from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Trainer, TrainingConfig
-from nmtkit.training.losses import likelihood
+from nmtkit.training.losses import Guide, likelihood
 from nmtkit.tuning import found
 from nmtkit.tuning.found import Found
 from nmtkit.tuning.turns import ROUNDS, in_turns
@@ -132,6 +135,26 @@ class _Again:
         self.next = state["batch"]
 
 
+class _Surviving(Trainer):
+    """Makes updates that may need more memory than there is: they are called off, and training could go on.
+
+    Weights, gradients and the optimizer's state take the same memory in every way to train; it is the pass through the
+    model that may not fit. A process for which it does not still adds up gradients with the others.
+    """
+
+    ran_out = False
+    """Whether there was not enough memory for some update since this was last set."""
+
+    def _backward(self, batch: Batch, tokens: int, guide: Guide | None) -> Tensor:
+        with suppress(torch.OutOfMemoryError):
+            return super()._backward(batch, tokens, guide)
+        # Here the error is gone, and with it all that the pass had made.
+        self.ran_out = True
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        return torch.full((6,), math.nan, device=self.device)  # an update whose loss is not finite is called off
+
+
 def find(
     build: Callable[[], Seq2Seq],
     first_batches: Callable[[int], Sequence[Batch]],
@@ -234,24 +257,31 @@ def _measure(
     updates_an_epoch: float,
     again: bool,
 ) -> tuple[Way, dict[str, float], bool] | None:
-    """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it."""
+    """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it.
+
+    A way that runs out of memory has speed 0, and if all do there are no speeds.
+    """
     batches = first_batches(ROUNDS * config.accumulate)
     stream = _Again(batches)
-    training = Trainer(model, stream, config, Checkpoints(Path()), device, time.monotonic)
+    training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
     def seconds_of(way: Way, number: int) -> float:
         _use(way, device)
-        training.in_bf16 = way.precision == "bf16"
+        training.in_bf16, training.ran_out = way.precision == "bf16", False
         stream.next = number * config.accumulate
         _wait_for(device)
         begun = time.monotonic()
         training.make_update()
         _wait_for(device)
-        return distributed.said_by_first(time.monotonic() - begun)
+        taken = time.monotonic() - begun if distributed.rank() == 0 else 0.0
+        seconds, ran_out = distributed.largest([taken, training.ran_out])
+        return math.inf if ran_out else seconds
 
     stream.every = _PIECE
     spent = seconds_of(possible[0], 0)
     piece = seconds_of(possible[0], 0)
+    if math.isinf(spent + piece):  # so little is in it that the whole will not fit in any way
+        return possible[0], {}, False
     limit = MOST_SECONDS
     if not again:
         limit = min(limit, MOST_SHARE * planned_seconds(config, _PIECE * piece, updates_an_epoch))
@@ -262,6 +292,8 @@ def _measure(
         return None
     stream.every = max(1, min(_PIECE, round(_PIECE * wanted / limit)))
     measured = in_turns(possible, seconds_of, limit)
+    if math.isinf(measured.slower[measured.best]):
+        return possible[0], {}, False
 
     def tokens(number: int) -> int:
         stream.next = number * config.accumulate
@@ -272,9 +304,11 @@ def _measure(
     speed = measured.slower[measured.best] * sum(map(tokens, range(len(turns)))) / sum(turns)
     speeds = {str(way): distributed.size() * speed / slower for way, slower in measured.slower.items()}
     best = measured.best
-    if _loss(model, batches[0], best, device) > _SAME_LOSS * _loss(model, batches[0], possible[0], device):
-        exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"] or possible
-        best = min(exact, key=lambda way: measured.slower[way])
+    stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
+    sample = next(stream)
+    if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, possible[0], device):
+        exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"]
+        best = min([way for way in exact if measured.slower[way] < math.inf] or [best], key=measured.slower.__getitem__)
     return distributed.said_by_first(best), speeds, measured.is_noisy  # each process has looked at batches of its own
 
 

@@ -1,17 +1,20 @@
 """The ways to train: which there are, how they are measured, that what is found is used again and leaves no trace."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from test_distributed import start_two
 from tiny_training import TinyModel
 
 from nmtkit import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
+from nmtkit.training import distributed
 from nmtkit.training.loop import TrainingConfig
 from nmtkit.tuning import training as tuning
 from nmtkit.tuning.found import Found
@@ -167,3 +170,58 @@ def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
     assert find(config(max_minutes=1, threads=1), "loss").way == Way("fp32", "highest", 1)
+
+
+class Hungry(Counted):
+    """Has memory for so many sentences in float32, and for all of them in bfloat16."""
+
+    most = 0
+
+    def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
+        if batch.size > self.most and not torch.is_autocast_enabled("cpu"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
+        return super().unroll(batch, *arguments, **named)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch, accumulate: int) -> None:
+    monkeypatch.setattr(Hungry, "most", 8)  # an eighth of a batch fits
+    model = Hungry(Hungry.Config(), VocabularySizes(12, 12, False))
+    chosen = config(max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
+    found = tuning.find(lambda: model, batches, chosen, CPU, {"test": "memory"}, 100)
+    assert found.way == Way("bf16", "highest", 1)
+    assert found.speeds[str(Way("fp32", "highest", 1))] == 0
+    assert found.speeds[str(found.way)] > 0
+    assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
+    assert "fp32 highest, 1 thread out of memory" in next(found.sentences())
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("most", [8, 0])
+def test_where_no_way_has_the_memory_nothing_is_found(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(Hungry, "most", most)
+    named = config(max_minutes=1, threads=1, precision="fp32")
+    found = tuning.find(
+        lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), batches, named, CPU, {"test": "none"}, 100
+    )
+    assert (found.way, found.speeds) == (Way("fp32", "highest", 1), {})
+
+
+def one_of_two(rank: int, port: int, folder: str) -> None:
+    named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in named.items()}, XDG_CACHE_HOME=folder)
+    distributed.join(CPU)
+    tuning._LEAST_SECONDS = 0.0
+    Hungry.most = 8 if rank == 1 else 64
+    chosen = config(max_minutes=1, threads=1, matmul_precision="highest")
+    sizes = VocabularySizes(12, 12, False)
+    found = tuning.find(lambda: Hungry(Hungry.Config(), sizes), batches, chosen, CPU, {"test": "two"}, 100)
+    assert found.way == Way("bf16", "highest", 1)
+    assert found.speeds[str(Way("fp32", "highest", 1))] == 0
+    distributed.leave()
+
+
+@pytest.mark.slow
+def test_if_one_of_two_processes_runs_out_of_memory_neither_takes_the_way(tmp_path: Path) -> None:
+    start_two(one_of_two, tmp_path)

@@ -65,3 +65,20 @@ def test_a_less_exact_way_that_finds_other_texts_is_refused() -> None:
 def test_what_is_too_short_is_not_measured() -> None:
     assert not find(Search(ways(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
     assert not find(Search(ways(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100).speeds
+
+
+@pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4]])
+def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
+    search, hungry = Search(ways(CPU)[2]), [ways(CPU)[number] for number in failing]
+
+    def with_little_memory(way: SearchWay, lines: Sequence[str]) -> list[str]:
+        if way in hungry and len(lines) > searching._FIRST:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
+        return search(way, lines)
+
+    found = find(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
+    if len(hungry) == len(ways(CPU)):
+        assert (found.way, found.speeds) == (usual(CPU), {})
+    else:
+        assert found.way not in hungry
+        assert [way for way in ways(CPU) if not found.speeds[str(way)]] == hungry
