@@ -34,6 +34,9 @@ MOST_SHARE = 0.05
 
 _PIECE = 8
 """Where whole updates would take too long, one sentence of so many, at least, is left of a batch."""
+_SHORT_UPDATE = 1.0
+"""An update that takes no more seconds is made whole before the training's time is reckoned: some of what it costs does
+not depend on its size, so that a piece says too much."""
 _LEAST_SECONDS = 2.0
 """What is measured in less is chance: a training too short for this is not measured."""
 _SAME_LOSS = 1.005
@@ -278,19 +281,24 @@ def _measure(
         return math.inf if ran_out else seconds
 
     stream.every = _PIECE
-    spent = seconds_of(possible[0], 0)
-    piece = seconds_of(possible[0], 0)
-    if math.isinf(spent + piece):  # so little is in it that the whole will not fit in any way
+    spent = [seconds_of(possible[0], 0) for _ in range(2)]  # the first one prepares much
+    piece = spent[-1]
+    if math.isinf(sum(spent)):  # so little is in it that the whole will not fit in any way
         return possible[0], {}, False
+    whole = _PIECE * piece
+    if whole < _SHORT_UPDATE:
+        stream.every = 1
+        spent.append(seconds_of(possible[0], 0))
+        whole = min(whole, spent[-1])
     limit = MOST_SECONDS
     if not again:
-        limit = min(limit, MOST_SHARE * planned_seconds(config, _PIECE * piece, updates_an_epoch))
-    limit -= spent + piece
+        limit = min(limit, MOST_SHARE * planned_seconds(config, whole, updates_an_epoch))
+    limit -= sum(seconds for seconds in spent if seconds < math.inf)
     # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
-    wanted = 4 * len(possible) * piece
-    if limit < max(_LEAST_SECONDS, wanted / 2):
+    wanted = 4 * len(possible)
+    if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
         return None
-    stream.every = max(1, min(_PIECE, round(_PIECE * wanted / limit)))
+    stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
     measured = in_turns(possible, seconds_of, limit)
     if math.isinf(measured.slower[measured.best]):
         return possible[0], {}, False

@@ -149,6 +149,45 @@ def test_a_short_training_is_not_measured() -> None:
     assert not found.speeds
 
 
+class Clock:
+    """Goes on only when it is told to; stands in for the module `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("fixed", "a_sentence", "is_measured"),
+    [
+        (0.06, 0.0, True),  # 60 seconds are planned, of which 3 are for measuring
+        (0.03, 0.0, False),  # 30 seconds, although eight times a piece would be 240
+        (0.02, 0.0005, True),  # 52 seconds
+        (0.01, 0.0003, False),  # 29 seconds
+        (0.0, 0.03, True),  # a whole update takes too long to be tried
+    ],
+)
+def test_measuring_takes_a_twentieth_of_the_time_at_most(
+    monkeypatch: pytest.MonkeyPatch, fixed: float, a_sentence: float, is_measured: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(tuning, "time", clock)
+
+    class Slow(Counted):
+        def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
+            clock.now += fixed + a_sentence * batch.size
+            return super().unroll(batch, *arguments, **named)
+
+    def build() -> Seq2Seq:
+        return Slow(Slow.Config(), VocabularySizes(12, 12, False))
+
+    chosen = config(max_updates=1000, threads=1)
+    found = tuning.find(build, batches, chosen, CPU, {"test": "share"}, updates_an_epoch=100)
+    assert bool(found.speeds) == is_measured
+    assert clock.now <= tuning.MOST_SHARE * 1000 * (fixed + 64 * a_sentence)
+
+
 @pytest.mark.usefixtures("quick")
 def test_no_random_number_of_the_training_is_used() -> None:
     torch.manual_seed(7)
