@@ -327,9 +327,9 @@ def _loss(model: Seq2Seq, batch: Batch, way: Way, device: torch.device) -> float
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
         output = model(batch.to(device), keep=batch.tgt_mask)
-        loss = float(likelihood(output, batch, model.sizes.tgt, 0.0).nll)
+        loss = likelihood(output, batch, model.sizes.tgt)
     model.train()
-    return loss
+    return float(loss.nll) / loss.tokens
 
 
 def _use(way: Way, device: torch.device) -> None:

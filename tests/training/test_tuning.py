@@ -1,6 +1,7 @@
 """The ways to train: which there are, how they are measured, that what is found is used again and leaves no trace."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -209,6 +210,17 @@ def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
     assert find(config(max_minutes=1, threads=1), "loss").way == Way("fp32", "highest", 1)
+
+
+def test_the_loss_is_that_of_a_token() -> None:
+    """Such as a model gives that finds all words equally likely, whatever the batch."""
+    model = build()
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    for rows in ([[5, 6, 7]], [[5], [8, 9, 10, 11], [4, 4]]):
+        loss = tuning._loss(model, collate(rows, rows), Way("fp32", "highest", 1), CPU)
+        assert loss == pytest.approx(math.log(12), abs=1e-5)
+    assert model.training
 
 
 class Hungry(Counted):
