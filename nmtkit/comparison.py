@@ -8,6 +8,7 @@ from itertools import islice
 
 import torch
 
+from nmtkit import device as devices
 from nmtkit import metrics
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError, RecipeError
@@ -65,6 +66,7 @@ def measure(
     files = run.recipe.data.splits().get("test")
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
+    threads = threads or devices.cpu_threads()  # whatever an earlier training has set
     translator = Translator.from_folder(run.folder, str(device), threads=threads)
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = run.test(device, threads=threads)

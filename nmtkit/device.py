@@ -61,9 +61,14 @@ def describe(device: torch.device) -> str:
 
 def cpu_threads() -> int:
     """How many CPU threads torch should use unless somebody says otherwise: one for each core this process may use."""
+    return _at_most_cores(_TORCH_THREADS)
+
+
+def _at_most_cores(threads: int) -> int:
+    """So many, but not more than this process may use cores, unless the user has set how many there are to be."""
     if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
-        return _TORCH_THREADS
-    return min(_TORCH_THREADS, len(os.sched_getaffinity(0)))
+        return threads
+    return min(threads, len(os.sched_getaffinity(0)))
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -191,11 +196,11 @@ def prepare(
         device: where the work will run.
         matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside,
             on CUDA those of cuDNN's recurrent layers as well. `auto`, which nobody has measured here, is `highest`.
-        threads: CPU threads; None is `cpu_threads()`.
+        threads: CPU threads; None leaves those that torch has, as far as there are cores for them.
     """
     torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
     torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
-    torch.set_num_threads(threads or cpu_threads())
+    torch.set_num_threads(threads or _at_most_cores(torch.get_num_threads()))
     if device.type == "cpu":
         keep_memory_in_heap()
         if torch.get_num_threads() > 1 and WAITING in os.environ:

@@ -570,7 +570,8 @@ class Run:
             return None
         pairs = list(read_pairs(files))
         sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-        translator = Translator.from_folder(self.folder, str(device), threads=threads)
+        # Not as many as the training had: fewer may have been quicker there.
+        translator = Translator.from_folder(self.folder, str(device), threads=threads or devices.cpu_threads())
         filled = [source for source in sources if source.strip()]
         spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in self.folder.stages(self.recipe))
         for sentence in translator.find_way(self.recipe, filled, spent).sentences() if filled else ():
@@ -723,7 +724,8 @@ def choose_device(name: str, recipe: Recipe) -> torch.device:
 def prepare_device(device: torch.device, recipe: Recipe) -> None:
     """Sets the process up as the recipe says."""
     config = recipe.training
-    devices.prepare(device, config.matmul_precision, None if config.threads == "auto" else config.threads)
+    threads = devices.cpu_threads() if config.threads == "auto" else config.threads
+    devices.prepare(device, config.matmul_precision, threads)
 
 
 def _without_limits(recipe: Recipe, batches: bool = False) -> dict[str, Any]:

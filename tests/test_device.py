@@ -9,6 +9,8 @@ import torch
 from nmtkit import device
 from nmtkit.errors import NmtkitError
 
+CPU = torch.device("cpu")
+
 
 def test_auto_takes_cuda_where_there_is_one() -> None:
     assert device.choose("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
@@ -28,12 +30,37 @@ def test_what_is_not_there_is_refused_with_what_is(name: str) -> None:
 def test_prepare_sets_precision_and_threads() -> None:
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
-        device.prepare(torch.device("cpu"), "medium", threads=1)
+        device.prepare(CPU, "medium", threads=1)
         assert torch.get_float32_matmul_precision() == "medium"
         assert torch.get_num_threads() == 1
     finally:
-        device.prepare(torch.device("cpu"), "highest", threads=before[0])
+        device.prepare(CPU, "highest", threads=before[0])
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize(("own", "left"), [(1, 1), (2, 2), (3, 2)])
+def test_threads_that_a_program_has_set_stay(monkeypatch: pytest.MonkeyPatch, own: int, left: int) -> None:
+    """As far as there are cores; with OMP_NUM_THREADS in any case."""
+    monkeypatch.setattr(device, "_TORCH_THREADS", 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1}, raising=False)
+    torch.set_num_threads(own)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    device.prepare(CPU)
+    assert torch.get_num_threads() == own
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    device.prepare(CPU)
+    assert torch.get_num_threads() == left
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+@pytest.mark.parametrize("before", [True, False])
+def test_recurrent_layers_compute_as_exactly_as_products(
+    monkeypatch: pytest.MonkeyPatch, precision: device.MatmulPrecision, before: bool
+) -> None:
+    """On CUDA they are cuDNN's, which has a switch of its own."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
+    device.prepare(CPU, precision)
+    assert torch.backends.cudnn.allow_tf32 == (precision != "highest")
 
 
 class Kernel:

@@ -60,7 +60,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         say("the search is measured once the run is trained: at the end of its training, or here")
         return
-    translator = Translator.from_folder(folder, str(place))
+    translator = Translator.from_folder(folder, str(place), threads=devices.cpu_threads())
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
     searched = translator.find_way(loaded, lines, float("inf"), again=True)
     if searched.speeds:

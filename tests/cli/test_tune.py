@@ -3,13 +3,20 @@
 from pathlib import Path
 
 import pytest
+import torch
 from in_process import Console, console_in
 
-from nmtkit import recipe
+from nmtkit import comparison, recipe
+from nmtkit import device as devices
+from nmtkit.cli import train
+from nmtkit.run import Run, choose_device
+from nmtkit.training import distributed
+from nmtkit.translator import Translator
 from nmtkit.tuning import found
 from nmtkit.tuning import training as tuning
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
+EXACT = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]
 
 
 @pytest.fixture
@@ -64,8 +71,7 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Consol
 
 
 def test_nothing_is_left_to_find(corpus: Path, console: Console) -> None:
-    named = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]
-    done = console("tune", corpus / "tiny.yaml", *ONE, *named)
+    done = console("tune", corpus / "tiny.yaml", *ONE, *EXACT)
     assert done.code == 0, done
     assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
     assert found.everything() == []
@@ -76,3 +82,66 @@ def test_threads_that_are_none(corpus: Path, console: Console, threads: str) -> 
     done = console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}")
     assert done.code == 2
     assert "`training.threads`: auto, or a number from 1 (given: " in done.err
+
+
+class Asked(Exception):
+    """Ends a work at the place that a test asks about."""
+
+
+@pytest.fixture
+def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "cpu_threads", lambda: 5)
+
+
+@pytest.mark.usefixtures("five_cores")
+@pytest.mark.parametrize("ask", ["test", "compare", "tune"])
+def test_the_search_has_every_core_whatever_training_had(
+    corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+
+    def from_folder(*arguments: object, threads: int | None = None) -> Translator:
+        raise Asked(threads)
+
+    monkeypatch.setattr(Translator, "from_folder", from_folder)
+    tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
+    assert console(*tune).code == 0
+    run = Run.open(str(tmp_path / "run"))
+    run.folder.result.write_text("{}", encoding="utf-8")
+    asks = {
+        "test": lambda: run.test(torch.device("cpu")),
+        "compare": lambda: comparison.measure(run, torch.device("cpu"), 10, [10]),
+        "tune": lambda: console(*tune),
+    }
+    torch.set_num_threads(1)
+    with pytest.raises(Asked) as asked:
+        asks[ask]()
+    assert asked.value.args == (5,)
+
+
+@pytest.mark.usefixtures("five_cores")
+def test_a_training_that_leaves_its_threads_open_begins_with_every_core(corpus: Path) -> None:
+    """Whatever the one before it had, in one and the same process."""
+    torch.set_num_threads(1)
+    choose_device("cpu", recipe.load(corpus / "tiny.yaml", ("training.threads=2",)))
+    assert torch.get_num_threads() == 2
+    choose_device("cpu", recipe.load(corpus / "tiny.yaml"))
+    assert torch.get_num_threads() == 5
+
+
+@pytest.mark.parametrize(("together", "processes"), [(1, 3), (2, 7)])
+def test_preprocessing_takes_the_cores_of_all_processes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int, processes: int
+) -> None:
+    """Of several processes, which have few threads each, one does it while the others wait."""
+
+    def begin(*arguments: object) -> Run:
+        raise Asked(arguments[-1])
+
+    monkeypatch.setattr(Run, "begin", begin)
+    monkeypatch.setattr(distributed, "size", lambda: together)
+    monkeypatch.setattr(train, "cores", lambda: 7)
+    torch.set_num_threads(3)
+    loaded = recipe.load(corpus / "tiny.yaml")
+    with pytest.raises(Asked) as asked:
+        train.carry_out(loaded, str(tmp_path / "run"), False, False, torch.device("cpu"))
+    assert asked.value.args == (processes,)
