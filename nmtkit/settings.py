@@ -1,9 +1,10 @@
-"""The base of every part's settings, and the one door to YAML and pydantic.
+"""The base of every part's settings, the one door to YAML and pydantic, and the one guard of JSON from outside.
 
 A part declares its settings as a frozen class with one line of meaning under each field. A recipe file is read with the
 line of every key, so that a fault is reported where it stands; all faults of a file are reported at once.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = [
     "load_yaml",
     "model_validator",
     "parse",
+    "parse_json",
     "parse_value",
 ]
 
@@ -136,6 +138,53 @@ def parse_value(text: str) -> Any:
     except (yaml.YAMLError, ValueError) as fault:
         problem = getattr(fault, "problem", None) or fault
         raise RecipeError(f"--set: {text!r} is not a valid value: {problem}; put text in quotes") from fault
+
+
+DEEPEST = 100
+"""How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
+
+# A half of a character of two: whole pairs are escaped so too, so what this finds is only looked at more closely.
+_PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
+def parse_json(text: str | bytes, place: str) -> Any:
+    """The value that a JSON text from outside holds; every string in it can be written as UTF-8.
+
+    Args:
+        text: the JSON text; bytes are UTF-8.
+        place: what to call it in a message: a file and its line.
+
+    Raises:
+        DataError: it is not JSON, nested too deeply, or has half a character or a number of thousands of digits in it.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        value = json.loads(text)
+        if _PERHAPS_HALF.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise DataError(f"{place}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
+    except UnicodeEncodeError as fault:
+        half = f"\\u{ord(fault.object[fault.start]):x}"
+        raise DataError(f"{place}: {half} is half a character, which is no text; take it out") from fault
+    except json.JSONDecodeError as fault:
+        raise DataError(f"{place}: not JSON: {fault}") from fault
+    except ValueError as fault:  # Python reads no number of more than 4,300 digits
+        raise DataError(f"{place}: a number in it has thousands of digits; write a shorter one") from fault
+    except RecursionError as fault:
+        raise _too_deep(place) from fault
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        groups = [part for part in level if isinstance(part, (dict, list))]
+        if not groups:
+            return value
+        level = [part for group in groups for part in (group.values() if isinstance(group, dict) else group)]
+    raise _too_deep(place)
+
+
+def _too_deep(place: str) -> DataError:
+    return DataError(f"{place}: groups and lists lie more than {DEEPEST} deep in each other; make it flatter")
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.settings import Field, Settings, dump_yaml, load_yaml, model_validator, parse, parse_value
+from nmtkit.settings import Field, Settings, dump_yaml, load_yaml, model_validator, parse, parse_json, parse_value
 
 
 class Inner(Settings):
@@ -168,3 +168,45 @@ def test_dumped_and_read_again(tmp_path: Path) -> None:
     data, places = load_yaml(write(tmp_path, dump_yaml(old.model_dump(mode="json"))))
     assert list(data) == ["rate", "inner", "names"]
     assert parse(Outer, data, "file", places) == old
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": [1, 2.5, null]}', {"a": [1, 2.5, None]}),
+        (b'"gr\xc3\xbc\xc3\x9fe"', "grüße"),
+        (r'"\ud83d\ude00"', "\U0001f600"),
+        (r'"\\ud800"', r"\ud800"),
+        ("9" * 30, int("9" * 30)),
+        ("[" * 100 + "]" * 100, None),
+    ],
+    ids=lambda part: repr(part)[:30],
+)
+def test_json_is_read_as_json(text: str | bytes, value: object) -> None:
+    found = parse_json(text, "here")
+    assert found == value or value is None
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "not JSON"),
+        ("{'a': 1}", "not JSON"),
+        (b'"\xff"', "not UTF-8"),
+        (b'"\xed\xa0\x80"', "not UTF-8"),
+        (r'{"a": ["\ud800 and more"]}', r"\ud800 is half a character"),
+        (r'{"\udfff": 1}', r"\udfff is half a character"),
+        ('"\udcff"', r"\udcff is half a character"),
+        ("9" * 5000, "thousands of digits"),
+        ("[" * 101 + "]" * 101, "deep"),
+        ('{"x": ' * 900 + "1" + "}" * 900, "deep"),
+        ("[" * 100_000, "deep"),
+    ],
+    ids=lambda part: repr(part)[:30],
+)
+def test_json_that_cannot_be_used_is_one_message_with_its_place(text: str | bytes, part: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse_json(text, "text.jsonl, line 7")
+    assert str(caught.value).startswith("text.jsonl, line 7: ")
+    assert part in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
