@@ -8,7 +8,21 @@ class NmtkitError(Exception):
 
 
 class RecipeError(NmtkitError):
-    """A recipe, or an override of one, is not valid."""
+    """A recipe, or an override of one, is not valid.
+
+    Args:
+        faults: each in a line of its own.
+        more: how many there are beside them.
+    """
+
+    MOST = 20
+    """How many faults are told in full."""
+
+    def __init__(self, *faults: str, more: int = 0) -> None:
+        self.faults = faults[: self.MOST]
+        self.more = more + len(faults) - len(self.faults)
+        rest = [f"and {self.more:,} more"] if self.more else []
+        super().__init__("\n".join([*self.faults, *rest]))
 
 
 class DataError(NmtkitError):

@@ -197,7 +197,7 @@ class RunFolder:
         if not self.recipe.is_file():
             what = "it has no recipe.yaml" if self.path.is_dir() else "there is no such folder"
             raise CheckpointError(f"{self.path}: not the folder of a run: {what}; name the folder that `train` wrote")
-        return load(self.recipe)
+        return load(self.recipe, otherwise="run")
 
     def load_tokenizers(self) -> TokenizerPair:
         """The tokenizers of the run.

@@ -5,7 +5,7 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -19,15 +19,20 @@ from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
 from nmtkit.settings import (
+    DEEPEST,
+    Beam,
     Field,
     KeyPath,
+    Name,
     Settings,
     dump_yaml,
     field_validator,
+    is_name,
     load_yaml,
     model_validator,
     parse,
     parse_value,
+    shortened,
 )
 from nmtkit.training.loop import TrainingConfig
 
@@ -58,7 +63,7 @@ VALIDATED = {
 class EvaluationConfig(Settings):
     """How the model is judged on the validation set while it trains."""
 
-    beam_size: int = Field(default=1, ge=1)
+    beam_size: Beam = Field(default=1, ge=1)
     """Beam size of the validation's search; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
     """Translate only the first so many validation sentences (the loss is always over all); all if not given."""
@@ -76,6 +81,10 @@ STAGE_LIMITS = ("max_length", "max_tgt_length")
 """What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
 
 
+MOST_STAGES = 100
+"""How many stages a training may have: each is a whole recipe."""
+
+
 class Stage(Settings):
     """One stage of a training: what it changes in the recipe. Updates, epochs and minutes count from its beginning.
 
@@ -84,7 +93,7 @@ class Stage(Settings):
     same.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
+    name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
     """What the stage is called; letters, digits, - and _."""
     data: dict[str, Any] = Field(default_factory=dict)
     """max_length and max_tgt_length of this stage; needs `data.over_long: truncate`."""
@@ -107,13 +116,13 @@ class Stage(Settings):
 class Recipe(Settings):
     """All settings of one experiment."""
 
-    name: str
-    """The recipe's name: its file's name without `.yaml`, unless given."""
+    name: Name
+    """The recipe's name, and its run's: its file's name without `.yaml`, unless given. A word or several, no path."""
     description: str = ""
     """What the recipe is for, in a sentence."""
     task: Literal["translation", "summarization"] = "translation"
     """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
-    seed: int = 1
+    seed: int = Field(default=1, ge=0)
     """Seeds the weights, the order of the data and dropout."""
     data: DataConfig
     """The text."""
@@ -131,7 +140,7 @@ class Recipe(Settings):
     """How translations are searched for."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """How the model is judged while it trains."""
-    stages: list[Stage] = Field(default_factory=list)
+    stages: list[Stage] = Field(default_factory=list, max_length=MOST_STAGES)
     """Training in stages, one after the other, each with a name and what it changes of the groups above."""
 
     @field_validator("stages")
@@ -270,22 +279,30 @@ def _merge(
     extra_places: dict[KeyPath, str],
     path: KeyPath = (),
 ) -> None:
-    """Lays `extra` over `base`, key by key. A group whose `kind` changes starts afresh: its old keys do not fit."""
+    """Lays `extra` over `base`, both of which stand at `path`, key by key; the places of what is gone go with it."""
+    replaced = set(_lay_over(base, extra, path))
+    gone = [known for known in base_places if any(known[:n] in replaced for n in range(1, len(known) + 1))]
+    for known in gone:
+        del base_places[known]
+    here = len(path)
+    base_places.update(
+        {known: place for known, place in extra_places.items() if known[here : here + 1] and known[here] in extra}
+    )
+
+
+def _lay_over(base: dict[str, Any], extra: dict[str, Any], path: KeyPath) -> Iterator[KeyPath]:
+    """Lays `extra` over `base`, and gives the path of every value that takes the place of another.
+
+    A group whose `kind` changes starts afresh: its old keys do not fit.
+    """
     for key, value in extra.items():
-        here = (*path, key)
-        old = base.get(key)
-        fresh = (
-            isinstance(value, dict) and isinstance(old, dict) and value.get("kind", old.get("kind")) != old.get("kind")
-        )
-        if isinstance(value, dict) and isinstance(old, dict) and not fresh:
-            _merge(old, base_places, value, extra_places, here)
+        old: Any = base.get(key)
+        groups = isinstance(value, dict) and isinstance(old, dict)
+        if groups and value.get("kind", old.get("kind")) == old.get("kind"):
+            yield from _lay_over(old, value, (*path, key))
         else:
             base[key] = value
-            for known in [known for known in base_places if known[: len(here)] == here]:
-                del base_places[known]
-        for known, place in extra_places.items():
-            if known[: len(here)] == here:
-                base_places[known] = place
+            yield (*path, key)
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[KeyPath, str]]:
@@ -347,12 +364,13 @@ def _make_whole(group: dict[str, Any], start: Path) -> None:
             group["folder"] = str(whole)
 
 
-def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:
     """Reads a recipe, the one it extends, and the overrides.
 
     Args:
         recipe: a file, or the name of a recipe that comes with nmtkit.
         overrides: `KEY=VALUE`, the key dotted: `training.lr=0.001`.
+        otherwise: what to call it where its name is none, as earlier runs may have it, instead of refusing it.
 
     Raises:
         RecipeError: every fault in one message: file, line, dotted key, what was given, what is valid.
@@ -364,6 +382,8 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(data.get("data"), dict):
         _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
     data.setdefault("name", path.stem)
+    if otherwise and isinstance(data["name"], str) and not is_name(data["name"]):
+        data["name"] = otherwise
     return _checked(data, places, str(path))
 
 
@@ -372,14 +392,19 @@ def _override(data: dict[str, Any], places: dict[KeyPath, str], text: str) -> No
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
-    keys: KeyPath = tuple(key.strip().split("."))
-    stages = [stage for stage in data.get("stages") or [] if isinstance(stage, dict)]
+    text, key = shortened(text), key.strip()
+    keys: KeyPath = tuple(key.split("."))
+    if len(keys) > DEEPEST:
+        raise RecipeError(f"--set {text}: no key lies so deep; expected KEY=VALUE, e.g. --set training.lr=0.001")
+    listed = data.get("stages")
+    stages = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
     group, above = data, 0  # how many of the keys lead to the mapping that is changed
     if keys[0] == "stages" and len(keys) > 1:
         names = [str(stage.get("name", "")) for stage in stages]
-        number = names.index(str(keys[1])) if keys[1] in names else int(keys[1]) if str(keys[1]).isdecimal() else -1
-        if not 0 <= number < len(stages):
-            raise RecipeError(f"--set {text}: no stage {keys[1]!r}: {near_names(str(keys[1]), names)}")
+        counted = [str(number) for number in range(len(stages))]
+        number = next((known.index(keys[1]) for known in (names, counted) if keys[1] in known), None)
+        if number is None:
+            raise RecipeError(f"--set {text}: no stage {shortened(repr(keys[1]))}: {near_names(str(keys[1]), names)}")
         if len(keys) == 2:
             raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
         keys = ("stages", number, *keys[2:])
@@ -415,7 +440,7 @@ def _checked(data: dict[str, Any], places: dict[KeyPath, str], where: str) -> Re
     What a stage says is told under its own path and line, what it takes over under the recipe's.
     """
     listed = data.get("stages")
-    stages = dict(enumerate(listed if isinstance(listed, list) else []))
+    stages = dict(enumerate(listed if isinstance(listed, list) and len(listed) <= MOST_STAGES else []))
     names = {number: stage.get("name") if isinstance(stage, dict) else None for number, stage in stages.items()}
 
     def by_name(path: KeyPath) -> KeyPath:
@@ -428,7 +453,9 @@ def _checked(data: dict[str, Any], places: dict[KeyPath, str], where: str) -> Re
     try:
         recipe = parse(Recipe, data, where, places, by_name)
     except RecipeError as fault:
-        faults += str(fault).splitlines()
+        if fault.more:
+            raise
+        faults += fault.faults
     whole = {key: value for key, value in data.items() if key != "stages"}
     for number, stage in stages.items():
         if not isinstance(stage, dict):
@@ -451,9 +478,9 @@ def _checked(data: dict[str, Any], places: dict[KeyPath, str], where: str) -> Re
         try:
             parse(Recipe, merged, here, merged_places, called)
         except RecipeError as fault:
-            faults += str(fault).splitlines()
+            faults += fault.faults
     if recipe is None or faults:
-        raise RecipeError("\n".join(dict.fromkeys(faults)))
+        raise RecipeError(*dict.fromkeys(faults))
     return recipe
 
 

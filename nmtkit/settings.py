@@ -6,30 +6,73 @@ line of every key, so that a fault is reported where it stands; all faults of a 
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.registry import near_names
 
 __all__ = [
+    "Beam",
+    "Depth",
     "Field",
+    "Length",
+    "Name",
     "Settings",
+    "Width",
     "dump_yaml",
     "field_validator",
+    "is_name",
     "load_yaml",
     "model_validator",
     "parse",
     "parse_json",
     "parse_value",
+    "shortened",
 ]
 
 KeyPath = tuple[str | int, ...]
 Places = Mapping[KeyPath, str]
+
+
+LARGEST = 2**53 - 1
+"""The largest whole number of any setting; up to here JSON and a float hold each one exactly."""
+
+Width = Annotated[int, Field(le=2**20)]
+"""How many numbers or positions a layer has."""
+Depth = Annotated[int, Field(le=200)]
+"""How many layers lie one upon the other."""
+Length = Annotated[int, Field(le=1_000_000)]
+"""How many tokens a model may write."""
+Beam = Annotated[int, Field(le=1000)]
+"""How many hypotheses of a sentence are kept."""
+
+LONGEST_NAME = 200
+"""Bytes of the longest name: with an ending or a draw of letters it is still the name of a file."""
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be what a recipe, a run, a stage or a corpus is called: one folder's name, within any other."""
+    plain = text.isprintable() and not set(text) & set("/\\{}")
+    return plain and text[:1] not in (*".-~ ", "") and text[-1] != " " and len(text.encode("utf-8")) <= LONGEST_NAME
+
+
+def _named(text: str) -> str:
+    if not is_name(text):
+        raise ValueError(
+            "not a name: a name has none of / \\\\ { } and nothing that cannot be printed, does not begin with one of "
+            f". - ~ or a space nor end with a space, and has 1 to {LONGEST_NAME} bytes; give another, e.g. by "
+            "--set name=NAME"
+        )
+    return text
+
+
+Name = Annotated[str, AfterValidator(_named)]
+"""What a recipe, a run, a stage or a corpus is called."""
 
 
 class Settings(BaseModel):
@@ -38,6 +81,14 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    @field_validator("*")
+    @classmethod
+    def _within_reach(cls, value: Any) -> Any:
+        """The one bound of all whole numbers; a field may have a lower one."""
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"a whole number here is at most {LARGEST:,}")
+        return value
 
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
         """The same settings with some values replaced; checked like a recipe.
@@ -51,22 +102,112 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
+DEEPEST = 100
+"""How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
+MOST_VALUES = 20_000
+"""How many keys and values a YAML text may have, those that an alias repeats counted as often."""
+MOST_BYTES = 1 << 22
+"""How long a YAML file may be."""
+
+_LONGEST_NUMBER = 100  # digits
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_TAGS = {
+    yaml.ScalarNode: {_MERGE, *(f"{_TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "timestamp"))},
+    yaml.SequenceNode: {f"{_TAG}seq"},
+    yaml.MappingNode: {f"{_TAG}map"},
+}
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
 class _LineLoader(yaml.SafeLoader):
-    """A YAML loader that refuses a key given twice and reads `1e-3` as the number everybody means."""
+    """A YAML loader that refuses a key given twice and reads `1e-3` as the number everybody means.
+
+    It gives a tree: what an alias repeats is copied, so that no value is changed in two places at once and none holds
+    itself. Its depth and its size have a bound, which the copies count towards.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._count = 0
+        self._open: list[str | None] = []  # the anchors of the values that are being read
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # yaml's stubs have no types for it
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self._open:
+                raise _refusal(f"*{event.anchor} stands within the value that it repeats", event.start_mark)
+            repeated = super().compose_node(parent, index)
+            return repeated and self._copied(repeated, event.start_mark)
+        self._admit(event.start_mark)
+        self._open.append(event.anchor)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        self._open.pop()
+        if node is not None and node.tag not in _TAGS[type(node)]:
+            raise _refusal(f"{shortened(node.tag.removeprefix(_TAG))} is no kind of value here", node.start_mark)
+        if isinstance(node, yaml.ScalarNode) and (odd := _NO_TEXT.search(node.value)):
+            raise _refusal(f"\\u{ord(odd[0]):04x} is no character of a text", node.start_mark)
+        return node
+
+    def _admit(self, mark: Any) -> None:
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise _refusal(f"more than {MOST_VALUES:,} keys and values", mark)
+        if self._depth > DEEPEST:
+            raise _refusal(f"groups and lists lie more than {DEEPEST} deep in each other", mark)
+
+    def _copied(self, node: Any, mark: Any) -> Any:
+        self._admit(mark)
+        if isinstance(node, yaml.ScalarNode):
+            return node
+        self._depth += 1
+        value: list[Any]
+        if isinstance(node, yaml.MappingNode):
+            value = [(self._copied(key, mark), self._copied(held, mark)) for key, held in node.value]
+        else:
+            value = [self._copied(held, mark) for held in node.value]
+        self._depth -= 1
+        return type(node)(node.tag, value, node.start_mark, node.end_mark, node.flow_style)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > _LONGEST_NUMBER:
+            raise _refusal(f"a number of more than {_LONGEST_NUMBER} digits", node.start_mark)
+        try:
+            return super().construct_object(node, deep)
+        # It looks like a date or a number, or its tag says that it is one, and it is none.
+        except (ValueError, LookupError, AttributeError, OverflowError) as fault:
+            raise _refusal(str(fault), node.start_mark) from fault
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+                raise _refusal("a key must be a word", key_node.start_mark)
+            if key_node.tag == _MERGE:  # what it brings in, keys of the mapping's own replace
+                continue
             key = self.construct_object(key_node)
             line = key_node.start_mark.line + 1
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice, first on line {seen[key]}", key_node.start_mark
-                )
+                raise _refusal(f"key {key!r} is given twice, first on line {seen[key]}", key_node.start_mark)
             seen[key] = line
         return super().construct_mapping(node, deep=deep)
+
+
+def _refusal(problem: str, mark: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, shortened(problem, 300), mark)
+
+
+def _compose(text: str) -> tuple[Any, yaml.Node | None]:
+    """The value that a YAML text holds, and the tree that it was made of."""
+    loader = _LineLoader(text)
+    try:
+        root = loader.get_single_node()
+        return (None if root is None else loader.construct_document(root)), root
+    finally:
+        loader.dispose()
 
 
 # YAML 1.1 wants a dot in a float ("1.0e-3"); a recipe may say 1e-3.
@@ -105,18 +246,28 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
         RecipeError: it is not YAML, or not a mapping; the message gives the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise DataError(f"{path}: more than {MOST_BYTES >> 20} MiB; is this the file that you mean?")
+        text = content.decode("utf-8")
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
     except UnicodeDecodeError as fault:
         raise DataError(f"{path}: not UTF-8 text (byte {fault.start}); save it as UTF-8") from fault
     try:
-        root = yaml.compose(text, Loader=_LineLoader)
-        data = yaml.load(text, Loader=_LineLoader)
-    except (yaml.YAMLError, ValueError) as fault:  # ValueError: looks like a date or number, and is none
+        data, root = _compose(text)
+    except yaml.reader.ReaderError as fault:
+        line = text.count("\n", 0, fault.position) + 1
+        raise RecipeError(
+            f"{path}, line {line}: not valid YAML: #x{fault.character:04x} is no character of a text"
+        ) from fault
+    except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         place = f"{path}, line {mark.line + 1}" if mark else str(path)
-        raise RecipeError(f"{place}: not valid YAML: {getattr(fault, 'problem', None) or fault}") from fault
+        raise RecipeError(
+            f"{place}: not valid YAML: {shortened(str(getattr(fault, 'problem', None) or fault), 500)}"
+        ) from fault
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -134,14 +285,12 @@ def parse_value(text: str) -> Any:
         RecipeError: it is not YAML.
     """
     try:
-        return yaml.load(text, Loader=_LineLoader)
-    except (yaml.YAMLError, ValueError) as fault:
-        problem = getattr(fault, "problem", None) or fault
-        raise RecipeError(f"--set: {text!r} is not a valid value: {problem}; put text in quotes") from fault
+        return _compose(text)[0]
+    except yaml.YAMLError as fault:
+        problem = shortened(str(getattr(fault, "problem", None) or fault), 300)
+        shown = shortened(repr(text))
+        raise RecipeError(f"--set: {shown} is not a valid value: {problem}; put text in quotes") from fault
 
-
-DEEPEST = 100
-"""How many groups and lists may lie one in the other in a YAML or JSON text; nothing that people write comes near."""
 
 # A half of a character of two: whole pairs are escaped so too, so what this finds is only looked at more closely.
 _PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
@@ -193,6 +342,11 @@ def dump_yaml(data: Mapping[str, Any]) -> str:
     return text
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """The text, or its beginning where it is long: a message quotes what was given, and that may be anything."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] | None, KeyPath]:
     """Follows a fault's location from `cls`; the location's union tags, which no file holds, are left out."""
     kept: list[str | int] = []
@@ -221,17 +375,31 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
     return [c for part in get_args(annotation) for c in _classes_in(part)]
 
 
+def _paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    for key, field in cls.model_fields.items():
+        yield (*above, key)
+        for inner in _classes_in(field.annotation):
+            yield from _paths(inner, (*above, key))
+
+
+def _advice(key: str, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
+    """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
+    elsewhere = {".".join(map(str, path)) for path in _paths(root) if path[-1] == key}
+    if len(elsewhere) == 1:
+        return f": did you mean {elsewhere.pop()!r}?"
+    return f": {near_names(key, owner.model_fields)}" if owner else ""
+
+
 def _sentence(
     fault: Mapping[str, Any], cls: type[BaseModel], places: Places, where: str, called: Callable[[KeyPath], KeyPath]
 ) -> str:
     """One fault of pydantic's as one sentence: place, dotted key, what was given, what is valid."""
     owner, path = _settings_at(cls, tuple(fault["loc"]))
-    dotted = ".".join(str(part) for part in called(path))
+    dotted = shortened(".".join(str(part) for part in called(path)))
     place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
     kind, given = fault["type"], fault["input"]
     if kind == "extra_forbidden":
-        advice = f": {near_names(str(path[-1]), owner.model_fields)}" if owner else ""
-        return f"{place}: unknown key `{dotted}`{advice}"
+        return f"{place}: unknown key `{dotted}`{_advice(str(path[-1]), owner, cls)}"
     if kind == "missing":
         return f"{place}: `{dotted}` is missing"
     if kind == "union_tag_not_found":
@@ -239,12 +407,13 @@ def _sentence(
     if kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in fault["ctx"]["expected_tags"].split(",")]
         place = places.get((*path, "kind"), place)
-        return f"{place}: `{dotted}.kind`: unknown name {given['kind']!r}: {near_names(str(given['kind']), tags)}"
+        name = str(given["kind"])
+        return f"{place}: `{dotted}.kind`: unknown name {shortened(repr(name))}: {near_names(name, tags)}"
     message = str(fault["msg"]).removeprefix("Value error, ")
     if kind == "literal_error":
         options = [option.strip(" '") for option in fault["ctx"]["expected"].replace(" or ", ", ").split(",")]
         message = f"not one of its values: {near_names(str(given), options)}"
-    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {given!r})"
+    shown = "" if isinstance(given, (dict, list, BaseModel)) else f" (given: {shortened(repr(given))})"
     return f"{place}: `{dotted}`: {message}{shown}" if dotted else f"{place}: {message}{shown}"
 
 
@@ -265,10 +434,12 @@ def parse(
         called: what the user calls a key, where that is another path than its own.
 
     Raises:
-        RecipeError: one line for every fault, each with the place, the dotted key, what was given and what is valid.
+        RecipeError: a line for each fault, with the place, the dotted key, what was given and what is valid; of many
+            faults the first.
     """
     try:
         return cls.model_validate(data)
     except ValidationError as error:
-        sentences = [_sentence(dict(fault), cls, places or {}, where, called) for fault in error.errors()]
-        raise RecipeError("\n".join(sentences)) from error
+        faults = error.errors(include_url=False)
+        listed = [_sentence(dict(fault), cls, places or {}, where, called) for fault in faults[: RecipeError.MOST]]
+        raise RecipeError(*listed, more=len(faults) - len(listed)) from error

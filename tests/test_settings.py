@@ -6,7 +6,17 @@ from typing import Literal
 import pytest
 
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.settings import Field, Settings, dump_yaml, load_yaml, model_validator, parse, parse_json, parse_value
+from nmtkit.settings import (
+    Field,
+    Settings,
+    dump_yaml,
+    is_name,
+    load_yaml,
+    model_validator,
+    parse,
+    parse_json,
+    parse_value,
+)
 
 
 class Inner(Settings):
@@ -210,3 +220,140 @@ def test_json_that_cannot_be_used_is_one_message_with_its_place(text: str | byte
     assert str(caught.value).startswith("text.jsonl, line 7: ")
     assert part in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_an_alias_repeats_is_a_value_of_its_own(tmp_path: Path) -> None:
+    data, _ = load_yaml(write(tmp_path, "a: &a {x: [1]}\nb: *a\nc: {<<: *a, y: 2}\nd: {<<: *a, x: 3}\n"))
+    assert data == {"a": {"x": [1]}, "b": {"x": [1]}, "c": {"x": [1], "y": 2}, "d": {"x": 3}}
+    data["b"]["x"].append(2)
+    assert data["a"] == {"x": [1]}
+
+
+LAUGHS = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{n}: &a{n} [" + ",".join([f"*a{n - 1}"] * 9) + "]\n" for n in range(1, 9)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        (LAUGHS, ["line 5", "more than"]),
+        ("a: 1\nb: &b [*b]\n", ["line 2", "within the value that it repeats"]),
+        ("a: &b {x: {y: *b}}\n", ["line 1", "within the value that it repeats"]),
+        ("".join(f"k{n}: {n}\n" for n in range(100_000)), ["line 100", "more than"]),
+        ("a: " + "[" * 100_000, ["line 1", "deep"]),
+        ("a: " + "[" * 2000 + "]" * 2000, ["line 1", "deep"]),
+        ("a: &a " + "[" * 90 + "]" * 90 + "\nb: " + "[" * 20 + "*a" + "]" * 20, ["line 2", "deep"]),
+        ("\n".join(" " * n + f"k{n}:" for n in range(2000)), ["line 101", "deep"]),
+        ("a: 1\nb: " + "9" * 5000, ["line 2", "digits"]),
+        ("a: 1\nb: 0x" + "f" * 5000, ["line 2", "digits"]),
+        ("a: 1\nb: 2024-13-45\n", ["line 2", "month"]),
+        ("a: 1\nb: !!int x\n", ["line 2"]),
+        ("a: 1\nb: !!bool x\n", ["line 2"]),
+        ("a: 1\nb: !!timestamp x\n", ["line 2"]),
+        ("a: 1\nb: !!map x\n", ["line 2", "no kind of value"]),
+        ("a: 1\nb: !!set {x}\n", ["line 2", "no kind of value"]),
+        ("a: 1\n!!pairs [x]: 2\n", ["line 2", "no kind of value"]),
+        ("a: 1\nb: !!python/object/apply:os.system ['x']\n", ["line 2", "no kind of value"]),
+        ('a: 1\nb: "x\\ud800"\n', ["line 2", "\\\\ud800"]),
+        ('a: 1\n"\\udfff": 2\n', ["line 2", "\\\\udfff"]),
+        ('a: 1\nb: "x\\0"\n', ["line 2", "\\\\u0000"]),
+        ("a: 1\nb: \0\n", ["line 2", "x0000"]),
+        ("# " + "x" * (1 << 23), ["MiB"]),
+    ],
+    ids=lambda part: repr(part)[:40],
+)
+def test_a_hostile_file_is_one_message_with_its_place(tmp_path: Path, text: str, parts: list[str]) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises((RecipeError, DataError)) as caught:
+        load_yaml(path)
+    said = str(caught.value)
+    assert said.startswith(str(path))
+    assert len(said.splitlines()) == 1
+    assert len(said) < 1000
+    for part in parts:
+        assert part.replace("\\\\", "\\") in said
+
+
+def test_what_is_not_too_deep_is_read(tmp_path: Path) -> None:
+    data, places = load_yaml(write(tmp_path, "a: " + "[" * 99 + "]" * 99))
+    assert len(places) == 99
+    assert len(data["a"]) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 3000, "9" * 5000, '"\\ud800"', "&a [*a]", "!!set {a}", "x" * 5000 + ": {"], ids=lambda text: text[:9]
+)
+def test_a_hostile_value_is_one_short_message(text: str) -> None:
+    with pytest.raises(RecipeError, match="not a valid value") as caught:
+        parse_value(text)
+    assert len(str(caught.value)) < 1000
+
+
+def test_of_many_faults_the_first_are_told() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(Outer, {"rate": 1.0, **{f"k{n}": n for n in range(20_000)}}, "here")
+    sentences = str(caught.value).splitlines()
+    assert len(sentences) == 21
+    assert sentences[0].startswith("here: unknown key `k0`")
+    assert sentences[-1] == "and 19,980 more"
+
+
+def test_what_was_given_is_not_repeated_at_length() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(Outer, {"rate": "x" * 5000, "y" * 5000: 1, "inner": {"colour": "z" * 5000}}, "here")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**60), 10**40])
+def test_every_whole_number_has_a_bound(value: int) -> None:
+    class Unbounded(Settings):
+        number: int | None = None
+
+    assert parse(Unbounded, {"number": 2**53 - 1}, "here").number == 2**53 - 1
+    with pytest.raises(RecipeError, match=r"here: `number`: .*at most"):
+        parse(Unbounded, {"number": value}, "here")
+
+
+def test_a_key_that_is_elsewhere_is_found() -> None:
+    with pytest.raises(RecipeError, match=r"unknown key `size`: did you mean 'inner\.size'\?"):
+        parse(Outer, {"rate": 1.0, "size": 4}, "--set size=4")
+
+
+@pytest.mark.parametrize(
+    "name", ["demo", "multi30k-en-de", "1", "my recipe (2)", "größe", "名前", "हिन्दी", "a.b_c+d=0.1"]
+)
+def test_names(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "/x",
+        "a/b",
+        "a\\b",
+        "a\0",
+        "a\nb",
+        "a\u202eb",
+        "\ud800",
+        ".x",
+        "-x",
+        "~x",
+        " x",
+        "x ",
+        "{x}",
+    ],
+)
+def test_what_is_no_name(name: str) -> None:
+    assert not is_name(name)
+
+
+def test_a_name_can_be_that_of_a_file() -> None:
+    assert is_name("x" * 200)
+    assert not is_name("x" * 201)
+    assert not is_name("名" * 100)
