@@ -24,6 +24,7 @@ from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.folder import RUNS, RunFolder
 from nmtkit.hold import Hold, hold
 from nmtkit.presets.writing import in_words
+from nmtkit.settings import is_name
 from nmtkit.training import distributed
 
 Notify = Callable[[str], None]
@@ -81,7 +82,8 @@ def name_of(asked: Asked) -> str:
     parts = [src, *ends] if src == tgt else [src, tgt]
     if len(asked.source) > 1:
         parts.append(f"and-{len(asked.source) - 1}-more")
-    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.") or "text"
+    name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
+    return name if is_name(name) else "text"
 
 
 def _stem_and_end(path: str) -> tuple[str, str]:

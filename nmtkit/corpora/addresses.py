@@ -9,7 +9,7 @@ from nmtkit.corpora.download import Habits, download
 from nmtkit.corpora.parts import file_sum
 from nmtkit.corpora.sources import SOURCES, Obtained, Source, Workplace
 from nmtkit.errors import DataError
-from nmtkit.settings import Field, field_validator, model_validator
+from nmtkit.settings import Field, field_validator, is_name, model_validator
 
 
 @SOURCES.register("url")
@@ -46,7 +46,7 @@ class Address(Source):
     @field_validator("file")
     @classmethod
     def _plain(cls, name: str) -> str:
-        if name and (PurePosixPath(name).name != name or "\\" in name):
+        if name and not is_name(name):
             raise ValueError("expected the name of a file, without folders")
         return name
 
@@ -63,7 +63,8 @@ class Address(Source):
     @property
     def file_name(self) -> str:
         """What the file is called in the cache."""
-        return self.file or PurePosixPath(unquote(urlsplit(self.url).path)).name or "download"
+        end = PurePosixPath(unquote(urlsplit(self.url).path)).name
+        return self.file or (end if is_name(end) else "download")
 
     def obtain(self, work: Workplace) -> list[Obtained]:
         """Downloads it, or finds it in the cache.

@@ -11,9 +11,8 @@ from typing import Any
 from nmtkit.corpora.entries import Entry, Parameter
 from nmtkit.errors import RecipeError
 from nmtkit.registry import near_names
-from nmtkit.settings import KeyPath, load_yaml, parse
+from nmtkit.settings import KeyPath, is_name, load_yaml, parse, shortened
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -83,6 +82,8 @@ class Catalogue:
         for entry_name, template in self._templates.items():
             values = _values(entry_name, name, template.parameters)
             if values is not None:
+                if not is_name(name):
+                    raise RecipeError(f"{name!r} cannot be the name of a corpus: its folder would have that name")
                 if "src" in values and values["src"] == values.get("tgt"):
                     raise RecipeError(f"{name}: source and target are the same language; name two")
                 return self._make(name, entry_name, values)
@@ -120,8 +121,10 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str]) -> _Template:
     where = places[(name,)]
     if not isinstance(data, dict):
         raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
-    if not isinstance(name, str) or not NAME.fullmatch(PLACEHOLDER.sub("x", name)):
-        raise RecipeError(f"{where}: {name!r} is no name: letters, digits, '-', '_', '.' and {{placeholders}}")
+    if not isinstance(name, str) or not is_name(PLACEHOLDER.sub("x", name)):
+        raise RecipeError(
+            f"{where}: {shortened(repr(name))} is no name of a corpus, which is a folder's name with {{placeholders}}"
+        )
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
         raise RecipeError(f"{where}: `parameters` must say what may stand for each placeholder of the name, no others")
@@ -138,7 +141,10 @@ def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> 
     for key, parameter in parameters.items():
         allowed = "|".join(map(re.escape, parameter.values)) if parameter.values else parameter.pattern
         form = form.replace(f"<{key}>", f"(?P<{key}>{allowed})")
-    found = re.fullmatch(form, name)
+    try:
+        found = re.fullmatch(form, name)
+    except re.error as fault:
+        raise RecipeError(f"corpus {entry_name}: the patterns of its `parameters` are none: {fault}") from fault
     return found.groupdict() if found else None
 
 

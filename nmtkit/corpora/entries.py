@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import nmtkit.corpora  # noqa: F401  # importing it registers every source and reader
 from nmtkit.corpora.readers import READERS, Reader
 from nmtkit.corpora.sources import SOURCES, Source
-from nmtkit.settings import Field, Settings, field_validator, model_validator
+from nmtkit.settings import Field, Name, Settings, field_validator, model_validator
 
 if TYPE_CHECKING:
     AnyReader = Reader
@@ -122,7 +122,7 @@ class Entry(Settings):
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
     """The pairs that its publisher or its papers count in the splits that it gives itself, before any are left out. The
     user is told where it is not what was read."""
-    recipe: str = ""
+    recipe: Name = ""
     """The name of a recipe of nmtkit's that trains it; where there is none of that name, one is made by the size."""
 
     @field_validator("parameters", mode="before")

@@ -264,3 +264,10 @@ def test_out_of_memory(folder: Path, nmtkit: Command, tmp_path: Path) -> None:
 
 def test_an_argument_that_is_not_utf_8(trained: Path, nmtkit: Command) -> None:
     refused(nmtkit("plot-attention", "-m", trained, "caf\udce9"), "argument 4 is not UTF-8")
+
+
+def test_a_name_cannot_lead_out_of_the_runs(folder: Path, nmtkit: Command) -> None:
+    before = sorted(folder.rglob("*"))
+    for command in ("preprocess", "train", "tune", "check"):
+        refused(nmtkit(command, folder / "tiny.yaml", "--set", "name=../escaped", cwd=folder), "`name`")
+    assert sorted(folder.rglob("*")) == before

@@ -118,6 +118,26 @@ def test_faults_are_told_with_their_place(tmp_path, case):
     assert "catalogue.yaml" in said
 
 
+def test_no_name_leads_out_of_its_folder(tmp_path):
+    family = FAMILY.replace("corpus: {example: Books}", 'corpus: {example: Books, pattern: ".*"}')
+    assert load(tmp_path, family).get("ours-Books-de-en").name == "ours-Books-de-en"
+    assert "cannot be the name" in fault_of(tmp_path, family, "ours-/../../x-de-en")
+    for name in ("..", "../ours", "/ours", ".ours", "-ours", "x" * 300):
+        assert "line 1: " in fault_of(tmp_path, PLAIN.replace("ours:", f'"{name}":', 1), "any")
+    for place in ("file: ..", "file: ../x", 'file: "a/b"'):
+        text = PLAIN.replace("without_sum:", f"{place}, without_sum:")
+        assert "the name of a file" in fault_of(tmp_path, text, "ours")
+    text = PLAIN.replace("a%20b.zip", "%2e%2e")
+    (source,) = load(tmp_path, text).get("ours").entry.sources
+    assert source.file_name == "download"
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "(?P<src>x)"])
+def test_a_pattern_that_is_none(tmp_path, pattern):
+    text = FAMILY.replace("corpus: {example: Books}", f'corpus: {{example: Books, pattern: "{pattern}"}}')
+    assert "pattern" in fault_of(tmp_path, text, "ours-Books-de-en")
+
+
 def test_a_catalogue_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         Catalogue.load(tmp_path / "none.yaml")
