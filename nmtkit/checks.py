@@ -1,5 +1,6 @@
 """What can be known of a recipe before anything is begun: its files, its sizes, whether its stages fit."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from nmtkit.data.embeddings import check_size
+from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
@@ -87,16 +89,44 @@ def require_fitting_stages(recipe: Recipe) -> None:
         before = now
 
 
-def _without_memory(recipe: Recipe) -> Seq2Seq:
-    """The recipe's model with the shapes of its weights and no memory for them."""
+def require_memory(recipe: Recipe) -> None:
+    """Makes sure that this machine can hold the weights, before anything is begun: the kernel would kill the process.
+
+    Raises:
+        RecipeError: it cannot, whatever the text is.
+    """
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for one in recipe.by_stage().values():
+        weights = checkpoint.weights_of(_without_memory(one, _fewest_tokens(one))).values()
+        needed = sum(weight.numel() for weight in weights) * 4
+        if needed > there:
+            raise RecipeError(
+                f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
+                f"{there / 2**30:,.0f} GiB of memory; make it smaller: fewer layers, smaller sizes (`model`) or a "
+                "smaller vocabulary (`tokenizer.vocab_size`)"
+            )
+
+
+def _without_memory(recipe: Recipe, sizes: VocabularySizes | None = None) -> Seq2Seq:
+    """The recipe's model with the shapes of its weights and no memory for them; by default with most tokens."""
     with torch.device("meta"):
-        return MODELS.get(recipe.model.kind)(recipe.model, _most_tokens(recipe))
+        return MODELS.get(recipe.model.kind)(recipe.model, sizes or _most_tokens(recipe))
 
 
 def _most_tokens(recipe: Recipe) -> VocabularySizes:
     """The vocabularies as large as the recipe allows; text may have fewer words."""
     how = recipe.tokenizer
     return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
+
+
+def _fewest_tokens(recipe: Recipe) -> VocabularySizes:
+    """The vocabularies as small as text can make them: a vocabulary of words or characters has only what occurs."""
+    fewest = len(SPECIALS)
+    return (
+        _most_tokens(recipe)
+        if recipe.tokenizer.kind in ("bpe", "unigram")
+        else VocabularySizes(fewest, fewest, recipe.tokenizer.joint)
+    )
 
 
 def require_embeddings(recipe: Recipe) -> None:

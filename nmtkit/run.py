@@ -14,7 +14,13 @@ from nmtkit import device as devices
 from nmtkit import folder as folders
 from nmtkit import metrics, tuning
 from nmtkit.alignment import parse
-from nmtkit.checks import embedding_setting, require_data, require_embeddings, require_fitting_stages
+from nmtkit.checks import (
+    embedding_setting,
+    require_data,
+    require_embeddings,
+    require_fitting_stages,
+    require_memory,
+)
 from nmtkit.data.batch import Batch, BatchStream
 from nmtkit.data.checking import Checker, DataReport, read_files
 from nmtkit.data.corpus import Files
@@ -157,6 +163,7 @@ class Run:
             validation_files(recipe)
             require_data(recipe)
             require_fitting_stages(recipe)
+            require_memory(recipe)
             if not resume:
                 require_embeddings(recipe)
             run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite, notify)

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from nmtkit import metrics, recipe
+from nmtkit import checks, metrics, recipe
 from nmtkit.errors import RecipeError
 
 TEXT = """\
@@ -146,3 +146,112 @@ def test_every_setting_has_a_meaning() -> None:
             checked += 1
             assert value.get("description"), f"{name}.{key} has no line of meaning"
     assert checked > 80
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("seed", [-1, 10**24]),
+        ("model.hidden_size", [10**9, 10**19]),
+        ("model.embedding_size", [10**9]),
+        ("model.layers", [1000, 10**19]),
+        ("tokenizer.vocab_size", [10**10, 10**19]),
+        ("tokenizer.train_lines", [10**19]),
+        ("data.max_length", [10**19]),
+        ("data.train.weights", ["[1e300]", "[.inf]", "[0]"]),
+        ("batch.batch_tokens", [10**19]),
+        ("batch.sort_window", [10**19]),
+        ("training.accumulate", [10**12]),
+        ("training.threads", [0, 10**6, 10**19, "true"]),
+        ("training.keep_best", [10**19]),
+        ("training.betas", ["[0.9, 1.0]", "[-0.1, 0.9]", "[.nan, 0.9]"]),
+        ("training.lr", [".inf", ".nan", "1e400", "1e308"]),
+        ("training.weight_decay", ["1e308"]),
+        ("training.initial_accumulator", ["1e308"]),
+        ("training.reinforce", ["{max_length_ratio: 1e308}"]),
+        ("search.beam_size", [1_000_000, 10**19]),
+        ("search.max_length", [10**9, 10**19]),
+        ("search.max_length_offset", [10**19]),
+        ("search.no_repeat_ngram", [10**19]),
+        ("evaluation.beam_size", [1_000_000]),
+        ("evaluation.max_sentences", [10**19]),
+    ],
+)
+def test_every_number_has_bounds(base: Path, key: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(RecipeError, match=f"--set {key}=.*: `{key}") as caught:
+            recipe.load(base, [f"{key}={value}"])
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_sizes_that_no_memory_holds_are_told_without_taking_any(base: Path) -> None:
+    loaded = recipe.load(base, [f"model.hidden_size={2**20}", "model.layers=1"])
+    assert dict(checks.dry_run(loaded))["parameters"]
+    with pytest.raises(RecipeError, match="GiB of memory; make it smaller"):
+        checks.require_memory(loaded)
+
+
+def test_what_fits_into_memory_is_let_through(base: Path) -> None:
+    checks.require_memory(recipe.load(base))
+    # A vocabulary of words may turn out far smaller than it is allowed to be.
+    checks.require_memory(recipe.load(base, ["tokenizer.kind=word", "tokenizer.vocab_size=100000000"]))
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/absolute", "..", ".hidden", "-x", "''", "a/b", "5"])
+def test_a_name_leads_nowhere_else(base: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match=r"--set name=.*: `name`"):
+        recipe.load(base, [f"name={name}"])
+
+
+def test_a_file_that_is_no_name_wants_one(base: Path) -> None:
+    odd = base.rename(base.with_name("{odd}.yaml"))
+    with pytest.raises(RecipeError, match=r"`name`.*--set name=NAME"):
+        recipe.load(odd)
+    assert recipe.load(odd, ["name=even"]).name == "even"
+
+
+def test_the_folder_of_an_earlier_run_opens_whatever_its_name_was(base: Path) -> None:
+    base.write_text(f"name: group/first\n{TEXT}")
+    assert recipe.load(base, otherwise="run").name == "run"
+    base.write_text(f"name: good\n{TEXT}")
+    assert recipe.load(base, otherwise="run").name == "good"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "stages." + "9" * 5000 + ".x=1",
+        "stages.-1.x=1",
+        "stages.٠.x=1",
+        ".".join("a" * 3000) + "=1",
+        "a=" + "[" * 3000,
+        "x=&a [*a]",
+        "seed=" + "9" * 5000,
+        "y" * 5000 + "=1",
+        "model.kind=" + "z" * 5000,
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_hostile_override_is_one_short_message(base: Path, override: str) -> None:
+    with pytest.raises(RecipeError, match="--set") as caught:
+        recipe.load(base, ["stages=[{name: only}]", override])
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_override_of_a_recipe_whose_stages_are_none(base: Path) -> None:
+    base.write_text(TEXT + "stages: 5\n")
+    with pytest.raises(RecipeError, match="line 9: `stages`"):
+        recipe.load(base, ["training.lr=0.1"])
+
+
+def test_many_keys_and_many_stages_are_answered_at_once(base: Path) -> None:
+    child = base.with_name("child.yaml")
+    for text in (
+        "".join(f"k{number}: 1\n" for number in range(9_000)),
+        "stages: [" + ", ".join(f"{{name: s{number}}}" for number in range(6_000)) + "]\n",
+        "stages: [" + ", ".join(f"{{name: s{number}, x: {{}}}}" for number in range(100)) + "]\n",
+    ):
+        child.write_text("extends: base.yaml\n" + text)
+        with pytest.raises(RecipeError) as caught:
+            recipe.load(child)
+        assert len(str(caught.value).splitlines()) <= 21

@@ -8,6 +8,9 @@ from nmtkit.settings import Field, Settings, field_validator, model_validator
 FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
 """The settings of `Files` that name files or folders."""
 
+MOST_TIMES = 10_000
+"""How often an epoch may hold the same pair."""
+
 
 class Files(Settings):
     """Where the pairs of one split are: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
@@ -56,6 +59,8 @@ class Files(Settings):
     def _above_zero(cls, value: list[float]) -> list[float]:
         if any(weight <= 0 for weight in value):
             raise ValueError("a weight must be above 0; to leave a corpus out, do not name its files")
+        if any(weight > MOST_TIMES for weight in value):
+            raise ValueError(f"a weight is at most {MOST_TIMES:,}: an epoch holds each pair so many times")
         return value
 
     @model_validator(mode="after")

@@ -30,6 +30,9 @@ T = TypeVar("T")
 MARK = "▁"
 """Begins the first piece of every word."""
 
+MOST_TOKENS = 100_000_000
+"""The most tokens of a vocabulary; text of the whole web has fewer words."""
+
 SAMPLE_CHARACTERS = 1 << 27
 """The most characters to learn from: what bounds a sample of documents."""
 
@@ -39,9 +42,9 @@ class TokenizerConfig(Settings):
 
     kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
     """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation)."""
-    vocab_size: int = Field(default=8000, ge=5)
+    vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
-    tgt_vocab_size: int | None = Field(default=None, ge=5)
+    tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
     """The same for the target side, where each side has its own vocabulary; default: vocab_size."""
     joint: bool = True
     """One vocabulary for both sides, learned on both; otherwise one for each."""

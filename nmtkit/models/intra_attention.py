@@ -60,7 +60,7 @@ from nmtkit.models.base import (
     with_copies,
     without_extension,
 )
-from nmtkit.settings import Field, field_validator
+from nmtkit.settings import Field, Width, field_validator
 
 
 class IntraAttentionConfig(ModelConfig):
@@ -68,9 +68,9 @@ class IntraAttentionConfig(ModelConfig):
 
     kind: Literal["intra_attention"] = "intra_attention"
     """Which model."""
-    embedding_size: int = Field(default=128, ge=1)
+    embedding_size: Width = Field(default=128, ge=1)
     """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=2)
+    hidden_size: Width = Field(default=256, ge=2)
     """Units of the decoder; half of them are those of each direction of the encoder."""
     dropout: float = Field(default=0.2, ge=0, lt=1)
     """Probability, on embeddings, on encoder states and before the output words."""

@@ -52,7 +52,7 @@ from nmtkit.models.base import (
     refuse_tie_of_two_vocabularies,
 )
 from nmtkit.models.recurrent import RecurrentConfig
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Field, Width, model_validator
 
 
 class LuongConfig(RecurrentConfig):
@@ -66,13 +66,13 @@ class LuongConfig(RecurrentConfig):
     """How the encoder's last states become the decoder's first: as they are, mapped (tanh, linear), or not (zero)."""
     score: ScoreKind = "general"
     """How well a decoder state matches an encoder state; `additive` is the paper's concat."""
-    attention_size: int = Field(default=256, ge=1)
+    attention_size: Width = Field(default=256, ge=1)
     """Units in which an additive score compares; the other scores have none."""
-    max_positions: int = Field(default=1024, ge=1)
+    max_positions: Width = Field(default=1024, ge=1)
     """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
     window: WindowKind = "global"
     """Where a word may look: everywhere; about its own position (local_m); or about a predicted one (local_p)."""
-    window_size: int = Field(default=10, ge=1)
+    window_size: Width = Field(default=10, ge=1)
     """D: how many source tokens a local window reaches to either side of its centre."""
     input_feeding: bool = True
     """Whether the decoder reads its last attentional state with the next word; without, training is faster."""

@@ -50,7 +50,7 @@ from nmtkit.models.base import (
     with_copies,
     without_extension,
 )
-from nmtkit.settings import Field
+from nmtkit.settings import Depth, Field, Width
 
 
 class PointerGeneratorConfig(ModelConfig):
@@ -58,15 +58,15 @@ class PointerGeneratorConfig(ModelConfig):
 
     kind: Literal["pointer_generator"] = "pointer_generator"
     """Which model."""
-    embedding_size: int = Field(default=128, ge=1)
+    embedding_size: Width = Field(default=128, ge=1)
     """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=1)
+    hidden_size: Width = Field(default=256, ge=1)
     """Units of the decoder, and of each direction of the encoder."""
-    layers: int = Field(default=1, ge=1)
+    layers: Depth = Field(default=1, ge=1)
     """Recurrent layers of the encoder and of the decoder."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
-    attention_size: int | None = Field(default=None, ge=1)
+    attention_size: Width | None = Field(default=None, ge=1)
     """Units in which decoder and encoder states are compared; default: twice hidden_size."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability, on embeddings, between layers, on encoder states and before the output words; the paper has none."""

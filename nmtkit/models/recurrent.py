@@ -2,21 +2,21 @@
 
 from nmtkit.layers.recurrent import CellKind, Initialisation
 from nmtkit.models.base import ModelConfig, Tie
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Depth, Field, Width, model_validator
 
 
 class RecurrentConfig(ModelConfig):
     """Sizes and shape of the encoder and the decoder; a model that begins otherwise gives a field another default."""
 
-    embedding_size: int = Field(default=256, ge=1)
+    embedding_size: Width = Field(default=256, ge=1)
     """Numbers per word, on either side."""
-    hidden_size: int = Field(default=256, ge=1)
+    hidden_size: Width = Field(default=256, ge=1)
     """Units of every layer of the decoder, and of each direction of the encoder."""
-    encoder_hidden_size: int | None = Field(default=None, ge=1)
+    encoder_hidden_size: Width | None = Field(default=None, ge=1)
     """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
-    layers: int = Field(default=1, ge=1)
+    layers: Depth = Field(default=1, ge=1)
     """Recurrent layers of the encoder and of the decoder; the decoder's top layer is the one that is read."""
-    encoder_layers: int | None = Field(default=None, ge=1)
+    encoder_layers: Depth | None = Field(default=None, ge=1)
     """Layers of the encoder, where they are not to be as many as the decoder's."""
     cell: CellKind = "gru"
     """The recurrent cell."""

@@ -42,7 +42,7 @@ from nmtkit.models.base import (
     rows_per_sentence,
 )
 from nmtkit.models.recurrent import RecurrentConfig
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Field, Width, model_validator
 
 
 class RnnEncDecConfig(RecurrentConfig):
@@ -50,7 +50,7 @@ class RnnEncDecConfig(RecurrentConfig):
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
     """Which model."""
-    maxout_size: int | None = Field(default=256, ge=1)
+    maxout_size: Width | None = Field(default=256, ge=1)
     """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
     feed_context: bool = True
     """Whether every step and the output layer read the summary of the source, or only the first state knows it."""

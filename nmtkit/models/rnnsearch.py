@@ -48,7 +48,7 @@ from nmtkit.models.base import (
     rows_per_sentence,
 )
 from nmtkit.models.recurrent import RecurrentConfig
-from nmtkit.settings import Field, model_validator
+from nmtkit.settings import Field, Width, model_validator
 
 
 class RnnSearchConfig(RecurrentConfig):
@@ -56,15 +56,15 @@ class RnnSearchConfig(RecurrentConfig):
 
     kind: Literal["rnnsearch"] = "rnnsearch"
     """Which model."""
-    attention_size: int = Field(default=256, ge=1)
+    attention_size: Width = Field(default=256, ge=1)
     """Units in which an additive score compares; the other scores have none."""
-    maxout_size: int = Field(default=256, ge=1)
+    maxout_size: Width = Field(default=256, ge=1)
     """Maxout units between decoder and output words."""
     bidirectional: bool = True
     """Whether the encoder reads the source in both directions, or in one."""
     score: ScoreKind = "additive"
     """How well a decoder state matches an encoder state; additive is the paper's."""
-    max_positions: int = Field(default=1024, ge=1)
+    max_positions: Width = Field(default=1024, ge=1)
     """The longest source, in tokens with its end mark, that a location score can take; the others take any."""
     bridge: BridgeKind = "tanh"
     """The decoder's first state: a map of the encoder's last, with a tanh (the paper's) or linear; a copy; or zero."""

@@ -47,7 +47,7 @@ from nmtkit.models.base import (
     with_copies,
     without_extension,
 )
-from nmtkit.settings import Field, field_validator, model_validator
+from nmtkit.settings import Depth, Field, Width, field_validator, model_validator
 
 
 class TransformerConfig(ModelConfig):
@@ -55,15 +55,15 @@ class TransformerConfig(ModelConfig):
 
     kind: Literal["transformer"] = "transformer"
     """Which model."""
-    hidden_size: int = Field(default=256, ge=2)
+    hidden_size: Width = Field(default=256, ge=2)
     """Width of the model (d_model); also the size of its embeddings."""
-    feed_forward_size: int = Field(default=1024, ge=1)
+    feed_forward_size: Width = Field(default=1024, ge=1)
     """Inner width of the feed-forward part (d_ff)."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; they divide hidden_size."""
-    encoder_layers: int = Field(default=3, ge=1)
+    encoder_layers: Depth = Field(default=3, ge=1)
     """Layers of the encoder."""
-    decoder_layers: int = Field(default=3, ge=1)
+    decoder_layers: Depth = Field(default=3, ge=1)
     """Layers of the decoder; fewer than in the encoder translate faster."""
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Dropout of embeddings and of every sub-layer's result."""
@@ -75,7 +75,7 @@ class TransformerConfig(ModelConfig):
     """Normalize before each sub-layer (trains without a long warm-up), or after it as in the paper."""
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     """Positions as sines of fixed wavelengths, or one trained vector each."""
-    max_positions: int = Field(default=1024, ge=1)
+    max_positions: Width = Field(default=1024, ge=1)
     """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""

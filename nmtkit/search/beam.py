@@ -26,7 +26,7 @@ from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.models.base import Memory, Readout, Seq2Seq
 from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
-from nmtkit.settings import Field
+from nmtkit.settings import Beam, Field
 
 BLOCK = 64
 """Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
@@ -42,7 +42,7 @@ Integers = npt.NDArray[np.int64]
 class SearchConfig(RuleSettings):
     """How translations are searched for."""
 
-    beam_size: int = Field(default=5, ge=1)
+    beam_size: Beam = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
     length_penalty: LengthPenalty = "average"
     """The divisor of the log-probability, |Y| counting EOS: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""

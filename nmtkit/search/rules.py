@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.settings import Field, Settings, model_validator
+from nmtkit.settings import Field, Length, Settings, model_validator
 
 INFINITY = float("inf")
 
@@ -18,16 +18,16 @@ INFINITY = float("inf")
 class RuleSettings(Settings):
     """How long a hypothesis may be, and which words may not follow."""
 
-    min_length: int = Field(default=0, ge=0)
+    min_length: Length = Field(default=0, ge=0)
     """The fewest tokens of a hypothesis, EOS not counted."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
     """Another least length, by the source: this many tokens for each source token, EOS not counted on either side. The
     greater of the two holds, but never more than max_length leaves room for."""
-    max_length: int = Field(default=256, ge=1)
+    max_length: Length = Field(default=256, ge=1)
     """The most tokens of a hypothesis, EOS counted; what has not ended by then is returned as it stands."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
     """A second limit, by the source: this many tokens for each source token ..."""
-    max_length_offset: int = Field(default=30, ge=1)
+    max_length_offset: Length = Field(default=30, ge=1)
     """... and this many more. The lower of the two limits holds."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """No hypothesis holds the same n-gram twice, for n-grams of this many tokens; 0: no such rule."""

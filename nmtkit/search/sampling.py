@@ -8,13 +8,13 @@ from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.beam import Choice, Hypothesis, SearchConfig, walk
 from nmtkit.search.rules import INFINITY, RuleSettings
-from nmtkit.settings import Field
+from nmtkit.settings import Beam, Field
 
 
 class SamplingConfig(RuleSettings):
     """How translations are drawn."""
 
-    samples: int = Field(default=1, ge=1)
+    samples: Beam = Field(default=1, ge=1)
     """Translations drawn for each sentence, independently of each other."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Log-probabilities are divided by this: below 1 the likely tokens become more likely."""

@@ -41,6 +41,10 @@ Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interr
 """Why training stopped: the setting whose limit was reached, or a request from outside."""
 
 
+MOST_THREADS = 1024
+"""The most CPU threads that a training may take; no machine has more cores by far."""
+
+
 class TrainingConfig(OptimizerSettings):
     """How a model is fitted."""
 
@@ -58,7 +62,7 @@ class TrainingConfig(OptimizerSettings):
     for a stage at the end."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
-    accumulate: int = Field(default=1, ge=1)
+    accumulate: int = Field(default=1, ge=1, le=10_000)
     """Batches per update and process."""
     max_updates: int | None = Field(default=None, ge=1)
     """Stop after this many updates."""
@@ -100,8 +104,8 @@ class TrainingConfig(OptimizerSettings):
     @field_validator("threads", mode="before")
     @classmethod
     def _threads(cls, threads: object) -> object:
-        if threads != "auto" and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-            raise ValueError("auto, or a number from 1")
+        if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+            raise ValueError(f"auto, or a number from 1 to {MOST_THREADS:,}")
         return threads
 
     @model_validator(mode="after")

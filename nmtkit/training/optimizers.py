@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
 from nmtkit.errors import CheckpointError
-from nmtkit.settings import Field, Settings
+from nmtkit.settings import Field, Settings, field_validator
 
 
 class OptimizerSettings(Settings):
@@ -16,20 +16,27 @@ class OptimizerSettings(Settings):
 
     optimizer: Literal["adam", "adamw", "adadelta", "adagrad", "sgd"] = "adam"
     """Which optimizer."""
-    lr: float = Field(default=0.001, gt=0)
+    lr: float = Field(default=0.001, gt=0, le=1e6)
     """Learning rate; the schedule starts from it."""
     betas: list[float] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
     """Adam, AdamW: decay of the running mean of the gradients and of their squares."""
     eps: float | None = Field(default=None, gt=0)
     """Added to denominators; unset: Adam and AdamW 1e-8, Adadelta 1e-6, Adagrad 1e-10."""
-    initial_accumulator: float = Field(default=0.0, ge=0)
+    initial_accumulator: float = Field(default=0.0, ge=0, le=1e6)
     """Adagrad: what the sum of squares of every weight begins with; larger: smaller first steps."""
     rho: float = Field(default=0.95, gt=0, lt=1)
     """Adadelta: decay of the running means of squares."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     """SGD: part of the last step that is kept."""
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6)
     """Shrinks matrices at every update, never vectors (biases, norms); AdamW does it apart from the gradient."""
+
+    @field_validator("betas")
+    @classmethod
+    def _below_one(cls, betas: list[float]) -> list[float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("a mean's decay is at least 0 and below 1")
+        return betas
 
 
 def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Parameter]) -> Optimizer:

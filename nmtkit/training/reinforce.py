@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import Memory, Seq2Seq
-from nmtkit.settings import Field, Settings
+from nmtkit.settings import Field, Length, Settings
 from nmtkit.training.losses import add_gradients
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
@@ -48,9 +48,9 @@ class Reinforce(Settings):
     """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one."""
     reward: Literal["rougeL"] = "rougeL"
     """What is rewarded: the ROUGE-L F1 of the tokens, from 0 to 1."""
-    max_length: int = Field(default=100, ge=1)
+    max_length: Length = Field(default=100, ge=1)
     """The most tokens of a summary that the model writes in training, its end mark counted."""
-    max_length_ratio: float = Field(default=1.5, gt=0)
+    max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
     """The same, relative to the longest reference of the batch; the smaller of the two limits counts."""
 
     def limit(self, tgt_length: int) -> int:
