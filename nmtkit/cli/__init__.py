@@ -1,13 +1,13 @@
 """The command line: one small file per command, loaded only when that command runs."""
 
 import importlib
-import io
 import os
 import sys
 
 import click
 
 from nmtkit import __version__
+from nmtkit.cli import streams
 from nmtkit.errors import NmtkitError
 
 # name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
@@ -90,9 +90,7 @@ def cli() -> None:
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
     _bound_waiting()
-    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=errors)  # text is UTF-8 on the way in, so it is on the way out
+    streams.prepare()
     try:
         _refuse_broken_arguments()
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
@@ -107,12 +105,12 @@ def main() -> None:
         click.echo("nmtkit: stopped", err=True)
         code = 130
     except BrokenPipeError:  # whoever read our output has enough
-        _discard_output()
         code = 1
     except OSError as fault:  # a full disk, mostly
-        _discard_output()
-        what = f"{fault.filename}: cannot read or write it" if fault.filename else "standard output: cannot write it"
-        click.echo(f"nmtkit: error: {what}: {fault.strerror or fault}", err=True)
+        name = fault.filename
+        where = "a file" if name is None else os.fsdecode(name) if isinstance(name, bytes) else name
+        did = "write" if name == streams.STDOUT else "read or write"
+        click.echo(f"nmtkit: error: {where}: cannot {did} it: {fault.strerror or fault}", err=True)
         code = 2
     except (MemoryError, RuntimeError) as fault:
         if not _is_out_of_memory(fault):
@@ -126,6 +124,7 @@ def main() -> None:
             err=True,
         )
         code = 2
+    streams.flush_results()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -155,8 +154,3 @@ def _is_out_of_memory(fault: Exception) -> bool:
     """Whether the memory of a GPU or of the machine was not enough; torch tells of the latter by its words only."""
     words = str(fault)
     return isinstance(fault, MemoryError) or "out of memory" in words or "can't allocate memory" in words
-
-
-def _discard_output() -> None:
-    """What is still buffered cannot be written either: Python must not try again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
