@@ -1,6 +1,5 @@
 """Several trained runs side by side: how well they translate, align and scale, measured alike one after the other."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.folder import RunFolder
 from nmtkit.run import Run
+from nmtkit.settings import parse_json
 from nmtkit.translator import Translator
 
 WARM_UP = 64
@@ -108,10 +108,10 @@ def _training(folder: RunFolder) -> tuple[float, float]:
     speeds, seconds = [], 0.0
     try:
         for line in folder.metrics.read_text(encoding="utf-8").splitlines():
-            event = json.loads(line)
+            event = parse_json(line, "")
             if event["event"] == "step":
                 speeds.append(float(event["tokens_per_second"]))
                 seconds = float(event["seconds"])
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, DataError, ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{folder.metrics}: the training's log cannot be read ({fault}); train again") from fault
     return statistics.median(speeds) if speeds else 0.0, seconds / 60

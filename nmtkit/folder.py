@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import CheckpointError, NmtkitError
+from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
+from nmtkit.settings import parse_json
 from nmtkit.training import checkpoint
 from nmtkit.training.checkpoint import Checkpoints
 
@@ -348,7 +349,7 @@ def cut_json_lines(path: Path, after_update: int) -> None:
     """Takes back what was logged past an update, and a last line cut short: a resumed run writes them again."""
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            if json.loads(line)["update"] <= after_update:
+        with suppress(DataError):
+            if parse_json(line, "")["update"] <= after_update:
                 kept.append(line)
     write_text(path, "".join(line + "\n" for line in kept))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -390,9 +391,10 @@ class Translator:
         target = target_of(self.tokenizers, tokens, source)
         known = self.tokenizers.tgt.pieces(target.extended, source.oov)
         if known != list(tokens):
-            missing = [one for one, other in zip(tokens, known, strict=False) if one != other]
+            # Marks such as </s> are in no translation, so that fewer may be known than there are.
+            missing = next(one for one, other in zip_longest(tokens, known) if one != other)
             raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing[0]!r}"
+                f"pair {number}: the model's vocabulary has no token {missing!r} for a translation"
                 + (", nor has its source; " if self.copies else "; ")
                 + "only translations by a model with the same tokenizer can be rescored token for token"
             )

@@ -1,6 +1,5 @@
 """`nmtkit plot-training`."""
 
-import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from nmtkit.errors import DataError
 from nmtkit.folder import RunFolder
 from nmtkit.metrics.rouge import TITLES as TITLES_OF_ROUGE
 from nmtkit.pictures.curves import Points, Training, save_training
+from nmtkit.settings import parse_json
 
 # Kind of event and its key in metrics.jsonl -> field of `Training`.
 CURVES = {
@@ -89,7 +89,7 @@ def _read(name: str, run: RunFolder) -> Training:
         if not line:
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line, "")
             update, event = int(record["update"]), record["event"]
             if record.get("stage"):
                 stages[str(record["stage"])] = update
@@ -100,7 +100,7 @@ def _read(name: str, run: RunFolder) -> Training:
                 for key, value in record.items():
                     if key.startswith("valid_") and key not in NO_SCORES:
                         scores[key.removeprefix("valid_")].append((update, _value(value)))
-        except (ValueError, KeyError, TypeError, AttributeError) as fault:
+        except (DataError, ValueError, KeyError, TypeError, AttributeError) as fault:
             raise DataError(
                 f"{path}, line {number}: not what training logs (an object with `update` and `event`); the file is "
                 "damaged: delete the line, or take the file from a copy of the run"

@@ -1,12 +1,12 @@
 """Standard input as lines of text, for the commands that read it."""
 
-import json
 import queue
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 
 def stdin_lines() -> Iterator[str]:
@@ -45,9 +45,9 @@ def stdin_field(name: str) -> Iterator[str]:
             continue
         where = f"standard input, line {number}"
         try:
-            record = json.loads(line)
-        except ValueError as fault:
-            raise DataError(f"{where}: not JSON ({fault}); plain text is read without --article-field") from fault
+            record = parse_json(line, where)
+        except DataError as fault:
+            raise DataError(f"{fault}; plain text is read without --article-field") from fault
         if not isinstance(record, dict) or name not in record:
             has = f"it has {', '.join(record) or 'none'}" if isinstance(record, dict) else "it is no object"
             raise DataError(f"{where}: no field {name!r}; {has}: name another with --article-field")

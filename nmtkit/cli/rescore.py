@@ -15,9 +15,11 @@ from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 from nmtkit.metrics import perplexity
+from nmtkit.settings import parse_json
 from nmtkit.translator import Translation
 
 WINDOW = 2048
+_PLAIN = "for translations in plain text take another suffix, such as .txt"
 
 
 @click.command()
@@ -100,12 +102,15 @@ def command(
 def _translation(line: str, where: str) -> Translation:
     """The best translation of a line that `nmtkit translate --json` printed."""
     try:
-        record = json.loads(line)
-        if isinstance(record, dict) and "windows" in record:
-            raise DataError(
-                f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
-                "leave --window out, or write the summaries as plain text"
-            )
+        record = parse_json(line, where)
+    except DataError as fault:
+        raise DataError(f"{fault}; {_PLAIN}") from fault
+    if isinstance(record, dict) and "windows" in record:
+        raise DataError(
+            f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
+            "leave --window out, or write the summaries as plain text"
+        )
+    try:
         best = record["best"]
         return Translation(
             text=str(best["text"]),
@@ -117,7 +122,4 @@ def _translation(line: str, where: str) -> Translation:
             finished=bool(best["finished"]),
         )
     except (ValueError, KeyError, TypeError) as fault:
-        raise DataError(
-            f"{where}: not what `nmtkit translate --json` prints ({fault!r}); for translations in plain text take "
-            "another suffix, such as .txt"
-        ) from fault
+        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {_PLAIN}") from fault

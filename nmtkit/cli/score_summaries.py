@@ -23,6 +23,7 @@ from nmtkit.metrics import (
     split_sentences,
 )
 from nmtkit.quality import QualityReport, quality
+from nmtkit.settings import parse_json
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""
@@ -138,10 +139,7 @@ def _values(path: str, field: str, option: str) -> list[tuple[str, Any]]:
     found = []
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
-        try:
-            record = json.loads(line)
-        except ValueError as fault:
-            raise DataError(f"{where}: not JSON: {fault}") from fault
+        record = parse_json(line, where)
         if not isinstance(record, dict):
             raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
         if field not in record:

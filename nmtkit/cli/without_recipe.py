@@ -24,7 +24,7 @@ from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.folder import RUNS, RunFolder
 from nmtkit.hold import Hold, hold
 from nmtkit.presets.writing import in_words
-from nmtkit.settings import is_name
+from nmtkit.settings import is_name, parse_json
 from nmtkit.training import distributed
 
 Notify = Callable[[str], None]
@@ -99,8 +99,8 @@ def _require_same(folder: RunFolder, asked: Asked) -> None:
             "begin one, or name the run's folder with --run DIR"
         )
     try:
-        before: dict[str, Any] = json.loads(folder.asked.read_text(encoding="utf-8"))
-    except ValueError as fault:
+        before = dict(parse_json(folder.asked.read_bytes(), folder.asked.name))
+    except (DataError, TypeError, ValueError) as fault:
         raise CheckpointError(f"{folder.asked}: damaged ({fault}); train anew with --overwrite") from fault
     now: dict[str, Any] = json.loads(json.dumps(asked.given()))
     faults = [

@@ -1,6 +1,5 @@
 """How far preprocessing has come: written after every shard, so that what was stopped goes on from there."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from nmtkit.data.checking import SplitReport
 from nmtkit.data.shards import write_manifest
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 
 @dataclass
@@ -56,10 +56,10 @@ class Progress:
     def load(cls, path: Path, fingerprint: str) -> "Progress | None":
         """What a preprocessing with that fingerprint left; None if there is none that was stopped."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_bytes(), path.name)
             progress = cls(path, **content)
             if progress.report is not None:
                 SplitReport.from_dict(progress.report)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, DataError, TypeError, KeyError):
             return None
         return progress if progress.fingerprint == fingerprint else None

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from nmtkit.alignment import Links, parse_pharaoh_line
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,7 @@ def _links(text: str, src: str, tgt: str, where: str) -> Links:
 
 def _from_json(text: str, files: Files, where: str) -> tuple[str, str, Links | None]:
     """Source, target and links of a line."""
-    try:
-        record = json.loads(text)
-    except ValueError as fault:
-        raise DataError(f"{where}: not JSON: {fault}") from fault
+    record = parse_json(text, where)
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
     sides = []

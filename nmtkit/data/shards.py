@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -162,14 +163,14 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
     """
     path = manifest_path(folder, name)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["version"] != VERSION:
-            raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
+        manifest: dict[str, Any] = parse_json(path.read_bytes(), path.name)
+        version = manifest["version"]
     except OSError as fault:
         raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
-    except (ValueError, KeyError, TypeError) as fault:
+    except (DataError, KeyError, TypeError) as fault:
         raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
-    assert isinstance(manifest, dict)
+    if version != VERSION:
+        raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
     return manifest
 
 

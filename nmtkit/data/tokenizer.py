@@ -23,7 +23,7 @@ from nmtkit.data.checking import DataReport
 from nmtkit.data.reading import Example
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.errors import CheckpointError, DataError, RecipeError
-from nmtkit.settings import Field, Settings, model_validator, parse
+from nmtkit.settings import Field, Settings, model_validator, parse, parse_json
 
 T = TypeVar("T")
 
@@ -336,10 +336,10 @@ class TokenizerPair:
         """
         settings = folder / "tokenizer.json"
         try:
-            config = parse(TokenizerConfig, json.loads(settings.read_text(encoding="utf-8")), str(settings))
+            config = parse(TokenizerConfig, parse_json(settings.read_bytes(), settings.name), str(settings))
         except OSError as fault:
             raise CheckpointError(f"{settings}: cannot read it: {fault.strerror}; preprocess again") from fault
-        except (ValueError, RecipeError) as fault:
+        except (DataError, RecipeError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); preprocess again") from fault
         if config.joint:
             joint = _load(config, folder / "joint")

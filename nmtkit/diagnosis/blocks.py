@@ -1,6 +1,5 @@
 """Splits in blocks of pairs, each pair with the faults that were found in it."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -17,6 +16,7 @@ from nmtkit.diagnosis.kinds import ENCODING, JSON, LINE_COUNTS, MISSING, STORY
 from nmtkit.diagnosis.lines import Find, Tell, TextFile
 from nmtkit.diagnosis.parting import where_they_part
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 Rows: TypeAlias = NDArray[np.int64]
 """Pairs of a block, by their place in it, from 0."""
@@ -203,9 +203,9 @@ def _unusable(block: Block, kind: Kind, why: dict[int, str]) -> None:
 def _sides(line: str, files: Files) -> tuple[str, str] | str:
     """Both sides of a JSONL line, or what is wrong with it."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as fault:
-        return f"not JSON ({fault})" if line.strip() else "an empty line"
+        record = parse_json(line.encode("utf-8", "replace"), "")  # bytes that are not UTF-8 are a fault of their own
+    except DataError as fault:
+        return str(fault).removeprefix(": ") if line.strip() else "an empty line"
     if not isinstance(record, dict):
         return f"not an object but a {type(record).__name__}"
     sides = []
@@ -215,19 +215,8 @@ def _sides(line: str, files: Files) -> tuple[str, str] | str:
         text = _text(record[name])
         if text is None:
             return f"field {name!r} is neither a string nor a list of strings"
-        if "\\u" in line and not _is_whole(text):
-            return f"field {name!r} holds one half of a character, such as \\ud83d"
         sides.append(text)
     return sides[0], sides[1]
-
-
-def _is_whole(text: str) -> bool:
-    """Whether the text can be written as UTF-8; JSON can spell a lone surrogate, and nothing else can."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _text(value: Any) -> str | None:

@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmtkit.device import cpu_threads, describe
+from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -157,7 +159,7 @@ def clear() -> int:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))
+        entry = parse_json(path.read_bytes(), path.name)
         return entry if isinstance(entry["work"], dict) and isinstance(entry["found"], dict) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, DataError, KeyError, TypeError):
         return None

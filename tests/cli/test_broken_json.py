@@ -1,0 +1,95 @@
+"""JSON that is nested without end, or that spells what is no text: one message with file and line, wherever it is."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Command
+from in_process import Console, console_in
+
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.shards import read_manifest
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.errors import CheckpointError, DataError
+from nmtkit.folder import cut_json_lines
+
+GOOD = '{"article": "Ba ce.", "summary": "ba"}\n'
+BROKEN = {
+    "deep": '{"article": "Ba.", "summary": "ba", "x": ' + "[" * 3000 + "]" * 3000 + "}",
+    "half a character": r'{"article": "ba \ud800 ce", "summary": "ba \ud800"}',
+    "endless number": '{"article": "Ba.", "summary": "ba", "x": ' + "9" * 5000 + "}",
+}
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    monkeypatch.chdir(tmp_path)
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(params=BROKEN)
+def broken(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A line that is broken; `odd.jsonl` has it as its second."""
+    line = BROKEN[request.param] + "\n"
+    (tmp_path / "odd.jsonl").write_text(GOOD + line, encoding="utf-8")
+    (tmp_path / "two.txt").write_text("ba\nce\n", encoding="utf-8")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        ("summarize --lead 1 --article-field article", "standard input, line 2: "),
+        ("score --summary odd.jsonl --ref two.txt", "odd.jsonl, line 2: "),
+        ("score --summary two.txt --ref two.txt --wanted odd.jsonl --wanted-field summary", "odd.jsonl, line 2: "),
+    ],
+)
+def test_commands_refuse_it_by_its_place(console: Console, broken: str, command: str, place: str) -> None:
+    done = console(*command.split(), stdin=GOOD + broken)
+    assert done.code == 2
+    assert done.err.count("nmtkit: error: ") == 1
+    assert place in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_corpus_refuses_it_and_the_check_finds_it(console: Console, broken: str) -> None:
+    assert broken
+    files = Files(jsonl="odd.jsonl", src_field="article", tgt_field="summary")
+    with pytest.raises(DataError, match=r"odd.jsonl, line 2: "):
+        list(read_pairs(files))
+    done = console("check", "odd.jsonl", "--src-field", "article", "--tgt-field", "summary")
+    assert done.code == 1
+    assert "odd.jsonl:2" in done.out
+
+
+def test_files_of_a_run_are_called_damaged(broken: str, tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text(broken, encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(broken, encoding="utf-8")
+    with pytest.raises(DataError, match=r"train.json: damaged"):
+        read_manifest(tmp_path, "train")
+    with pytest.raises(CheckpointError, match=r"tokenizer.json: damaged"):
+        TokenizerPair.load(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n' + broken, encoding="utf-8")
+    cut_json_lines(tmp_path / "metrics.jsonl", 5)
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"update": 1}\n'
+
+
+def test_rescoring_refuses_it(nmtkit: Command, trained: Path, broken: str, tmp_path: Path) -> None:
+    (tmp_path / "given.jsonl").write_text(broken * 2, encoding="utf-8")
+    done = nmtkit("rescore", "-m", trained, "--source", "two.txt", "--target", "given.jsonl", cwd=tmp_path)
+    assert done.code == 2, done
+    assert "given.jsonl, line 1: " in done.err
+    assert "plain text" in done.err
+
+
+@pytest.mark.parametrize("tokens", [["</s>", "<pad>", "<s>"], ["▁BA", "</s>"], ["▁nowhere"]])
+def test_tokens_that_no_translation_has(nmtkit: Command, trained: Path, tokens: list[str], tmp_path: Path) -> None:
+    best = {"text": "BA", "score": -1, "log_prob": -1, "tokens": tokens, "finished": True}
+    (tmp_path / "given.jsonl").write_text(json.dumps({"best": best}), encoding="utf-8")
+    (tmp_path / "one.txt").write_text("ba\n", encoding="utf-8")
+    done = nmtkit("rescore", "-m", trained, "--source", "one.txt", "--target", "given.jsonl", cwd=tmp_path)
+    assert done.code == 2, done
+    assert "Traceback" not in done.err
+    assert "pair 1" in done.err
+    assert repr(tokens[-1]) in done.err or repr(tokens[0]) in done.err
