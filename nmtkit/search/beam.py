@@ -48,7 +48,7 @@ class SearchConfig(RuleSettings):
     """The divisor of the log-probability, |Y| counting EOS: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
-    coverage_penalty: float = Field(default=0.0, ge=0.0)
+    coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
     """Strength (beta) of the penalty for badly spread attention; needs a model with attention."""
     coverage_kind: CoverageKind = "gnmt"
     """What it punishes: gnmt source words that got little attention, summary those that got more than one word's."""

@@ -54,8 +54,9 @@ def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
     Returns:
         `(B,)`, int64; less than `max_length`.
     """
-    by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor().long()
-    return by_source.clamp(min=settings.min_length, max=settings.max_length - 1)
+    by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor()
+    # Clamped as what it is first: what is larger than any int64 becomes a negative one.
+    return by_source.clamp(max=settings.max_length).long().clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
 def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None) -> Tensor:
@@ -70,7 +71,8 @@ def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | 
     Returns:
         `(B,)`, int64, at least 1.
     """
-    by_source = (src_lengths.float() * settings.max_length_ratio).floor().long() + settings.max_length_offset
+    by_source = (src_lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
+    by_source = by_source + settings.max_length_offset
     limits = by_source.maximum(least_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
     if prefix is not None:
         limits = torch.maximum(limits, (prefix != PAD).sum(1) + 1)

@@ -53,10 +53,13 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
         beta: the strength, 0 or more.
 
     Returns:
-        Zero or less, `(...)`. For `gnmt` a word that was never looked at costs a large finite amount, so that
+        Zero or less, `(...)`, and finite. For `gnmt` a word that was never looked at costs a large amount, so that
         hypotheses that miss words still compare.
     """
+    numbers = torch.finfo(coverage.dtype)
     if kind == "summary":
-        return -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
-    covered = coverage.clamp(min=torch.finfo(coverage.dtype).tiny, max=1.0)
-    return beta * covered.log().masked_fill(~mask, 0.0).sum(-1)
+        cost = -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
+    else:
+        covered = coverage.clamp(min=numbers.tiny, max=1.0)
+        cost = beta * covered.log().masked_fill(~mask, 0.0).sum(-1)
+    return cost.clamp(min=numbers.min)

@@ -16,7 +16,7 @@ from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import beam
 from nmtkit.search.beam import Hypothesis, SearchConfig, best_candidates, first_of_best, search
-from nmtkit.search.scoring import LengthPenalty
+from nmtkit.search.scoring import CoverageKind, LengthPenalty
 
 
 @dataclass
@@ -403,6 +403,16 @@ def test_summary_coverage_penalty_by_hand() -> None:
     assert first.score == pytest.approx(math.log(0.3) - 0.75)
     assert second.score == pytest.approx(math.log(0.5) - 1.5)
     assert third.score == pytest.approx(math.log(0.2) - 0.75)
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "summary"])
+def test_no_coverage_penalty_leaves_nothing(kind: CoverageKind) -> None:
+    with pytest.raises(RecipeError, match="coverage_penalty"):
+        unlimited().changed({"coverage_penalty": 1e308})
+    config = unlimited().changed({"coverage_penalty": 1e6, "coverage_kind": kind})
+    for hypotheses in search(LookingModel(random_tables(12, 4, 9)), sources(*[2] * 12), config, 5):
+        assert hypotheses
+        assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
 
 
 def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:

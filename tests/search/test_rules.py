@@ -150,3 +150,10 @@ def test_each_hypothesis_has_its_own_least_length() -> None:
 def test_lengths_that_leave_no_room_are_refused() -> None:
     with pytest.raises(RecipeError, match="min_length 10 leaves no room below max_length 10"):
         parse(RuleSettings, {"min_length": 10, "max_length": 10}, "recipe.yaml")
+
+
+@pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
+def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
+    lengths = torch.tensor([1, 2, 5, 400])
+    assert length_limits(RuleSettings(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
+    assert least_lengths(RuleSettings(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]

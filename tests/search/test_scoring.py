@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.search.scoring import LengthPenalty, coverage_penalty, length_penalty
+from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,13 @@ def test_summary_coverage_is_what_was_looked_at_twice() -> None:
     expected = torch.tensor([-0.15, -0.6], dtype=torch.float64)
     torch.testing.assert_close(coverage_penalty("summary", coverage, mask, 0.2), expected)
     assert coverage_penalty("summary", torch.zeros(3), torch.ones(3, dtype=torch.bool), 5.0) == 0
+
+
+@pytest.mark.parametrize("kind", ["gnmt", "summary"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_greatest_coverage_penalty_is_a_number_in_every_precision(kind: CoverageKind, dtype: torch.dtype) -> None:
+    coverage = torch.tensor([[1.0, 1.0], [0.0, 2.0], [0.0, 300.0]], dtype=dtype)
+    cost = coverage_penalty(kind, coverage, torch.ones(3, 2, dtype=torch.bool), 1e6)
+    assert cost.isfinite().all()
+    assert cost[0] == 0
+    assert cost[1] < 0
