@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -210,7 +210,14 @@ def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
     return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
 
 
-def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> NDArray[np.float64]:
+Share = tuple[int, list[float]]
+"""What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""
+
+TABLE = 128
+"""So many words are merged at a time: a table of all words and all pieces would grow with the square of a line."""
+
+
+def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Share]:
     """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
 
     A piece that a word boundary cuts belongs to both words, by characters. Where the tokenizer changed the length of
@@ -222,26 +229,43 @@ def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> NDArray
         word_lengths: characters of each of W words, in order; none is 0.
 
     Returns:
-        `(W,P)`; a column sums to one.
+        W of them; the parts of a piece sum to one.
     """
-    total = sum(piece_lengths)
-    scale = total / sum(word_lengths)
-    word_ends = np.cumsum(word_lengths) * scale
-    word_starts = np.concatenate([[0.0], word_ends[:-1]])
-    piece_ends = np.cumsum(piece_lengths).astype(np.float64)
-    piece_starts = piece_ends - piece_lengths
-    overlap = np.minimum(piece_ends, word_ends[:, None]) - np.maximum(piece_starts, word_starts[:, None])  # (W,P)
-    found: NDArray[np.float64] = overlap.clip(min=0.0) / np.maximum(piece_lengths, 1)
-    for piece, length in enumerate(piece_lengths):
-        if length == 0:
-            word = int(np.searchsorted(word_ends, piece_starts[piece], side="right"))
-            found[min(word, len(word_lengths) - 1), piece] = 1.0
+    ends = list(accumulate(piece_lengths))
+    scale = ends[-1] / sum(word_lengths)
+    found = []
+    first, begin = 0, 0.0
+    for number, characters in enumerate(accumulate(word_lengths), start=1):
+        end, last = characters * scale, number == len(word_lengths)
+        while first < len(ends) and (ends[first] < begin or (ends[first] == begin and piece_lengths[first])):
+            first += 1
+        parts: list[float] = []
+        for piece in range(first, len(ends)):
+            length = piece_lengths[piece]
+            start = ends[piece] - length
+            if start >= end and not (last and not length):
+                break
+            parts.append((min(ends[piece], end) - max(start, begin)) / length if length else 1.0)
+        found.append((first, parts))
+        begin = end
     return found
 
 
-def merge(
-    weights: NDArray[Any], src_shares: NDArray[np.float64], tgt_shares: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
+    """The shares of W words that follow each other as a table.
+
+    Returns:
+        The first piece that one of them has, and `(W,P)`, of the pieces from that one to the last that one of them has.
+    """
+    first = min((start for start, parts in words if parts), default=0)
+    end = max((start + len(parts) for start, parts in words if parts), default=0)
+    found = np.zeros((len(words), end - first))
+    for row, (start, parts) in zip(found, words, strict=True):
+        row[start - first : start - first + len(parts)] = parts
+    return first, found
+
+
+def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequence[Share]) -> NDArray[np.float64]:
     """Attention between pieces as attention between words.
 
     Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
@@ -249,15 +273,22 @@ def merge(
 
     Args:
         weights: `(T',S')` between pieces.
-        src_shares: `(S,S')`, see `shares`.
-        tgt_shares: `(T,T')`.
+        src_shares: of S words, see `shares`.
+        tgt_shares: of T words.
 
     Returns:
         `(T,S)`; the row of a word that has no pieces is zero.
     """
-    pieces = tgt_shares.sum(axis=1, keepdims=True)
-    rows = np.divide(tgt_shares, pieces, out=np.zeros_like(tgt_shares), where=pieces > 0)
-    merged: NDArray[np.float64] = rows @ weights.astype(np.float64) @ src_shares.T
+    merged = np.zeros((len(tgt_shares), len(src_shares)))
+    columns = [(start, *table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
+    for row in range(0, len(tgt_shares), TABLE):
+        first, parts = table(tgt_shares[row : row + TABLE])
+        pieces = parts.sum(axis=1, keepdims=True)
+        rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
+        seen = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
+        for column, start, added in columns:
+            part = seen[:, start : start + added.shape[1]] @ added.T
+            merged[row : row + TABLE, column : column + TABLE] = part
     return merged
 
 

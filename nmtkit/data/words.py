@@ -8,10 +8,7 @@ space.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from nmtkit.alignment import Link, shares
+from nmtkit.alignment import Link, Share, shares
 from nmtkit.data.tokenizer import MARK, Tokenizer
 from nmtkit.errors import DataError
 
@@ -24,8 +21,8 @@ class WordCut:
     """W words."""
     ids: list[int]
     """P token ids, without EOS."""
-    shares: NDArray[np.float64]
-    """`(W,P)`: which part of each token belongs to each word; a column sums to one."""
+    shares: list[Share]
+    """Which tokens each of the words has, and which part of each; see `nmtkit.alignment.shares`."""
 
 
 def cut(
@@ -52,21 +49,20 @@ def cut(
         parts = [[word] for word in words]
         if given is not None:
             parts = _parts(words, given[number - first].split(), f"{what} {number}")
-        blocks = [_block(tokenizer, word, of_word, ids[word]) for word, of_word in zip(words, parts, strict=True)]
-        matrix = np.zeros((sum(map(len, parts)), sum(block.shape[1] for block in blocks)))
-        row = column = 0
-        for block in blocks:
-            matrix[row : row + block.shape[0], column : column + block.shape[1]] = block
-            row, column = row + block.shape[0], column + block.shape[1]
+        found: list[Share] = []
+        start = 0
+        for word, of_word in zip(words, parts, strict=True):
+            found += [(start + token, part) for token, part in _shares(tokenizer, word, of_word, ids[word])]
+            start += len(ids[word])
         inner = [part for of_word in parts for part in of_word]
-        cuts.append(WordCut(inner, [token for word in words for token in ids[word]], matrix))
+        cuts.append(WordCut(inner, [token for word in words for token in ids[word]], found))
     return cuts
 
 
-def _block(tokenizer: Tokenizer, word: str, parts: list[str], ids: list[int]) -> NDArray[np.float64]:
-    """The shares of one white-space word's tokens in its parts."""
+def _shares(tokenizer: Tokenizer, word: str, parts: list[str], ids: list[int]) -> list[Share]:
+    """What each part of a white-space word has of the word's tokens."""
     if len(parts) == 1 or not ids:
-        return np.ones((len(parts), len(ids)))
+        return [(0, [1.0] * len(ids)) for _ in parts]
     lengths = [len(token.replace(MARK, "")) for token in tokenizer.tokens(word)]
     return shares(lengths, [len(part) for part in parts])
 
@@ -120,17 +116,17 @@ def token_spans(
         for word, of_word in zip(words, parts, strict=True):
             key = tuple(of_word)
             if key not in inner:
-                inner[key] = [_span(row) for row in _block(tokenizer, word, of_word, ids[word])]
+                inner[key] = [_span(share) for share in _shares(tokenizer, word, of_word, ids[word])]
             of_line += [(start + first, start + end) for first, end in inner[key]]
             start += len(ids[word])
         spans.append(of_line)
     return spans
 
 
-def _span(shares: NDArray[np.float64]) -> tuple[int, int]:
-    """The tokens that have a share in a word: they stand in a row."""
-    tokens = shares.nonzero()[0]
-    return (int(tokens[0]), int(tokens[-1]) + 1) if len(tokens) else (0, 0)
+def _span(share: Share) -> tuple[int, int]:
+    """The tokens that a word has a share in: they stand in a row."""
+    first, parts = share
+    return (first, first + len(parts)) if parts else (0, 0)
 
 
 def token_links(

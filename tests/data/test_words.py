@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nmtkit.alignment import table
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
 from nmtkit.data.words import WordCut, cut
@@ -32,18 +33,24 @@ def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordCut
     return found
 
 
+def shared(found: WordCut) -> np.ndarray:
+    """`(W,P)`: which part of each token belongs to each word."""
+    assert table(found.shares)[0] == 0
+    return table(found.shares)[1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_are_what_white_space_separates(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers[kind]
     found = of_one(tokenizer, SENTENCE)
     assert found.words == SENTENCE.split()
     assert found.ids == tokenizer.encode(SENTENCE)
-    assert found.shares.shape == (9, len(found.ids))
+    assert shared(found).shape == (9, len(found.ids))
     pieces = tokenizer.tokens(SENTENCE)
-    for word, row in zip(found.words, found.shares, strict=True):
+    for word, row in zip(found.words, shared(found), strict=True):
         own = [piece for piece, share in zip(pieces, row, strict=True) if share]
         assert "".join(own).replace("▁", "") == word  # glued punctuation belongs to its word
-    assert found.shares.sum(axis=0).tolist() == [1.0] * len(found.ids)
+    assert shared(found).sum(axis=0).tolist() == [1.0] * len(found.ids)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,15 +60,24 @@ def test_words_given_by_hand(kind: str, tokenizers: dict[str, Tokenizer]) -> Non
     assert found.words == ["Otto", "n'", "a", "l'", "homme", "."]
     assert found.ids == tokenizer.encode("Otto n'a l'homme.")  # the model reads the text as it is
     characters = [len(piece.replace("▁", "")) for piece in tokenizer.tokens("Otto n'a l'homme.")]
-    assert found.shares.sum(axis=0) == pytest.approx(np.ones(len(characters)))
+    assert shared(found).sum(axis=0) == pytest.approx(np.ones(len(characters)))
     # Each word has as many characters as it has letters.
-    assert found.shares @ characters == pytest.approx(np.array([4, 2, 1, 2, 5, 1]))
+    assert shared(found) @ characters == pytest.approx(np.array([4, 2, 1, 2, 5, 1]))
 
 
 def test_a_token_of_two_words_belongs_to_both(tokenizers: dict[str, Tokenizer]) -> None:
     tokenizer = tokenizers["word"]
     assert tokenizer.tokens("window,") == ["▁window", ","]
-    assert of_one(tokenizer, "window,", "win dow,").shares.tolist() == [[0.5, 0.0], [0.5, 1.0]]
+    assert shared(of_one(tokenizer, "window,", "win dow,")).tolist() == [[0.5, 0.0], [0.5, 1.0]]
+
+
+@pytest.mark.parametrize("given", [None, "O tt o "])
+def test_what_is_kept_of_a_line_grows_with_its_tokens_alone(
+    given: str | None, tokenizers: dict[str, Tokenizer]
+) -> None:
+    for kind in KINDS:
+        found = of_one(tokenizers[kind], "Otto " * 500, given and given * 500)
+        assert sum(len(parts) for _, parts in found.shares) <= len(found.ids) + len(found.words)
 
 
 def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
@@ -70,9 +86,9 @@ def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
         found = of_one(tokenizers[kind], "Otto ▁ Otto")
         assert found.words == ["Otto", "▁", "Otto"]
         if kind == "word":
-            assert found.shares.tolist() == [[1, 0], [0, 0], [0, 1]]
+            assert shared(found).tolist() == [[1, 0], [0, 0], [0, 1]]
     assert of_one(tokenizers["bpe"], " \t ").words == []
-    assert of_one(tokenizers["bpe"], "").shares.shape == (0, 0)
+    assert shared(of_one(tokenizers["bpe"], "")).shape == (0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,12 +97,12 @@ def test_a_word_of_no_tokens(tokenizers: dict[str, Tokenizer]) -> None:
 def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
     found = of_one(tokenizers[kind], text)
     assert found.words == text.split()
-    assert found.shares.shape == (len(found.words), len(found.ids))
+    assert shared(found).shape == (len(found.words), len(found.ids))
     apart = " ".join("".join(word) for word in text.split())
     given_apart = of_one(tokenizers[kind], text, " ".join(" ".join(word) for word in text.split()))
     assert given_apart.words == [character for character in apart if character != " "]
     assert given_apart.ids == found.ids
-    assert given_apart.shares.sum(axis=0) == pytest.approx(np.ones(len(found.ids)))
+    assert shared(given_apart).sum(axis=0) == pytest.approx(np.ones(len(found.ids)))
 
 
 @pytest.mark.parametrize(
