@@ -5,6 +5,7 @@ by whoever reads it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -51,13 +52,52 @@ class AlignmentFile:
     """What its words were counted from, 0 or 1."""
 
     @property
-    def never_first(self) -> bool:
-        """Whether it counts from 0 and yet no link holds a first word: most likely it counts from 1."""
-        links = [link for pair in self.pairs for link in pair.possible]
-        return self.base == 0 and bool(links) and all(source > 0 and target > 0 for source, target in links)
+    def doubt(self) -> str:
+        """What speaks against its counting from 0, see `doubt_of`; empty if nothing does, or if it counts from 1."""
+        return "" if self.base else doubt_of(pair.possible for pair in self.pairs)
+
+
+# ------------------------------------------------------------------------------------------------------ first words
+
+RARE = 0.05
+"""A first word that is linked in so small a part of the pairs in which another place is linked does not count."""
+ENOUGH = 20
+"""Pairs with links at one and the same place of a side, from which on a side by itself is doubted."""
+
+
+def doubt_of(alignments: Iterable[Links]) -> str:
+    """What speaks against the words of a file being counted from 0, where they are read so.
+
+    In text a first word has links about as often as any other; where it hardly ever has one, the words of that side are
+    most likely counted from 1. Links that are rare everywhere raise no doubt.
+
+    Args:
+        alignments: one a sentence pair.
+
+    Returns:
+        For a message, such as "no link holds a first word"; empty if there is no doubt.
+    """
+    linked: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    for links in alignments:
+        for side, counts in enumerate(linked):
+            counts.update({link[side] for link in links})
+    most = [max(counts.values(), default=0) for counts in linked]
+    rare = [side for side in (0, 1) if linked[side][0] <= RARE * most[side] and most[side]]
+    if not rare or (len(rare) == 1 and most[rare[0]] < ENOUGH):
+        return ""
+    how_many = "hardly a" if any(linked[side][0] for side in rare) else "no"
+    which = "" if len(rare) == 2 else ("source ", "target ")[rare[0]]
+    return f"{how_many} link holds a first {which}word"
 
 
 # --------------------------------------------------------------------------------------------------------- formats
+
+DIGITS = 9
+"""The most digits of a number."""
+LONGEST = 40
+"""So many characters of what is no link are shown."""
+FAR = 100
+"""The number of a sentence pair of a naacl file may be so many times higher than the number of its links, and 1000."""
 
 
 def parse(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
@@ -68,7 +108,8 @@ def parse(lines: Iterable[str], place: str, base: int | None = None) -> Alignmen
 
     naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
     TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is left out.
-    Pairs are counted from 1, in any order; pairs without links have no line.
+    Pairs are counted from 1, in any order; pairs without links have no line. A pair whose number lies far above the
+    number of links is taken for a slip: whoever reads the file makes room for all pairs before it.
 
     Args:
         lines: the lines.
@@ -110,8 +151,8 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
     for token in line.split():
         match = _LINK.fullmatch(token)
         if match is None:
-            raise DataError(f"{place}: {token!r} is not a link; write 3-4 (sure) or 3?4 (possible)")
-        link = _counted(match[1], match[3], base, f"{place}: link {token!r}")
+            raise DataError(f"{place}: {_shown(token)} is not a link; write 3-4 (sure) or 3?4 (possible)")
+        link = _counted(match[1], match[3], base, f"{place}: link {_shown(token)}")
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
@@ -121,36 +162,57 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
 def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
     sure: dict[int, set[Link]] = {}
     possible: dict[int, set[Link]] = {}
+    last, said, links = 0, 0, 0
     for number, line in lines:
         if not line.strip():
             continue
         match = _NAACL_LINE.fullmatch(line.strip())
         if match is None:
             raise DataError(
-                f"{place}, line {number}: {line.strip()!r} is not a link; write PAIR SOURCE TARGET and S or P, "
+                f"{place}, line {number}: {_shown(line.strip())} is not a link; write PAIR SOURCE TARGET and S or P, "
                 "such as 12 3 4 S"
             )
-        pair = int(match[1])
+        what = f"{place}, line {number}: {_shown(line.strip())}"
+        pair = _number(match[1], what)
         if pair == 0:
             raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
-        link = _counted(match[2], match[3], base, f"{place}, line {number}: {line.strip()!r}")
+        last, said, links = max(pair, last), number if pair > last else said, links + 1
+        link = _counted(match[2], match[3], base, what)
         possible.setdefault(pair, set()).add(link)
         if match[4] != "P":
             sure.setdefault(pair, set()).add(link)
+    if last > FAR * links + 1000:
+        raise DataError(
+            f"{place}, line {said}: sentence pair {last}, though the file has only {links} "
+            f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"
+        )
+    none = Alignment(frozenset(), frozenset())
     return [
-        Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ())))
-        for pair in range(1, max(possible, default=0) + 1)
+        Alignment(frozenset(sure.get(pair, ())), frozenset(possible[pair])) if pair in possible else none
+        for pair in range(1, last + 1)
     ]
 
 
 def _counted(source: str, target: str, base: int, what: str) -> Link:
-    link = (int(source) - base, int(target) - base)
+    link = (_number(source, what) - base, _number(target, what) - base)
     if min(link) < 0:
         raise DataError(
-            f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
-            "(score: --hyp-base 0 or --ref-base 0); if its 0 stands for no word, take the link out"
+            f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so (score: "
+            "--hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no word, take the link "
+            "out"
         )
     return link
+
+
+def _number(digits: str, what: str) -> int:
+    if len(digits) > DIGITS:
+        raise DataError(f"{what} holds a number of {len(digits)} digits; no text has so many words: correct the link")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    """What a file holds, for a message: quoted, and only its beginning if it is long."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
 def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:

@@ -26,7 +26,7 @@ from nmtkit.data.checking import Checker, DataReport, read_files
 from nmtkit.data.corpus import Files
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.progress import Progress
-from nmtkit.data.reading import Example, read_lines, read_pairs
+from nmtkit.data.reading import Example, read_lines, read_pairs, require_base
 from nmtkit.data.store import Store, fingerprint, seek, sums, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.data.workers import cores
@@ -331,9 +331,11 @@ class Run:
         splits = recipe.data.splits()
         config, copying = recipe.stored, recipe.copies
         data = config.model_dump(mode="json")
+        # Arrays that were written before there was such a key are what they would be now.
         for files in (data["train"], data["valid"], data["test"]):
-            if files and not files["weights"]:
-                del files["weights"]  # arrays that were written before there were weights are what they would be now
+            for key in ("weights", "alignment_base"):
+                if files and files[key] in ([], None):
+                    del files[key]
         settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
         if copying:
             settings["copying"] = True
@@ -357,6 +359,7 @@ class Run:
             if diagnosed is not None:
                 notify("looking for faults in the text")
                 diagnosed(examine(splits, ExamineOptions(recipe.task, duplicates=False)))
+            require_base(splits["train"])
             tokenizers = self._tokenizers(notify, found, learned_before)
             progress = Progress(self.folder.progress, mark, found.tokenizer)
             progress.save()
@@ -599,15 +602,26 @@ class Run:
                 scores.append(metrics.bleu(texts, [given], how.tokenize, how.lowercase))
                 scores.append(metrics.chrf(texts, [given], lowercase=how.lowercase))
             if files.alignment and translator.model.has_attention:
-                scores.append(_alignment_error_rate(translator, files, pairs))
+                scores.append(_alignment_error_rate(translator, files, pairs, notify))
             summary = [asdict(score) for score in scores]
             folders.write_json(self.folder.test_scores, {"scores": summary, "seconds": seconds, "sources_cut": cut})
         return TestResult(sources, given, found, scores, seconds, cut)
 
 
-def _alignment_error_rate(translator: Translator, files: Files, pairs: Sequence[Example]) -> metrics.Score:
+def _alignment_error_rate(
+    translator: Translator, files: Files, pairs: Sequence[Example], notify: Notify | None
+) -> metrics.Score:
     """AER of the model's attention on given pairs against the gold alignments that their files name."""
-    gold = [pair for path in files.alignment for pair in parse(read_lines(path), path).pairs]
+    base = files.alignment_base
+    gold = []
+    for path in files.alignment:
+        read = parse(read_lines(path), path, base or 0)
+        gold += read.pairs
+        if base is None and notify is not None and (doubt := read.doubt):
+            notify(
+                f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
+                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score --alignment`)"
+            )
 
     def column(name: str) -> list[str]:
         return [str(getattr(pair, name)) for pair in pairs]

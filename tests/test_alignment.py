@@ -3,7 +3,7 @@
 import gzip
 import os
 import re
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from nmtkit.alignment import (
     TABLE,
     Links,
     SoftAlignment,
+    doubt_of,
     links_of,
     merge,
     parse,
@@ -48,10 +49,40 @@ def test_the_base_is_what_the_caller_says() -> None:
     assert pair.possible == {(0, 0), (1, 9)}
     with pytest.raises(DataError, match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0"):
         parse(["1-1", "1-1 0-1"], "gold", base=1)
-    assert parse(["1-1 2-1", "", "1-3"], "gold").never_first
-    assert not parse(["1-1 2-0"], "gold").never_first
-    assert not parse(["1-1"], "gold", base=1).never_first
-    assert not parse(["", ""], "gold").never_first
+    assert parse(["1-1 2-1", "", "1-3"], "gold").doubt == "no link holds a first word"
+    assert not parse(["1-1 2-0"], "gold").doubt
+    assert not parse(["1-1"], "gold", base=1).doubt
+    assert not parse(["", ""], "gold").doubt
+
+
+DIAGONAL = [frozenset((i, i) for i in range(5))] * 60
+
+
+def moved(source: int, target: int) -> list[Links]:
+    return [frozenset((i + source, j + target) for i, j in links) for links in DIAGONAL]
+
+
+@pytest.mark.parametrize(
+    ("alignments", "doubt"),
+    [
+        (DIAGONAL, ""),
+        (moved(1, 1), "no link holds a first word"),
+        (moved(1, 0), "no link holds a first source word"),
+        (moved(0, 1), "no link holds a first target word"),
+        (moved(1, 1)[:57] + DIAGONAL[:3], "hardly a link holds a first word"),
+        (moved(0, 1)[:59] + DIAGONAL[:1], "hardly a link holds a first target word"),
+        (moved(2, 2), "no link holds a first word"),
+        (moved(1, 0)[:10], ""),  # too few to tell of one side by itself
+        (moved(1, 1)[:30] + DIAGONAL[:30], ""),
+        # A link here and there: a first word has as few as any other.
+        ([frozenset({(n % 40, n * 7 % 40)}) for n in range(400)], ""),
+        ([frozenset()] * 60, ""),
+    ],
+)
+def test_words_counted_from_1_are_told_by_first_words(alignments: list[Links], doubt: str) -> None:
+    assert doubt_of(alignments) == doubt
+    assert doubt_of(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
+    assert parse([pharaoh(links) for links in alignments], "gold").doubt == doubt
 
 
 def test_naacl_by_hand() -> None:
@@ -70,6 +101,33 @@ def test_naacl_by_hand() -> None:
 def test_what_is_no_link_is_refused(line: str) -> None:
     with pytest.raises(DataError, match=r"gold, line 2: .* is not a link; write 3-4 \(sure\) or 3\?4"):
         parse(["0-0", line], "gold")
+
+
+@pytest.mark.parametrize(
+    ("lines", "place"),
+    [
+        (["0-0", "9" * 5000 + "-4"], "line 2: link '9999"),
+        (["0-0", "4-" + "9" * 10], "line 2: link '4-9999999999' holds a number of 10 digits"),
+        (["1 1 1", "1 " + "9" * 5000 + " 1"], "line 2: '1 9999"),
+        (["1 1 1", "9" * 5000 + " 1 1"], "line 2: '9999"),
+        (["1 1 1", "x" * 5000], "line 2: 'xxxx"),
+        (["0-0", "x" * 5000], "line 2: 'xxxx"),
+        (["1 1 1", "1000000000 1 1 S", "2 1 1"], "line 2: '1000000000 1 1 S' holds a number of 10 digits"),
+        (["1 1 1", "900000000 1 1 S", "2 1 1"], "line 2: sentence pair 900000000, though the file has only 3 links"),
+        (["10000000 1 1 S"], "line 1: sentence pair 10000000, though the file has only 1 link;"),
+    ],
+)
+def test_a_number_that_no_text_has_is_refused(lines: list[str], place: str) -> None:
+    with pytest.raises(DataError) as caught:
+        parse(lines, "gold")
+    assert str(caught.value).startswith(f"gold, {place}")
+    assert len(str(caught.value)) < 200
+
+
+def test_a_naacl_file_may_name_few_pairs_of_many() -> None:
+    lines = [f"{pair} {word} {word}" for pair in range(4990, 5000) for word in range(1, 9)]
+    assert len(parse(lines, "gold").pairs) == 4999
+    assert len(parse(["1000 1 1"], "gold").pairs) == 1000
 
 
 @pytest.mark.parametrize("line", ["1 2", "1-2", "1 2 3 X", "1 2 3 S x", "1 2 -3"])

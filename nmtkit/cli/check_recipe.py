@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nmtkit import checks, console, folder, recipe
 from nmtkit.data.corpus import FILE_KINDS, Files
+from nmtkit.data.reading import require_base
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis
@@ -33,6 +34,7 @@ class RecipeCheck:
 
     def count_tokens(self, diagnosis: Diagnosis, notify: Callable[[str], None]) -> tokens.TokenReport:
         """Cuts the text into tokens as the run will."""
+        require_base(self.splits["train"])
         tokenizers, source = self._tokenizers(notify)
         with console.LineProgress("pairs") as shown:
             return tokens.look(self.recipe.stored, tokenizers, diagnosis, source, shown.advance)

@@ -29,11 +29,11 @@ def score_alignments(
     ref = parse(gold[1], gold[0], ref_base)
     named = [(gold[0], ref), *((name, hyp) for (name, _), hyp in zip(systems, hyps, strict=True))]
     for name, file in named:
-        if file.never_first:
-            option = "--ref-base" if file is ref else "--hyp-base"
+        option, said = ("--ref-base", ref_base) if file is ref else ("--hyp-base", hyp_base)
+        if said is None and (doubt := file.doubt):
             console.say(
-                f"note: {name} was read as counting words from 0, but no link holds a first word; "
-                f"if it counts from 1, say {option} 1",
+                f"note: {name} was read as counting words from 0, but {doubt}; if it counts from 1, say {option} 1, if "
+                f"it is right so, {option} 0; if only one side counts from 1, let both count alike",
                 stderr=True,
             )
     n_pairs = _number_of_pairs(named)

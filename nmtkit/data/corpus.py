@@ -30,12 +30,15 @@ class Files(Settings):
     """jsonl: the key of the target."""
     alignment: list[str] = Field(default_factory=list)
     """Pharaoh files, one for each of src: in train for guided training, in test to measure the model's alignments. Line
-    n holds the links of pair n as i-j, source word i and target word j, counted from 0; it is empty where there are
-    none. Words are what white space separates."""
+    n holds the links of pair n as i-j, source word i and target word j, counted from alignment_base; it is empty where
+    there are none. Words are what white space separates."""
     src_words: list[str] = Field(default_factory=list)
     """Where the alignment counts words otherwise: the lines of src with further white space between words."""
     tgt_words: list[str] = Field(default_factory=list)
     """The same for tgt."""
+    alignment_base: Literal[0, 1] | None = None
+    """What the links count words from. Default: 0, and in train links that hardly ever hold a first word, as if they
+    counted from 1, are refused until it is said."""
     alignment_field: str = ""
     """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
     stories: list[str] = Field(default_factory=list)
@@ -90,6 +93,8 @@ class Files(Settings):
                 raise ValueError(f"src names {len(self.src)} files and {name} {count}: they must be paired")
         if (self.src_words or self.tgt_words) and not self.alignment:
             raise ValueError("src_words and tgt_words say which words an alignment counts: name the alignment as well")
+        if self.alignment_base is not None and not self.has_links:
+            raise ValueError("alignment_base says what an alignment counts from: name the alignment as well")
         corpora = self.src or self.jsonl or self.stories
         if self.weights and self.story_lists:
             raise ValueError("weights are of folders of stories, and story_lists select from all of them together")

@@ -6,13 +6,17 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Literal
 
-from nmtkit.alignment import Links, parse_pharaoh_line
+from nmtkit.alignment import Links, doubt_of, parse_pharaoh_line
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
+
+SAMPLE = 20_000
+"""Pairs of a file whose links say what it counts words from."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def read_pairs(files: Files) -> Iterator[Example]:
             texts = dict(zip(given, row, strict=True))
             src_words, tgt_words = texts.get("src_words"), texts.get("tgt_words")
             counted = (src_words or row[0], tgt_words or row[1])
-            links = _links(texts["alignment"], *counted, f"{given['alignment']}, line {number}")
+            links = _links(texts["alignment"], *counted, f"{given['alignment']}, line {number}", files.alignment_base)
             yield Example(row[0], row[1], line, links, src_words, tgt_words, position)
 
 
@@ -119,16 +123,35 @@ def _aligned(paths: list[str]) -> Iterator[Sequence[str]]:
             )
 
 
-def _links(text: str, src: str, tgt: str, where: str) -> Links:
+def require_base(files: Files) -> None:
+    """Makes sure that links count words from 0, by the first pairs of each file, unless the files say what from.
+
+    Raises:
+        DataError: hardly a link holds a first word; or as `read_pairs`.
+    """
+    if files.alignment_base is not None:
+        return
+    for number, path in enumerate(files.alignment or (files.jsonl if files.alignment_field else ())):
+        one = files.model_copy(update={kind: getattr(files, kind)[number : number + 1] for kind in FILE_KINDS})
+        if doubt := doubt_of(pair.links or frozenset() for pair in islice(read_pairs(one), SAMPLE)):
+            raise DataError(
+                f"{path}: words are taken to be counted from 0, but {doubt}; if they are counted from 1, set "
+                "alignment_base: 1 beside the file in the recipe; if it is right so, alignment_base: 0"
+            )
+
+
+def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:
     """All links of a line, sure and possible ones; none may lie outside of the sentences, words between white space."""
-    links = parse_pharaoh_line(text, where).possible
+    from_ = base or 0
+    links = parse_pharaoh_line(text, where, from_).possible
     for number, (side, line) in enumerate((("source", src), ("target", tgt))):
         most, words = max((link[number] for link in links), default=-1), len(line.split())
         if most >= words:
             raise DataError(
-                f"{where}: a link names {side} word {most}, but there are {words}, counted from 0; is it the alignment "
-                "of these very files, source first? Words are what white space separates; if it counts others, name "
-                "files of them with src_words and tgt_words"
+                f"{where}: a link names {side} word {most + from_}, but there are {words}, counted from {from_}; is it "
+                "the alignment of these very files, source first? Words are what white space separates; if it counts "
+                "others, name files of them with src_words and tgt_words"
+                + ("" if base == 1 else "; if it counts them from 1, set alignment_base: 1")
             )
     return links
 
@@ -155,7 +178,7 @@ def _from_json(text: str, files: Files, where: str) -> tuple[str, str, Links | N
     given = record.get(name)
     if not isinstance(given, str):
         raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
-    return sides[0], sides[1], _links(given, sides[0], sides[1], f"{where}, field {name!r}")
+    return sides[0], sides[1], _links(given, sides[0], sides[1], f"{where}, field {name!r}", files.alignment_base)
 
 
 _HIGHLIGHT = "@highlight"

@@ -10,6 +10,8 @@ SHORT = [
     *("--set", "data.test=null", "--set", "search.max_length=9"),
 ]
 
+BASE_1 = "data.test.alignment_base=1"
+
 
 def reversed_links(corpus: Path, path: Path) -> Path:
     """The gold alignment of the made-up language: the translation says the words backwards."""
@@ -42,6 +44,45 @@ def test_the_loss_is_shown_where_alignments_guide_and_nowhere_else(
     assert plain.code == 0, plain
     assert "alignment" not in plain.err
     assert all("alignment_loss" not in step for step in steps(tmp_path / "plain"))
+
+
+def test_links_counted_from_1_are_taught_only_as_such(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    """Without the last word of either side, no link is out of range; the same links are then taught by either base."""
+    zero, one = tmp_path / "0.align", tmp_path / "1.align"
+    rows = reversed_links(corpus, zero).read_text().splitlines()
+    kept = [[link.split("-") for link in row.split()[1:-1]] for row in rows]
+    for path, base in ((zero, 0), (one, 1)):
+        path.write_text("".join(" ".join(f"{int(i) + base}-{int(j) + base}" for i, j in row) + "\n" for row in kept))
+    command = ["train", corpus / "tiny.yaml", *SHORT, "--set", "training.guided_alignment.weight=0.5"]
+    links = ["--set", f"data.train.alignment={one}"]
+
+    refused = nmtkit(*command, *links, "--run", tmp_path / "refused")
+    assert refused.code == 2
+    assert "1.align: words are taken to be counted from 0, but no link holds a first word" in refused.err
+    assert not (tmp_path / "refused" / "checkpoints").exists()
+    checked = nmtkit("check", corpus / "tiny.yaml", *links, "--run", tmp_path / "refused")
+    assert "1.align: words are taken to be counted from 0" in checked.err
+
+    said = nmtkit(*command, *links, "--set", "data.train.alignment_base=1", "--run", tmp_path / "said")
+    links = ["--set", f"data.train.alignment={zero}", "--set", "data.train.alignment_base=0"]
+    plain = nmtkit(*command, *links, "--run", tmp_path / "plain")
+    assert (said.code, plain.code) == (0, 0), (said, plain)
+    losses = [[step["alignment_loss"] for step in steps(tmp_path / name)] for name in ("said", "plain")]
+    assert losses[0] == losses[1]
+
+
+def test_a_gold_alignment_counted_from_1_is_noted_beside_its_error_rate(
+    corpus: Path, nmtkit: Command, tmp_path: Path
+) -> None:
+    gold = tmp_path / "gold"
+    gold.write_text("1-1 2-2\n" * 40)
+    options = [*SHORT[:-4], "--set", "search.max_length=9", "--set", f"data.test.alignment={gold}"]
+    noted = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "noted", *options)
+    assert noted.code == 0, noted
+    assert f"{gold} was read as counting words from 0, but no link holds a first word" in noted.err
+    said = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "said", *options, "--set", BASE_1)
+    assert said.code == 0, said
+    assert "counting words from 0" not in said.err
 
 
 def test_a_faulty_alignment_ends_in_one_message(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:

@@ -298,6 +298,36 @@ def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
     assert json.loads(out)["systems"][0]["scores"][0]["value"] > 0
     assert "note: gold.wa was read as counting words from 0, but no link holds a first word" in err
     assert "say --ref-base 1" in err
+    code, _, err = aligned("--alignment", "two.talp", "--ref", "gold.wa", "--ref-base", "0")
+    assert (code, err) == (0, "")  # it was said
+
+
+@pytest.mark.parametrize(
+    ("rows", "doubt"),
+    [
+        (["1-1 2-2 3-3"] * 49 + ["0-0 1-1 2-2"], "hardly a link holds a first word"),
+        (["1-0 2-1 3-2"] * 50, "no link holds a first source word"),
+    ],
+)
+@pytest.mark.parametrize("side", ["hyp", "ref"])
+def test_a_base_is_doubted_by_what_most_lines_say(
+    run: Run, tmp_path: Path, rows: list[str], doubt: str, side: str
+) -> None:
+    _write(tmp_path / "odd", rows)
+    _write(tmp_path / "good", ["0-0 1-1 2-2"] * 50)
+    code, _, err = run("--alignment", *(["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]))
+    assert code == 0
+    assert f"note: odd was read as counting words from 0, but {doubt}; if it counts from 1, say --{side}-base 1" in err
+    assert err.count("note:") == 1
+
+
+def test_a_pair_far_behind_all_others_is_a_slip(run: Run, tmp_path: Path) -> None:
+    """Of two naacl files neither says how many pairs there are."""
+    _write(tmp_path / "hyp", ["1 1 1"])
+    _write(tmp_path / "gold", ["1 1 1", "900000000 1 1"])
+    code, out, err = run("--alignment", "hyp", "--ref", "gold")
+    assert (code, out) == (2, "")
+    assert "gold, line 2: sentence pair 900000000" in err
 
 
 @pytest.mark.parametrize(

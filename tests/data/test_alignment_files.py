@@ -13,7 +13,7 @@ from nmtkit.alignment import table
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_pairs
+from nmtkit.data.reading import Example, read_pairs, require_base
 from nmtkit.data.store import Store, write_store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.words import cut, token_links, token_spans
@@ -136,6 +136,8 @@ def test_links_in_json_lines(tmp_path: Path) -> None:
         ({"src": "a", "tgt": "b", "alignment_field": "c"}, "alignment_field is the key of a jsonl file"),
         ({"src": "a", "tgt": "b", "alignment": ["c", "d"]}, "src names 1 files and alignment 2"),
         ({"src": "a", "tgt": "b", "src_words": "c"}, "name the alignment as well"),
+        ({"src": "a", "tgt": "b", "alignment_base": 1}, "name the alignment as well"),
+        ({"src": "a", "tgt": "b", "alignment": "c", "alignment_base": 2}, "alignment_base"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
@@ -147,6 +149,53 @@ def test_only_training_is_guided() -> None:
     pair = {"src": "a", "tgt": "b"}
     with pytest.raises(ValueError, match="valid: alignments guide the training"):
         DataConfig.model_validate({"train": pair, "valid": {**pair, "alignment": "c"}})
+
+
+def from_1(count: int = 30) -> dict[str, str]:
+    """Links of words counted from 1 that never reach the last word: each by itself could be right."""
+    return {"a.en": "a b c d\n" * count, "a.de": "u v w x\n" * count, "a.align": "1-1 2-2 3-3\n" * count}
+
+
+def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
+    files = write(tmp_path, from_1())
+    said = files.model_copy(update={"alignment_base": 1})
+    assert next(read_pairs(said)).links == {(0, 0), (1, 1), (2, 2)}
+    (tmp_path / "a.align").write_text("4-4\n" * 29 + "5-1\n")
+    with pytest.raises(DataError, match=r"line 30: a link names source word 5, but there are 4, counted from 1;"):
+        list(read_pairs(said))
+    with pytest.raises(
+        DataError, match=r"line 1: a link names source word 4, .*if it counts them from 1, set alignmen"
+    ):
+        list(read_pairs(files))
+    (tmp_path / "a.align").write_text("0-1\n" * 30)
+    with pytest.raises(DataError, match=r"line 1: link '0-1' holds a word 0, .*in a recipe alignment_base: 0"):
+        list(read_pairs(said))
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(tmp_path: Path, base: int) -> None:
+    files = write(tmp_path, from_1())
+    with pytest.raises(DataError, match=r"a\.align: .*no link holds a first word; .* alignment_base: 1.*_base: 0$"):
+        require_base(files)
+    require_base(files.model_copy(update={"alignment_base": base}))
+    (tmp_path / "a.align").write_text("0-0 1-1\n" * 30)
+    require_base(files)
+    require_base(Files(src=files.src, tgt=files.tgt))
+
+
+def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
+    one, two = (tmp_path / name for name in "12")
+    for folder in (one, two):
+        folder.mkdir()
+    right, wrong = write(one, {**from_1(), "a.align": "0-0 1-1 2-2\n" * 30}), write(two, from_1(20))
+    both = {kind: getattr(right, kind) + getattr(wrong, kind) for kind in ("src", "tgt", "alignment")}
+    with pytest.raises(DataError, match=r"2/a\.align: "):
+        require_base(Files.model_validate(both))
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"src": "a b c", "tgt": "u v w", "al": "1-1 2-2"}\n' * 30)
+    with pytest.raises(DataError, match=r"a\.jsonl: "):
+        require_base(Files(jsonl=[str(path)], alignment_field="al"))
+    require_base(Files(jsonl=[str(path)]))
 
 
 # From words to tokens.
