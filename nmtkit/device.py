@@ -114,8 +114,8 @@ class Courtesy(threading.Thread):
     A thread that spins a moment before it sleeps doubles the speed of small models on a quiet machine. Where two
     trainings share the cores it spins while the thread that it waits for has no core: both become ten times slower. So
     this looks twice a second at how long the process's threads had to wait for a core. If it was long, it makes libgomp
-    manage more threads than there are cores, by a parallel region in one more thread; then none of them spins. That
-    thread ends when the cores have been free for a while. No result depends on it.
+    manage more threads than there are cores, by a team of one more thread; then none of them spins. That team ends when
+    the cores have been free for a while. No result depends on it.
 
     Args:
         read: for each thread of the process by its number, the nanoseconds it has run and those it has waited to run.
@@ -165,8 +165,17 @@ class Courtesy(threading.Thread):
 
 
 def _with_threads_of_its_own(release: threading.Event) -> None:
-    """Has OpenMP give this thread a team, by an operation that is large enough to be shared out, until `release`."""
+    """Has OpenMP give this thread a team, by an operation that is large enough to be shared out, until `release`.
+
+    libgomp counts one thread, and of every team all but its first. So a team of as many threads as there are cores
+    makes the count larger than that, together with any other team of two or more, however few cores that one uses.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(
+        len(os.sched_getaffinity(0))
+    )  # of this thread and of ones to come, none of which is begun yet
     torch.ones(1 << 20).add_(1)
+    torch.set_num_threads(before)
     release.wait()
 
 

@@ -2,6 +2,8 @@
 
 import os
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -61,6 +63,37 @@ def test_recurrent_layers_compute_as_exactly_as_products(
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", before)
     device.prepare(CPU, precision)
     assert torch.backends.cudnn.allow_tf32 == (precision != "highest")
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_more_threads_are_there_than_cores(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """However few of them the process itself takes; counted as by libgomp, which then lets none spin."""
+    if not os.path.isdir("/proc/self/task"):
+        pytest.skip("this kernel does not list threads")
+    cores = 4
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    torch.set_num_threads(threads)
+    torch.ones(1 << 20).add_(1)
+    before, release = set(os.listdir("/proc/self/task")), threading.Event()
+    holder = threading.Thread(target=device._with_threads_of_its_own, args=(release,), daemon=True)
+
+    def count() -> int:
+        """One, and of both teams all but the first."""
+        return 1 + (threads - 1) + len(set(os.listdir("/proc/self/task")) - before - {str(holder.native_id)})
+
+    holder.start()
+    assert waited_for(lambda: count() == threads + cores - 1)
+    assert threads == 1 or count() > cores
+    assert torch.get_num_threads() == threads
+    release.set()
+    assert waited_for(lambda: count() == threads)
+
+
+def waited_for(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
 
 
 class Kernel:
