@@ -105,7 +105,7 @@ def find(
     limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
     texts: dict[SearchWay, Sequence[str]] = {}
 
-    def seconds_of(way: SearchWay, number: int, sample: Sequence[str]) -> float:
+    def seconds_of(way: SearchWay, sample: Sequence[str]) -> float:
         started = time.monotonic()
         with suppress(torch.OutOfMemoryError):
             texts[way] = search(way, sample)
@@ -113,14 +113,14 @@ def find(
         torch.cuda.empty_cache()  # here the error is gone, and with it all that the search had made
         return math.inf
 
-    seconds_of(possible[0], 0, lines[:_FIRST])
-    a_line = seconds_of(possible[0], 0, lines[:_FIRST]) / _FIRST
+    seconds_of(possible[0], lines[:_FIRST])
+    a_line = seconds_of(possible[0], lines[:_FIRST]) / _FIRST
     # A round in every way and two more of those that are left, of which the slow ones are not.
     count = min(len(lines), int((limit - (time.monotonic() - begun)) / a_line / (2 * len(possible))))
     if count < _FEWEST:
         return unmeasured
     sample = lines[:: len(lines) // count][:count]
-    measured = in_turns(possible, lambda way, number: seconds_of(way, number, sample), limit)
+    measured = in_turns(possible, lambda way, _: seconds_of(way, sample), limit)
     if math.isinf(measured.slower[measured.best]):
         return unmeasured
     same = [way for way in possible if texts.get(way) == texts[possible[0]] or way.matmul_precision == "highest"]
