@@ -45,14 +45,14 @@ def test_the_usual_way_is_exact_and_the_others_differ_in_one_thing() -> None:
 
 
 class Search:
-    """Takes a thousandth of a second a line, in the quickest way a third of that."""
+    """Takes a thousandth of a second a line, in the quickest way a part of that."""
 
-    def __init__(self, quickest: SearchWay, same: bool = True) -> None:
-        self.quickest, self.same = quickest, same
+    def __init__(self, quickest: SearchWay, same: bool = True, part: float = 0.3) -> None:
+        self.quickest, self.same, self.part = quickest, same, part
         self.searched = 0
 
     def __call__(self, way: SearchWay, lines: Sequence[str]) -> list[str]:
-        CLOCK.now += len(lines) * (0.0003 if way == self.quickest else 0.001)
+        CLOCK.now += len(lines) * 0.001 * (self.part if way == self.quickest else 1)
         self.searched += len(lines)
         return [line if self.same or way != self.quickest else line.upper() for line in lines]
 
@@ -72,6 +72,16 @@ def test_a_less_exact_way_that_finds_other_texts_is_refused() -> None:
     (less_exact,) = [way for way in ways(CPU) if way.matmul_precision != "highest"]
     assert find(Search(less_exact), LINES, CPU, {"test": "same"}, 100).way == less_exact
     assert find(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100).way.matmul_precision == "highest"
+
+
+@pytest.mark.parametrize(("part", "taken"), [(0.85, True), (0.93, False)])
+def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken: bool) -> None:
+    usually, *others = ways(CPU)
+    (less_exact,) = [way for way in others if way.matmul_precision != "highest"]
+    found = find(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
+    assert found.way == (less_exact if taken else usually)
+    assert found.speeds[str(less_exact)] == max(found.speeds.values())
+    assert find(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
 
 
 def test_what_is_too_short_is_not_measured() -> None:
