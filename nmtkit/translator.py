@@ -569,9 +569,8 @@ class Translator:
         ]
         lengths = np.array([max(len(s.ids), len(t.ids)) + 1 for s, t in zip(src, tgt, strict=True)], dtype=np.int64)
         drawn: dict[int, LayeredPicture] = {}
-        for numbers in in_order_batches(
-            lengths, searching.BATCH_TOKENS["cpu"]
-        ):  # few: all weights of all layers are kept
+        few = searching.BATCH_TOKENS["cpu"]  # since all weights of all layers are kept
+        for numbers in in_order_batches(lengths, few):
             batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
             found = self.model.attentions(batch)
             encoder, decoder, cross = (

@@ -26,7 +26,7 @@ EDGES = (10, 20, 30, 40)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="BLEU against length.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @options.device
-@options.threads
+@options.training_threads
 def command(
     names: tuple[str, ...],
     overrides: tuple[str, ...],

@@ -30,6 +30,11 @@ batch_tokens: Decorator = click.option(
     help="Padded source tokens in a batch. Default: what suits the device.",
 )
 threads: Decorator = click.option("--threads", type=click.IntRange(1), help="CPU threads. Default: one a core.")
+training_threads: Decorator = click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="CPU threads. Default: training.threads, of which `auto` is measured; for the test set one a core.",
+)
 overrides: Decorator = click.option(
     "--set",
     "overrides",

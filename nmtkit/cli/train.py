@@ -59,7 +59,7 @@ class _WithResume(click.Command):
     "epoch begins anew with the text as it is now, and from there on it is another training.",
 )
 @options.device
-@options.threads
+@options.training_threads
 def command(
     name: str | None,
     asked: Asked,
@@ -215,9 +215,9 @@ def _advice(work: run.Run, stopped: Stopped) -> str | None:
     scores = [score for _, score in facts["validations"]]
     if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
         return None
-    shown = ", ".join(f"{abs(score):.2f}" for score in scores[-4:])
+    shown = f"{config.best_metric} {', '.join(f'{abs(score):.2f}' for score in scores[-4:])}"
     if scores[-1] <= max(scores[:-1]):
-        return f"the last validation was not the best ({config.best_metric} {shown}): more time would give little"
+        return f"the last validation was not the best ({shown}): more time would probably give little"
     schedule, limits = config.schedule, {"max_minutes": config.max_minutes, "max_updates": config.max_updates}
     wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
     more = {name: 2 * (limits[name] or 0) for name in wanted}
@@ -230,7 +230,7 @@ def _advice(work: run.Run, stopped: Stopped) -> str | None:
     words = ["nmtkit train", shlex.quote(str(work.folder.recipe)), "--run", shlex.quote(str(folder)), how]
     words += [f"--set {room}.{name}={value:g}" for name, value in more.items()]
     return (
-        f"the last validation was the best ({config.best_metric} {shown}), so a longer training may give a better "
+        f"the last validation was the best ({shown}), so a longer training may give a better "
         f"model:\n  {' '.join(word for word in words if word)}"
     )
 
