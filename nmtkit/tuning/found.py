@@ -34,6 +34,9 @@ VARIABLES = (
 """Variables that make another machine of this one."""
 
 
+PLAN = "planned"
+"""Key of a work that stands for one plan to do it only: which was found too short to be measured."""
+
 Way = TypeVar("Way")
 
 
@@ -140,13 +143,21 @@ def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
     return True
 
 
+def forget_plans(work: Mapping[str, Any]) -> None:
+    """Forgets which plans to do this work were too short to be measured."""
+    for path in folder().glob("*.json"):
+        entry = _read(path)
+        if entry is not None and entry["work"].pop(PLAN, None) and entry["work"] == json.loads(json.dumps(work)):
+            path.unlink(missing_ok=True)
+
+
 def everything() -> list[dict[str, Any]]:
-    """All that is kept, the newest first: `work` and `found` of each."""
+    """All that was found by measuring, the newest first: `work` and `found` of each."""
     try:
         paths = sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
-    return [entry for path in paths if (entry := _read(path)) is not None]
+    return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["work"]]
 
 
 def clear() -> int:

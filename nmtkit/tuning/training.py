@@ -173,6 +173,9 @@ def find(
     nothing of it is left behind, random states included. Of several processes all take part, and the first one's clock
     counts. Sets the process up for one of the ways: call `device.prepare` again.
 
+    That a training is too short to be measured is kept as well, for just that training: its time, reckoned anew, might
+    be enough another time, and one recipe would give two models.
+
     Args:
         build: makes the model.
         first_batches: gives so many of the first batches.
@@ -189,17 +192,28 @@ def find(
         unmeasured = Found("training", possible[0], "target tokens/s")
         if len(possible) == 1:
             return unmeasured
-        known = distributed.said_by_first(None if again or distributed.rank() else found.look_up(work, Way))
+        limits = config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
+        this_training = {**work, found.PLAN: limits | {"updates_an_epoch": updates_an_epoch}}
+        known = None
+        if not again and distributed.rank() == 0:
+            known = found.look_up(this_training, Way) or found.look_up(work, Way)
+        known = distributed.said_by_first(known)
         if known is not None:
             return known
         measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
     devices.give_back_freed_memory()
     if measured is None:
+        if distributed.rank() == 0:
+            found.keep(this_training, unmeasured)
         return unmeasured
     way, speeds, is_noisy = measured
+    if not speeds:
+        return unmeasured
     seconds = time.monotonic() - begun
     result = Found("training", way, "target tokens/s", speeds, seconds, is_noisy)
     if distributed.rank() == 0:
+        if again:
+            found.forget_plans(work)
         found.keep(work, result)
     return result
 

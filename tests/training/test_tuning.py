@@ -17,6 +17,7 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training import distributed
 from nmtkit.training.loop import TrainingConfig
+from nmtkit.tuning import found as kept
 from nmtkit.tuning import training as tuning
 from nmtkit.tuning.found import Found
 from nmtkit.tuning.training import Way, planned_seconds, ways
@@ -189,6 +190,33 @@ def test_measuring_takes_a_twentieth_of_the_time_at_most(
     assert clock.now <= tuning.MOST_SHARE * 1000 * (fixed + 64 * a_sentence)
 
 
+def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it looks longer the next time: one recipe gives one model. Others are measured, and whatever one asks."""
+    clock, seconds = Clock(), 0.03
+    monkeypatch.setattr(tuning, "time", clock)
+
+    class Slow(Counted):
+        def unroll(self, *arguments: Any, **named: Any) -> Any:
+            clock.now += seconds
+            return super().unroll(*arguments, **named)
+
+    def is_measured(max_updates: int, again: bool = False) -> bool:
+        def build() -> Seq2Seq:
+            return Slow(Slow.Config(), VocabularySizes(12, 12, False))
+
+        chosen = config(max_updates=max_updates, threads=1)
+        return bool(tuning.find(build, batches, chosen, CPU, {"test": "plan"}, 100, again).speeds)
+
+    assert not is_measured(1000)
+    seconds = 0.06
+    assert not is_measured(1000)
+    assert kept.everything() == []
+    assert is_measured(1001)
+    assert not is_measured(1000)
+    assert is_measured(1000, again=True)
+    assert is_measured(1000)
+
+
 @pytest.mark.usefixtures("quick")
 def test_no_random_number_of_the_training_is_used() -> None:
     torch.manual_seed(7)
@@ -257,6 +285,7 @@ def test_where_no_way_has_the_memory_nothing_is_found(monkeypatch: pytest.Monkey
         lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), batches, named, CPU, {"test": "none"}, 100
     )
     assert (found.way, found.speeds) == (Way("fp32", "highest", 1), {})
+    assert not list(kept.folder().glob("*")), "next time there may be more"
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:

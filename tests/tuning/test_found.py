@@ -53,6 +53,16 @@ def test_everything_is_shown_and_cleared(cache: Path) -> None:
     assert known(WORK) is None
 
 
+def test_plans_are_kept_for_themselves_and_forgotten_with_their_work() -> None:
+    other = WORK | {"batch": [100, None]}
+    plans = [work | {found.PLAN: {"max_updates": number}} for work in (WORK, other) for number in (10, 20)]
+    for work in (WORK, *plans):
+        found.keep(work, threads(1))
+    assert [entry["work"] for entry in found.everything()] == [WORK]
+    found.forget_plans(WORK)
+    assert [known(work) for work in (WORK, *plans)] == [1, None, None, 1, 1]
+
+
 def test_a_damaged_file_is_as_none() -> None:
     found.keep(WORK, threads(2))
     (path,) = found.folder().glob("*.json")
