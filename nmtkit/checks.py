@@ -36,10 +36,10 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
     for name, files in recipe.data.splits().items():
         for path in files.paths():
-            rows.append((f"data.{name}", path if Path(path).exists() else f"{path} (not here)"))
+            rows.append((f"data.{name}", path if os.path.exists(path) else f"{path} (not here)"))
     vectors = recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}
     for side, path in vectors.items():
-        rows.append((f"pretrained_embeddings.{side}", path if Path(path).is_file() else f"{path} (not here)"))
+        rows.append((f"pretrained_embeddings.{side}", path if os.path.isfile(path) else f"{path} (not here)"))
     return rows
 
 
@@ -58,7 +58,7 @@ def require_data(recipe: Recipe) -> None:
     Raises:
         DataError: all that are missing, in one message.
     """
-    missing = [path for path in recipe.data.paths() if not Path(path).exists()]
+    missing = [path for path in recipe.data.paths() if not os.path.exists(path)]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
         listed = "".join(f"\n  {path}" for path in missing)

@@ -5,6 +5,7 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -264,10 +265,10 @@ def locate(recipe: str) -> Path:
         RecipeError: there is neither; the message offers the nearest name.
     """
     path = Path(recipe)
-    if path.is_file():
+    if os.path.isfile(path):  # false as well where a name is longer than any file's
         return path
     ours = folder() / f"{recipe.removesuffix('.yaml')}.yaml"
-    if ours.is_file():
+    if os.path.isfile(ours):
         return ours
     raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near_names(recipe, shipped())}")
 
@@ -317,7 +318,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict
     if not isinstance(parent, str):
         raise RecipeError(f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}")
     parent_path = path.parent / parent
-    if not parent_path.is_file():
+    if not os.path.isfile(parent_path):
         try:
             parent_path = locate(parent)
         except RecipeError as fault:
@@ -353,14 +354,14 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
 def _beside(name: str, path: Path) -> str:
     """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
     beside = path.parent.resolve() / name
-    return name if Path(name).exists() and not beside.exists() else str(beside)
+    return name if os.path.exists(name) and not os.path.exists(beside) else str(beside)
 
 
 def _make_whole(group: dict[str, Any], start: Path) -> None:
     """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
     if isinstance(group.get("folder"), str) and group["folder"]:
         whole = start.resolve() / group["folder"]
-        if whole.is_dir():
+        if os.path.isdir(whole):
             group["folder"] = str(whole)
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from nmtkit import checks, metrics, recipe
-from nmtkit.errors import RecipeError
+from nmtkit.errors import DataError, RecipeError
 
 TEXT = """\
 data:
@@ -255,3 +255,18 @@ def test_many_keys_and_many_stages_are_answered_at_once(base: Path) -> None:
         with pytest.raises(RecipeError) as caught:
             recipe.load(child)
         assert len(str(caught.value).splitlines()) <= 21
+
+
+@pytest.mark.parametrize("key", ["data.folder", "data.train.src", "pretrained_embeddings.src", "extends"])
+def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, key: str) -> None:
+    lines = [f"{'  ' * depth}{part}:" for depth, part in enumerate(key.split("."))]
+    child = base.with_name("child.yaml")
+    child.write_text("\n".join(["extends: base.yaml"] * (key != "extends") + lines) + " " + "x" * 5000 + "\n")
+    if key == "extends":
+        with pytest.raises(RecipeError, match="line 1: `extends`"):
+            recipe.load(child)
+    else:
+        loaded = recipe.load(child)
+        assert dict(checks.dry_run(loaded))["model"] == "rnnsearch"
+        with pytest.raises(DataError, match="not there"):
+            checks.require_data(loaded)

@@ -11,6 +11,7 @@ from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.sources import Obtained
 from nmtkit.corpora.writing import Written
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 JSON_NAME = "card.json"
 TEXT_NAME = "CARD.md"
@@ -67,11 +68,11 @@ def read_card(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / JSON_NAME
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = parse_json(path.read_bytes(), "its text")
         return {"files": dict(card["files"]), "sources": list(card["sources"]), **card}
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError) as fault:
+    except (OSError, DataError, ValueError, TypeError, KeyError) as fault:
         raise DataError(f"{path}: cannot be read ({fault}); delete {folder} and fetch the corpus again") from fault
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 CHUNK = 1 << 18
 """Bytes that are read at once."""
@@ -41,8 +42,8 @@ class Part:
         self.path = target.with_name(target.name + ".part")
         self._facts = target.with_name(target.name + ".part.json")
         self.version = Version(url)
-        with suppress(OSError, ValueError, TypeError):
-            known = Version(**json.loads(self._facts.read_text(encoding="utf-8")))
+        with suppress(OSError, DataError, TypeError):
+            known = Version(**parse_json(self._facts.read_bytes(), str(self._facts)))
             if known.url == url:
                 self.version = known
                 return

@@ -1,7 +1,6 @@
 """Corpora of one small file for every article: stories of CNN and Daily Mail, and pages of the BBC (XSum)."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -13,7 +12,7 @@ from nmtkit.corpora.readers import READERS, Reader
 from nmtkit.corpora.texts import decoded, file_of, text_lines
 from nmtkit.data.reading import parse_story
 from nmtkit.errors import DataError
-from nmtkit.settings import Field
+from nmtkit.settings import Field, parse_json
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"
@@ -96,9 +95,10 @@ def _stem(listed: str) -> str:
 
 
 def _ids(files: Sequence[Path], name: str, split: str) -> list[str]:
+    text = "\n".join(text_lines(files, name))
     try:
-        ids = json.loads("\n".join(text_lines(files, name)))[split]
-    except (ValueError, KeyError, TypeError) as fault:
+        ids = parse_json(text, "its text")[split]
+    except (DataError, KeyError, TypeError) as fault:
         raise DataError(f"{name}: expected JSON with lists of ids, one of them {split!r} ({fault})") from fault
     if not isinstance(ids, list) or not all(isinstance(one, str) for one in ids):
         raise DataError(f"{name}: expected a list of ids below {split!r}")

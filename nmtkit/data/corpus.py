@@ -1,5 +1,6 @@
 """The settings `data:` of a recipe: where the pairs of each split are, and which of them are left out of training."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -120,7 +121,7 @@ class Files(Settings):
         """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
 
         def settle(paths: list[str]) -> list[str]:
-            return [str(Path(folder, path)) if Path(folder, path).exists() else path for path in paths]
+            return [str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path for path in paths]
 
         return self.model_copy(update={kind: settle(getattr(self, kind)) for kind in FILE_KINDS})
 

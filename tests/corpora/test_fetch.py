@@ -251,8 +251,9 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
     assert "valid.de" in refused(lambda: already_there(corpus, desk.folder))
     other = Corpus("other", corpus.entry, {})
     assert "holds the corpus pairs" in refused(lambda: already_there(other, desk.folder))
-    (desk.folder / "card.json").write_text("{")
-    assert "card.json: cannot be read" in refused(lambda: already_there(corpus, desk.folder))
+    for text in ("{", "[" * 3000):
+        (desk.folder / "card.json").write_text(text)
+        assert "card.json: cannot be read" in refused(lambda: already_there(corpus, desk.folder))
 
 
 def test_a_folder_that_cannot_be_made_is_named(desk):

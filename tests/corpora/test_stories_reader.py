@@ -158,11 +158,12 @@ def test_a_page_without_a_section_is_named(tmp_path: Path) -> None:
     ("splits", "said"),
     [
         ("{", "splits.json: expected JSON with lists of ids"),
+        ("[" * 3000, "splits.json: expected JSON with lists of ids"),
         ({"train": [], "test": []}, "one of them 'validation'"),
         ([1, 2], "expected JSON with lists of ids, one of them 'train'"),
         ({**IDS, "train": [7]}, "expected a list of ids below 'train'"),
     ],
-    ids=["no-json", "no-validation", "a-list", "numbers"],
+    ids=["no-json", "deep", "no-validation", "a-list", "numbers"],
 )
 def test_splits_of_another_form(tmp_path: Path, splits: object, said: str) -> None:
     files, reader = pages(tmp_path, splits)
