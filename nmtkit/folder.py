@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import CheckpointError, DataError, NmtkitError
+from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.settings import parse_json
@@ -327,13 +327,13 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         NmtkitError: it cannot be written.
     """
-    temporary = path.with_name(path.name + ".new")
-    try:
+    if path.is_dir():
+        raise NmtkitError(f"{path}: cannot write it: it is a folder; name a file")
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.new")
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
-    except OSError as fault:
-        raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
 
 
 def append_json_line(path: Path, data: dict[str, Any]) -> None:
@@ -341,7 +341,7 @@ def append_json_line(path: Path, data: dict[str, Any]) -> None:
     data = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in data.items()
     }
-    with open(path, "a", encoding="utf-8") as file:
+    with writing(path), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(data, ensure_ascii=False) + "\n")
 
 

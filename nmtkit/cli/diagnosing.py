@@ -11,7 +11,7 @@ from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.kinds import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis.report import Sheet
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import writing
 
 WIDTH = 80
 """Of running text and plots, so that a report can be read wherever it ends up."""
@@ -95,7 +95,5 @@ def write_text(path: str, text: str) -> None:
     if path == "-":
         sys.stdout.write(text)
         return
-    try:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as fault:
-        raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault

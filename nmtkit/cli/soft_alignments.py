@@ -4,6 +4,7 @@ import io
 import json
 import os
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.alignment import SoftAlignment
+from nmtkit.errors import writing
 
 
 def check_path(path: Path) -> None:
@@ -42,16 +44,25 @@ class SoftWriter:
         self._archive: zipfile.ZipFile | None = None
 
     def __enter__(self) -> "SoftWriter":
-        if self._path.suffix == ".json":
-            self._text = self._unfinished.open("w", encoding="utf-8")
-            self._text.write("[")
-        else:
-            self._archive = zipfile.ZipFile(self._unfinished, "w", zipfile.ZIP_DEFLATED)
+        with writing(self._path):
+            if self._path.suffix == ".json":
+                self._text = self._unfinished.open("w", encoding="utf-8")
+                self._text.write("[")
+            else:
+                self._archive = zipfile.ZipFile(self._unfinished, "w", zipfile.ZIP_DEFLATED)
         return self
 
     def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
-        """Writes the next pair, and what the other direction's model says of it."""
+        """Writes the next pair, and what the other direction's model says of it.
+
+        Raises:
+            NmtkitError: the file cannot be written.
+        """
         self._count += 1
+        with writing(self._path):
+            self._add(alignment, reverse)
+
+    def _add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
         if self._text is not None:
             record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
             if reverse is not None:
@@ -72,15 +83,17 @@ class SoftWriter:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._text is not None:
-            self._text.write("\n]\n")
-            self._text.close()
-        if self._archive is not None:
-            self._archive.close()
-        if kind is None:
-            os.replace(self._unfinished, self._path)
-        else:
-            self._unfinished.unlink()
+        try:
+            with writing(self._path) if kind is None else suppress(OSError):
+                if self._text is not None:
+                    with self._text:
+                        self._text.write("\n]\n")
+                if self._archive is not None:
+                    self._archive.close()
+                if kind is None:
+                    os.replace(self._unfinished, self._path)
+        finally:
+            self._unfinished.unlink(missing_ok=True)
 
 
 def _rounded(alignment: SoftAlignment) -> list[list[float]]:

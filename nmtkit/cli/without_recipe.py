@@ -20,7 +20,7 @@ from nmtkit.cli.asked import Asked
 from nmtkit.data.corpus import Files
 from nmtkit.data.holdout import HoldOut, draw, write
 from nmtkit.data.reading import read_pairs
-from nmtkit.errors import CheckpointError, DataError, NmtkitError
+from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
 from nmtkit.folder import RUNS, RunFolder
 from nmtkit.hold import Hold, hold
 from nmtkit.presets.writing import in_words
@@ -223,7 +223,8 @@ def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
     """The recipe with what `--set` says, before anything is written."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "chosen.yaml")
-        path.write_text(text, encoding="utf-8")
+        with writing(path):
+            path.write_text(text, encoding="utf-8")
         return recipe.load(path, overrides)
 
 

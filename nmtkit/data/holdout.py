@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import Example, read_pairs
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, writing
 
 SHARE = 20
 """One in so many pairs is held out for each purpose ..."""
@@ -93,10 +93,11 @@ def write(files: Files, hold_out: HoldOut, folder: Path, names: Sequence[str], e
 
     Raises:
         DataError: as `read_pairs`.
+        NmtkitError: they cannot be written.
     """
     counts: Counter[str] = Counter()
-    folder.mkdir(parents=True)
-    with ExitStack() as opened:
+    with writing(folder), ExitStack() as opened:
+        folder.mkdir(parents=True)
         outputs = {
             name: [
                 opened.enter_context(open(folder / f"{name}.{end}", "w", encoding="utf-8", newline="\n"))

@@ -4,6 +4,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -134,7 +135,8 @@ class ShardWriter:
     def discard(self) -> None:
         """Closes and removes what was not published."""
         for file in self._files.values():
-            file.file.close()
+            with suppress(OSError):  # what is still held back finds no more room on a full disk than the rest did
+                file.file.close()
             file.temporary.unlink(missing_ok=True)
 
 

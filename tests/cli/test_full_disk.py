@@ -1,0 +1,86 @@
+"""A disk that is full while a file is written: the message names that file, and nothing half written stays."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from in_process import Console, console_in
+
+from nmtkit.data.corpus import Files
+from nmtkit.data.holdout import draw, write
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.shards import Ragged
+from nmtkit.data.store import StoreWriter
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.folder import append_json_line, write_text
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can grow beyond this: what a full disk does, without a disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    monkeypatch.chdir(tmp_path)
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("size", [0, 1000, 4000])
+@pytest.mark.parametrize("ending", ["json", "npz"])
+def test_soft_alignments(corpus: Path, trained: Path, console: Console, tmp_path: Path, ending: str, size: int) -> None:
+    given = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
+    with largest_file(size):
+        done = console("align", "-m", trained, *given, "--soft", f"soft.{ending}")
+    assert done.code == 2
+    assert f"nmtkit: error: soft.{ending}: cannot write it: " in done.err
+    assert [path.name for path in tmp_path.iterdir()] == ["stdin"]
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 100_000])
+def test_arrays(tmp_path: Path, rows: int) -> None:
+    """The fault of bytes that are held back until the files are closed is told like any other."""
+    columns = {side: Ragged.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
+    with (
+        largest_file(10),
+        pytest.raises(DataError, match="data: cannot write the data there: "),
+        StoreWriter(tmp_path / "data", "train", "<u2", 10) as writer,
+    ):
+        writer.add(columns)
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
+    files = Files(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
+    held = draw(read_pairs(files), with_test=False)
+    with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
+        write(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
+
+
+def test_small_files(tmp_path: Path) -> None:
+    with largest_file(3):
+        with pytest.raises(NmtkitError, match=r"a\.json: cannot write it: "):
+            append_json_line(tmp_path / "a.json", {"update": 1})
+        with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
+            write_text(tmp_path / "b.txt", "some text")
+    with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):
+        write_text(tmp_path, "some text")
+
+
+def test_where_nothing_is_known_it_is_a_file(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("nmtkit.recipe.schema", full)
+    done = console("recipe", "schema")
+    assert done.code == 2
+    assert "nmtkit: error: a file: " in done.err
+    assert "standard output" not in done.err
