@@ -17,6 +17,8 @@ from nmtkit.errors import DataError, RecipeError
 from nmtkit.registry import near_names
 
 __all__ = [
+    "LARGEST",
+    "MOST_THREADS",
     "Beam",
     "Depth",
     "Field",
@@ -50,6 +52,8 @@ Length = Annotated[int, Field(le=1_000_000)]
 """How many tokens a model may write."""
 Beam = Annotated[int, Field(le=1000)]
 """How many hypotheses of a sentence are kept."""
+MOST_THREADS = 1024
+"""The most CPU threads; no machine has more cores by far."""
 
 LONGEST_NAME = 200
 """Bytes of the longest name: with an ending or a draw of letters it is still the name of a file."""

@@ -12,6 +12,7 @@ import click
 from nmtkit import console
 from nmtkit.alignment import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh, reversed_links, symmetrize
 from nmtkit.cli import options
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.opening import open_translator, show_heads
 from nmtkit.cli.soft_alignments import SoftWriter, check_path
 from nmtkit.data.corpus import Files
@@ -51,10 +52,16 @@ class _Window:
 @click.option("--target-words", type=click.Path(path_type=Path), metavar="FILE", help="The same for the target.")
 @click.option(
     "--threshold",
-    type=click.FloatRange(0.0, 1.0, min_open=True),
+    type=Number(0, 1, whole=False, above=True),
     help="Link every pair of words with at least this weight, instead of each target word with its best source word.",
 )
-@click.option("--reverse-model", metavar="RUN", help="A run of the other direction (target to source), to symmetrize.")
+@click.option(
+    "--reverse-model",
+    metavar="RUN",
+    multiple=True,
+    callback=options.one_run,
+    help="A run of the other direction (target to source), to symmetrize.",
+)
 @click.option(
     "--symmetrize",
     "method",

@@ -10,6 +10,7 @@ import click
 
 from nmtkit import presets
 from nmtkit.cli import options
+from nmtkit.cli.numbers import Number
 from nmtkit.data.corpus import Files
 
 
@@ -73,6 +74,9 @@ def _files(option: str, meaning: str) -> options.Decorator:
     return click.option(option, metavar="FILE", multiple=True, help=meaning)
 
 
+MOST_MINUTES = 10_000_000
+"""The longest training without a recipe: twenty years."""
+
 _OPTIONS = (
     _files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated."),
     _files("--target", "Its translation (or summary), line by line."),
@@ -89,7 +93,9 @@ _OPTIONS = (
         + ". Default: by the size of the corpus and the device.",
     ),
     click.option(
-        "--minutes", type=click.FloatRange(0, min_open=True), help="Without a recipe: train no longer than this."
+        "--minutes",
+        type=Number(0, MOST_MINUTES, whole=False, above=True),
+        help="Without a recipe: train no longer than this.",
     ),
 )
 

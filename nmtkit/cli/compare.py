@@ -8,6 +8,7 @@ import click
 
 from nmtkit import console, pictures, recipe
 from nmtkit.cli import options
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.train import carry_out
 from nmtkit.comparison import Measured, measure
@@ -22,7 +23,7 @@ EDGES = (10, 20, 30, 40)
 @click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
 @options.overrides
 @click.option("--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Where the runs are.")
-@click.option("--longer-than", type=click.IntRange(0), default=30, show_default=True, help="Words of a long source.")
+@click.option("--longer-than", type=Number(0), default=30, show_default=True, help="Words of a long source.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="BLEU against length.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @options.device

@@ -6,12 +6,31 @@ from typing import Any
 
 import click
 
+from nmtkit.cli.numbers import Number, SearchNumber
+from nmtkit.settings import MOST_THREADS
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """The one run that an option names; the callback of options that are given once at most.
+
+    Raises:
+        click.BadParameter: it names several, which other programs would search together.
+    """
+    if len(given) > 1:
+        raise click.BadParameter(
+            f"{' and '.join(given)}: one run is taken here, for several models do not search together; name one"
+        )
+    return given[0] if given else None
+
 
 model: Decorator = click.option(
     "-m",
     "--model",
     metavar="RUN",
+    multiple=True,
+    callback=one_run,
     help="The run: its folder, or its name under runs/. Default: $NMTKIT_MODEL, else the newest finished run.",
 )
 weights: Decorator = click.option(
@@ -26,13 +45,13 @@ device: Decorator = click.option(
 )
 batch_tokens: Decorator = click.option(
     "--batch-tokens",
-    type=click.IntRange(1),
+    type=Number(1),
     help="Padded source tokens in a batch. Default: what suits the device.",
 )
-threads: Decorator = click.option("--threads", type=click.IntRange(1), help="CPU threads. Default: one a core.")
+threads: Decorator = click.option("--threads", type=Number(1, MOST_THREADS), help="CPU threads. Default: one a core.")
 training_threads: Decorator = click.option(
     "--threads",
-    type=click.IntRange(1),
+    type=Number(1, MOST_THREADS),
     help="CPU threads. Default: training.threads, of which `auto` is measured; for the test set one a core.",
 )
 overrides: Decorator = click.option(
@@ -45,7 +64,7 @@ overrides: Decorator = click.option(
 run_folder: Decorator = click.option(
     "--run", "run_path", metavar="DIR", help="The run's folder. Default: runs/NAME, NAME being the recipe's."
 )
-beam_size: Decorator = click.option("--beam-size", type=click.IntRange(1), help="Default: the recipe's.")
+beam_size: Decorator = click.option("--beam-size", type=SearchNumber("beam_size"), help="Default: the recipe's.")
 length_penalty: Decorator = click.option(
     "--length-penalty",
     metavar="KIND[:ALPHA]",
@@ -53,46 +72,49 @@ length_penalty: Decorator = click.option(
 )
 layer: Decorator = click.option(
     "--layer",
-    type=click.IntRange(1),
+    type=Number(1),
     metavar="N",
     help="Of a Transformer, take what decoder layer N looks at, from 1. Default: the recipe's, else the last but one.",
 )
 head: Decorator = click.option(
     "--head",
-    type=click.IntRange(1),
+    type=Number(1),
     metavar="N",
     help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
 )
 
 
 n_best: Decorator = click.option(
-    "--n-best", type=click.IntRange(1), default=1, help="How many results for each line, best first."
+    "--n-best", type=SearchNumber("beam_size"), default=1, help="How many results for each line, best first."
 )
 SEARCH: dict[str, Decorator] = {
     "min_length": click.option(
-        "--min-length", type=click.IntRange(0), metavar="TOKENS", help="The fewest tokens of a result."
+        "--min-length", type=SearchNumber("min_length"), metavar="TOKENS", help="The fewest tokens of a result."
     ),
     "max_length": click.option(
-        "--max-length", type=click.IntRange(1), metavar="TOKENS", help="The most tokens, the end mark counted."
+        "--max-length", type=SearchNumber("max_length"), metavar="TOKENS", help="The most tokens, the end mark counted."
     ),
     "min_length_ratio": click.option(
-        "--min-length-ratio", type=click.FloatRange(0), metavar="R", help="At least R tokens for each source token."
+        "--min-length-ratio",
+        type=SearchNumber("min_length_ratio", whole=False),
+        metavar="R",
+        help="At least R tokens for each source token.",
     ),
     "max_length_ratio": click.option(
         "--max-length-ratio",
-        type=click.FloatRange(0),
+        type=SearchNumber("max_length_ratio", whole=False),
         metavar="R",
         help="At most R tokens for each source token, and search.max_length_offset more.",
     ),
     "no_repeat_ngram": click.option(
         "--no-repeat-ngram",
-        type=click.IntRange(0),
+        type=SearchNumber("no_repeat_ngram"),
         metavar="N",
         help="No N tokens in a row twice; 3 is trigram blocking, 0 allows all.",
     ),
     "coverage_penalty": click.option(
         "--coverage-penalty",
-        type=click.FloatRange(0),
+        type=SearchNumber("coverage_penalty", whole=False),
         metavar="BETA",
         help="Strength of the penalty for badly spread attention; 0 is none.",
     ),

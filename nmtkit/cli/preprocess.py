@@ -5,7 +5,9 @@ import click
 from nmtkit import checks, console, recipe, run
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import show_report
+from nmtkit.settings import MOST_THREADS
 
 
 @click.command()
@@ -14,7 +16,7 @@ from nmtkit.cli.reporting import show_report
 @options.run_folder
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=Number(1, MOST_THREADS),
     metavar="N",
     help="Processes that cut the text of a large corpus. Default: one a core. The result is the same for any number.",
 )

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from nmtkit import console
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.score_alignments import score_alignments
@@ -16,6 +17,7 @@ from nmtkit.cli.score_summaries import SIGNIFICANT, Bootstrap, Fields, score_sum
 from nmtkit.data.reading import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
+    MOST_SAMPLES,
     ROUGE_METRICS,
     SENTENCE_RULES,
     TOKENIZERS,
@@ -83,9 +85,9 @@ ONLY_FOR = {
     help="Paired bootstrap against the first HYP, with 95% intervals. Default: on with several HYPs or --summary.",
 )
 @click.option(
-    "--n-samples", type=click.IntRange(min=1), default=1000, show_default=True, help="Draws of the bootstrap."
+    "--n-samples", type=Number(1, MOST_SAMPLES), default=1000, show_default=True, help="Draws of the bootstrap."
 )
-@click.option("--seed", type=click.IntRange(min=1), default=12345, show_default=True, help="Seed of the bootstrap.")
+@click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the bootstrap.")
 @click.option("--summary", is_flag=True, help="HYPs and REFs are summaries: ROUGE with intervals, quality by --source.")
 @click.option("--wanted", metavar="JSONL", help="Lists of words: print the share that stand in the summaries.")
 @click.option(
@@ -100,10 +102,10 @@ ONLY_FOR = {
 @click.option("--alignment", is_flag=True, help="HYPs and REF are word alignments: print alignment error rates.")
 @click.option(
     "--hyp-base",
-    type=click.IntRange(0, 1),
+    type=Number(0, 1),
     help="What the HYPs count words from. Default: 0 (naacl files: 1). With --alignment.",
 )
-@click.option("--ref-base", type=click.IntRange(0, 1), help="The same for REF.")
+@click.option("--ref-base", type=Number(0, 1), help="The same for REF.")
 @click.option("--reverse-hyp", is_flag=True, help="The HYPs' links are target-source. With --alignment.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits instead of tables.")
 def command(

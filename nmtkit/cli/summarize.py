@@ -8,6 +8,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.opening import open_translator, widen_beam
 from nmtkit.cli.reading import stdin_field, stdin_lines, windows
 from nmtkit.cli.results import Printer
@@ -40,19 +41,19 @@ WINDOW = 256
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each article: scores, tokens, copied spans.")
 @click.option(
     "--max-source-tokens",
-    type=click.IntRange(1),
+    type=Number(1),
     metavar="N",
     help="Read only the first N tokens of an article. Default: as in training.",
 )
 @click.option(
     "--window",
-    type=click.IntRange(1),
+    type=Number(1),
     metavar="N",
     help="Read all of an article, in windows of at most N tokens, and summarize each by itself.",
 )
 @click.option(
     "--lead",
-    type=click.IntRange(1),
+    type=Number(1),
     metavar="N",
     help="Print the first N sentences of each article instead; no model is opened.",
 )

@@ -18,6 +18,7 @@ from nmtkit.metrics.score import Score as Score
 from nmtkit.metrics.sentences import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.sentences import lead as lead
 from nmtkit.metrics.sentences import split_sentences as split_sentences
+from nmtkit.metrics.several import MOST_SAMPLES as MOST_SAMPLES
 from nmtkit.metrics.several import compare as compare
 from nmtkit.metrics.several import metric_names as metric_names
 from nmtkit.metrics.several import score_all as score_all

@@ -11,6 +11,9 @@ from nmtkit.metrics.score import Comparison, Options, Score, check_lines
 from nmtkit.metrics.translation import SACREBLEU_METRICS, sacrebleu_compare, sacrebleu_score
 from nmtkit.registry import near_names
 
+MOST_SAMPLES = 10_000
+"""How often a bootstrap may draw: sacrebleu holds all draws at once."""
+
 
 def metric_names(given: Iterable[str]) -> list[str]:
     """Resolves the names a user may give: "rouge" stands for all four, and a repeated name counts once.
@@ -74,7 +77,7 @@ def compare(
         refs: `refs[r][i]` is reference `r` of example `i`.
         metrics: names as in `metric_names`.
         options: how texts are compared.
-        n_samples: how often to draw, at least 1.
+        n_samples: how often to draw, from 1 to `MOST_SAMPLES`.
         seed: of the random draws, at least 1 (sacrebleu takes 0 for "not fixed").
 
     Returns:
@@ -84,8 +87,11 @@ def compare(
         DataError: no lines, no references, or different numbers of lines.
         NmtkitError: an unknown metric, tokenizer or sentence rule, or a number out of range.
     """
-    if n_samples < 1 or seed < 1:
-        raise NmtkitError(f"samples and seed of the bootstrap must be at least 1, not {n_samples} and {seed}")
+    if not 1 <= n_samples <= MOST_SAMPLES or seed < 1:
+        raise NmtkitError(
+            f"samples and seed of the bootstrap must be at least 1, the samples at most {MOST_SAMPLES:,}; they are "
+            f"{n_samples} and {seed}"
+        )
     for _, hyps in systems:
         check_lines(hyps, refs)
     options = options or Options()

@@ -8,13 +8,13 @@ from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.beam import Choice, Hypothesis, SearchConfig, walk
 from nmtkit.search.rules import INFINITY, RuleSettings
-from nmtkit.settings import Beam, Field
+from nmtkit.settings import Field
 
 
 class SamplingConfig(RuleSettings):
     """How translations are drawn."""
 
-    samples: Beam = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1, le=100_000)
     """Translations drawn for each sentence, independently of each other."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Log-probabilities are divided by this: below 1 the likely tokens become more likely."""
@@ -47,7 +47,8 @@ def sample(
         ordered by score, which is the model's own log-probability without temperature, top-k and top-p.
     """
     rules = {name: getattr(config, name) for name in RuleSettings.model_fields}
-    beams = SearchConfig.model_validate({**rules, "beam_size": config.samples, "length_penalty": "none"})
+    beams = SearchConfig.model_validate({**rules, "length_penalty": "none"})
+    beams = beams.model_copy(update={"beam_size": config.samples})  # samples may be more than hypotheses of a beam
 
     def choose(log_probs: Tensor, scores: Tensor, n_samples: int) -> Choice:
         return draw(log_probs, scores, n_samples, config, generator)

@@ -21,7 +21,7 @@ from nmtkit.device import give_back_freed_memory
 from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.registry import near_names
-from nmtkit.settings import Field, field_validator, model_validator
+from nmtkit.settings import MOST_THREADS, Field, field_validator, model_validator
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.ema import Ema
@@ -39,10 +39,6 @@ from nmtkit.training.schedules import Constant, Ending, Progress, Schedule
 
 Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
 """Why training stopped: the setting whose limit was reached, or a request from outside."""
-
-
-MOST_THREADS = 1024
-"""The most CPU threads that a training may take; no machine has more cores by far."""
 
 
 class TrainingConfig(OptimizerSettings):

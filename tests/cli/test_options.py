@@ -1,0 +1,95 @@
+"""Options: numbers have bounds, which are told to who goes beyond them; one run is one run."""
+
+from pathlib import Path
+
+import click
+import pytest
+from in_process import Console, console_in
+
+from nmtkit.cli.numbers import Number, SearchNumber
+from nmtkit.cli.options import SEARCH
+from nmtkit.errors import NmtkitError
+from nmtkit.metrics import compare
+from nmtkit.search.beam import SearchConfig
+from nmtkit.settings import LARGEST
+
+FILES = "--source a --target b"
+ENDLESS = "1" + "0" * 30
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+    monkeypatch.chdir(tmp_path)
+    return console_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "values", "bound"),
+    [
+        ("translate", "--beam-size", f"0 1001 1000000 9223372036854775807 9223372036854775808 {ENDLESS}", "1 to 1,000"),
+        ("summarize", "--n-best", f"0 1000000 {ENDLESS}", "1 to 1,000"),
+        ("plot-attention ba", "--beam-size", "1000000", "1 to 1,000"),
+        ("translate", "--max-length", f"0 9223372036854775808 {ENDLESS}", "1 to 1,000,000"),
+        ("translate", "--no-repeat-ngram", f"-1 {ENDLESS}", "0 to"),
+        ("translate", "--coverage-penalty", "-1 nan inf 1e308", "0 to 1e+06"),
+        ("translate", "--max-length-ratio", "-1 nan inf", "0 to"),
+        ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
+        ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {LARGEST:,}"),
+        (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
+        ("score a --ref b", "--n-samples", f"0 1000000 9223372036854775807 {ENDLESS}", "1 to 10,000"),
+        ("score a --ref b", "--seed", f"0 {ENDLESS}", "1 to"),
+        (f"train {FILES}", "--minutes", f"0 nan inf 1e308 {ENDLESS}", "above 0 to 1e+07"),
+        ("preprocess demo", "--workers", "1000000", "1 to 1,024"),
+    ],
+)
+def test_a_number_out_of_bounds(console: Console, command: str, option: str, values: str, bound: str) -> None:
+    for value in values.split():
+        done = console(*command.split(), option, value)
+        assert done.code == 2
+        assert done.err.count("Error: ") == 1
+        assert option in done.err
+        assert f"{value} is not" in done.err
+        assert bound in done.err
+
+
+@pytest.mark.parametrize("key", SEARCH.keys() - {"coverage_kind"})
+def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
+    whole = SearchConfig.model_fields[key].annotation is int
+    option = SearchNumber(key, whole)
+    least, most = option.bounds()
+    default = getattr(SearchConfig(), key)
+    assert option.convert(str(default), None, None) == default
+    with pytest.raises(click.BadParameter):
+        option.convert(str(least - 1), None, None)
+    with pytest.raises(click.BadParameter):
+        option.convert(str((most or LARGEST) + 1) if whole else "inf", None, None)
+
+
+def test_a_number_within_bounds() -> None:
+    assert [Number(1, 5).convert(text, None, None) for text in ("1", " 5 ", "+3")] == [1, 5, 3]
+    assert Number(0, 1, whole=False, above=True).convert("1e-300", None, None) == 1e-300
+    assert isinstance(Number(1).convert("7", None, None), int)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate -m A -m B",
+        "summarize -m A --model B",
+        f"rescore -m A -m B {FILES}",
+        f"align -m A -m B {FILES}",
+        f"align --reverse-model A --reverse-model B {FILES}",
+        "plot-attention -m A -m B",
+        "average -m A -m B",
+    ],
+)
+def test_several_models_are_not_taken_for_the_last_of_them(console: Console, words: str) -> None:
+    done = console(*words.split())
+    assert done.code == 2
+    assert "A and B: one run is taken here" in done.err
+
+
+def test_the_bootstrap_has_bounds_in_python_too() -> None:
+    for n_samples, seed in ((0, 1), (10**6, 1), (10, 0)):
+        with pytest.raises(NmtkitError, match="10,000"):
+            compare([("a", ["b"])], [["b"]], ["bleu"], n_samples=n_samples, seed=seed)
