@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
+from nmtkit.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,17 @@ class Target:
     """Without EOS."""
     extended: list[int]
     """The same, but words of its source that the vocabulary lacks have their extended ids."""
+
+
+def refuse_one_text(**given: object) -> None:
+    """Refuses a text where lines are meant, by the name of the argument: its letters would be taken for lines.
+
+    Raises:
+        DataError: one of them is a text.
+    """
+    for name, lines in given.items():
+        if isinstance(lines, str | bytes):
+            raise DataError(f"{name}: one text was given, and a list of texts is wanted: put it into a list")
 
 
 def read_sources(

@@ -3,9 +3,11 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.metrics import split_sentences
+from nmtkit.sources import refuse_one_text
 from nmtkit.translator import Translation, Translator
 
 
@@ -35,12 +37,25 @@ class Summarizer:
         self.translator.max_source_tokens = None
         self.window = window
 
-    def summarize(self, articles: Sequence[str]) -> list[str]:
-        """The summary of each article; an empty line gives an empty line."""
+    @overload
+    def summarize(self, articles: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
+
+    @overload
+    def summarize(self, articles: Sequence[str]) -> list[str]: ...
+
+    def summarize(self, articles: str | Sequence[str]) -> str | list[str]:
+        """The summary of each article, or of the one that is given by itself; an empty line gives an empty line."""
+        if isinstance(articles, str):
+            return self.summarize([articles])[0]
         return [summary.text for summary in self.search(articles)]
 
     def search(self, articles: Sequence[str], need_copies: bool = False) -> list[Summary]:
-        """The summary of each article with what was found for its windows; see `Translator.search`."""
+        """The summary of each article with what was found for its windows; see `Translator.search`.
+
+        Raises:
+            DataError: one article is given by itself and not in a list.
+        """
+        refuse_one_text(articles=articles)
         tokenizer = self.translator.tokenizers.src
         parts = [article_windows(article, tokenizer, self.window) for article in articles]
         flat = [window for windows in parts for window in windows]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import overload
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_gate
 from nmtkit.recipe import Recipe
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
-from nmtkit.sources import Source, Target, make_batch, read_sources, read_targets, target_of
+from nmtkit.sources import Source, Target, make_batch, read_sources, read_targets, refuse_one_text, target_of
 from nmtkit.tuning import Found, look_up, searching
 from nmtkit.unknowns import Replacement, UnknownReplacer
 
@@ -189,8 +190,20 @@ class Translator:
         devices.prepare(self.device, found.way.matmul_precision, self.threads)
         return found
 
-    def translate(self, lines: Iterable[str]) -> list[str]:
-        """The best translation of each line; an empty line gives an empty line. Only `search` says what was cut."""
+    @overload
+    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # a text is texts of a letter each
+
+    @overload
+    def translate(self, lines: Iterable[str]) -> list[str]: ...
+
+    def translate(self, lines: str | Iterable[str]) -> str | list[str]:
+        """The best translation of each line, or of the one line that is given by itself.
+
+        An empty line gives an empty line. Only `search` says what was cut.
+        """
+        if isinstance(lines, str):
+            return self.translate([lines])[0]
+        refuse_one_text(lines=lines)
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
@@ -206,7 +219,11 @@ class Translator:
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
+
+        Raises:
+            DataError: one text is given by itself and not in a list.
         """
+        refuse_one_text(lines=lines)
         sources = self._read(lines)
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
         filled = [number for number, source in enumerate(sources) if source.ids]
@@ -313,6 +330,7 @@ class Translator:
             DataError: the sides differ in length, a source is empty and its target is not, or a translation has tokens
                 that the vocabulary lacks.
         """
+        refuse_one_text(sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
         src = self._read(sources)
@@ -394,7 +412,7 @@ class Translator:
             # Marks such as </s> are in no translation, so that fewer may be known than there are.
             missing = next(one for one, other in zip_longest(tokens, known) if one != other)
             raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing!r} for a translation"
+                f"pair {number}: the model's vocabulary has no token {missing!r}"
                 + (", nor has its source; " if self.copies else "; ")
                 + "only translations by a model with the same tokenizer can be rescored token for token"
             )
@@ -431,6 +449,7 @@ class Translator:
             DataError: the sides differ in length, or a line of words does not spell its text.
         """
         self._needs_attention("align words by")
+        refuse_one_text(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
         for name, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
             if lines is not None and len(lines) != len(sources):
                 raise DataError(f"{len(sources)} source lines but {len(lines)} {name} lines: they must be pairs")
@@ -618,6 +637,7 @@ def _nothing_known(number: int) -> DataError:
 
 
 def _refuse_empty(sources: Sequence[str], targets: Sequence[str] | None) -> None:
+    refuse_one_text(sources=sources, targets=targets)
     for side, lines in (("source", sources), ("target", targets or [])):
         for number, line in enumerate(lines, start=1):
             if not line.strip():

@@ -61,6 +61,8 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
     Raises:
         DataError: no lines, no references, or different numbers of lines.
     """
+    if isinstance(hyps, str) or any(isinstance(ref, str) for ref in (refs, *refs)):
+        raise DataError("one text was given where a list of texts is wanted: hyps is a list, and refs a list of lists")
     if not refs:
         raise DataError("there is no reference to score against")
     if not hyps:
