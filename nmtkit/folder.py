@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +90,16 @@ class RunFolder:
         """Weights and training state; where training has stages, a folder for each: `1-NAME`, `2-NAME`, ..."""
         return self.path / "checkpoints"
 
-    def stages(self, recipe: Recipe) -> list[StageFolder]:
-        """The stages of the run's recipe, in their order; one without a name if the recipe has none."""
+    def stages(self, recipe: Recipe, taken: Sequence[float] = ()) -> list[StageFolder]:
+        """The stages of the run's recipe, in their order; one without a name if the recipe has none.
+
+        Args:
+            recipe: the run's.
+            taken: as of `Recipe.by_stage`.
+        """
         return [
             StageFolder(name, one, Checkpoints(self.checkpoints / f"{number}-{name}" if name else self.checkpoints))
-            for number, (name, one) in enumerate(recipe.by_stage().items(), start=1)
+            for number, (name, one) in enumerate(recipe.by_stage(taken).items(), start=1)
         ]
 
     def newest_stage(self, recipe: Recipe) -> StageFolder:

@@ -17,11 +17,14 @@ class Done:
     """Updates made."""
     seconds: float = 0.0
     """And the time they took."""
+    by_stage: tuple[float, ...] = ()
+    """The same of each of them."""
 
     def and_then(self, stage: StageFolder) -> "Done":
         """With a stage that is over."""
         facts = stage.checkpoints.read_facts()
-        return Done(self.updates + facts["update"], self.seconds + facts["seconds"])
+        seconds = facts["seconds"]
+        return Done(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
         """The event of the present stage, counted from the beginning of the first."""

@@ -91,7 +91,7 @@ class Stage(Settings):
 
     A stage begins with the weights that validation chose in the stage before, and with its own data order. What the
     model has only now begins as in a fresh model. The optimizer goes on with what it knows of each weight, if it is the
-    same.
+    same. Minutes that the recipe gives, and not a stage, are those of all stages together.
     """
 
     name: Name = Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*(-[A-Za-z0-9_]+)*$")
@@ -213,8 +213,27 @@ class Recipe(Settings):
             )
         return self
 
-    def by_stage(self) -> dict[str, "Recipe"]:
+    @model_validator(mode="after")
+    def _minutes_of_stages(self) -> "Recipe":
+        whole, given = self.training.max_minutes, [stage.training.get("max_minutes") for stage in self.stages]
+        own = sum(minutes for minutes in given if isinstance(minutes, int | float))
+        others = [stage.name for stage in self.stages if "max_minutes" not in stage.training]
+        if whole is not None and others and own >= whole:
+            raise ValueError(
+                f"`training.max_minutes`: the {whole:g} are those of the whole training, and stages have {own:g} of "
+                f"their own, which leaves none for stage {others[0]}; give more in all, or a max_minutes to each stage"
+            )
+        return self
+
+    def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
         """The whole recipe of every stage by its name, in their order; of a recipe without stages itself, under "".
+
+        A stage that has no `training.max_minutes` of its own gets its part of the whole training's: what the stages
+        before have not used, and no later one has for itself, is shared equally by it and the later ones of its kind.
+
+        Args:
+            taken: the seconds that each of the first stages took, of those that are over; the others are taken to last
+                as long as they may.
 
         Raises:
             RecipeError: a stage does not fit; never for a recipe that `load` gave.
@@ -226,7 +245,24 @@ class Recipe(Settings):
             data = self.model_dump(exclude={"stages"})
             _merge(data, {}, copy.deepcopy(stage.changes()), {})
             found[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
+        if self.training.max_minutes is not None:
+            self._share_minutes(self.training.max_minutes, found, taken)
         return found
+
+    def _share_minutes(self, whole: float, found: dict[str, "Recipe"], taken: Sequence[float]) -> None:
+        """Gives the stages that have no minutes of their own their parts of the whole training's; 0 if none is left."""
+        shared = [stage.name for stage in self.stages if "max_minutes" not in stage.training]
+        left = whole - sum(one.training.max_minutes or 0.0 for name, one in found.items() if name not in shared)
+        for number, (name, one) in enumerate(found.items()):
+            minutes = one.training.max_minutes or 0.0
+            if name in shared:
+                minutes = max(0.0, left / (len(shared) - shared.index(name)))
+                found[name] = one.model_copy(
+                    update={"training": one.training.model_copy(update={"max_minutes": minutes})}
+                )
+                left -= minutes
+            if number < len(taken):
+                left += minutes - taken[number] / 60
 
     @property
     def stored(self) -> DataConfig:

@@ -458,6 +458,7 @@ class Run:
         log = Log(self.folder, stages[first], done, resume) if distributed.rank() == 0 else None
         try:
             for number in range(first, len(stages)):
+                stages = self.folder.stages(self.recipe, done.by_stage)
                 stage, going_on = stages[number], resume and number == first
                 if stage.name:
                     facts = (number + 1, len(stages), done.updates, done.seconds)
@@ -499,6 +500,11 @@ class Run:
         torch.manual_seed(recipe.seed)
         model = self.folder.build(recipe, tokenizers)
         optimizer_state = None
+        if recipe.training.max_minutes == 0:
+            notify(
+                f"stage {stage.name}: the stages before have used up training.max_minutes; it makes no update, and is "
+                "only validated"
+            )
         if resume:
             if stage.name:
                 notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")

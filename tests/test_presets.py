@@ -199,7 +199,8 @@ def test_minutes_of_a_summarizer_are_shared_by_its_stages(tmp_path: Path) -> Non
     preset = presets.choose("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20)
     loaded = load(presets.recipe_text(preset, "x", DATA), tmp_path)
     stages = list(loaded.by_stage().values())
-    assert sum(one.training.max_minutes or 0 for one in stages) == pytest.approx(20)
+    assert [one.training.max_minutes for one in stages] == pytest.approx([16, 4])
+    assert loaded.training.max_minutes == 20
     assert stages[0].training.max_updates != stages[1].training.max_updates
 
 

@@ -154,3 +154,44 @@ def test_a_child_replaces_all_stages_or_none(staged: Path) -> None:
     assert [one.training.lr for one in recipe.load(child).by_stage().values()] == [0.2, 0.2]
     child.write_text("extends: staged.yaml\nstages: [{name: only}]\n")
     assert list(recipe.load(child).by_stage()) == ["only"]
+
+
+def minutes_of(loaded: recipe.Recipe, *taken: float) -> list[float | None]:
+    """The minutes of each stage, where the first have taken so many."""
+    return [one.training.max_minutes for one in loaded.by_stage([60 * minutes for minutes in taken]).values()]
+
+
+def test_minutes_of_a_recipe_are_those_of_all_its_stages(staged: Path) -> None:
+    whole = ["training.max_minutes=10"]
+    assert minutes_of(recipe.load(staged, whole)) == [5, 5]
+    own = recipe.load(staged, [*whole, "stages.coverage.training.max_minutes=2"])
+    assert minutes_of(own) == [8, 2]
+    own = recipe.load(staged, [*whole, "stages.short.training.max_minutes=2"])
+    assert minutes_of(own) == [2, 8]
+    both = [f"stages.{name}.training.max_minutes=7" for name in ("short", "coverage")]
+    assert minutes_of(recipe.load(staged, both)) == [7, 7]
+    assert minutes_of(recipe.load(staged, ["stages.short.training.max_minutes=2"])) == [2, None]
+    unlimited = recipe.load(staged, [*whole, "stages.short.training.max_minutes=null"])
+    assert minutes_of(unlimited) == [None, 10]
+    assert minutes_of(unlimited, 4) == [None, 6]
+    again = recipe.load(staged, [*whole, "stages.coverage.training.max_minutes=2"]).to_yaml()
+    staged.with_name("again.yaml").write_text(again, encoding="utf-8")
+    assert minutes_of(recipe.load(staged.with_name("again.yaml"))) == [8, 2]
+
+
+def test_time_that_a_stage_leaves_goes_on_to_the_later_ones(staged: Path) -> None:
+    loaded = recipe.load(staged, ["training.max_minutes=9"])
+    third = {"name": "third", "training": {"lr": 0.1}}
+    loaded = loaded.model_copy(update={"stages": [*loaded.stages, recipe.Stage.model_validate(third)]})
+    assert minutes_of(loaded) == [3, 3, 3]
+    assert minutes_of(loaded, 1) == [3, 4, 4]
+    assert minutes_of(loaded, 1, 5) == [3, 4, 3]
+    assert minutes_of(loaded, 5, 2.5) == [3, 2, 1.5]
+    assert minutes_of(loaded, 8, 2) == [3, 0.5, 0]
+    own = recipe.load(staged, ["training.max_minutes=9", "stages.short.training.max_minutes=4"])
+    assert minutes_of(own, 1) == [4, 8]
+
+
+def test_stages_of_their_own_minutes_must_leave_some(staged: Path) -> None:
+    with pytest.raises(RecipeError, match=r"stages have 3 of their own, which leaves none for stage short"):
+        recipe.load(staged, ["training.max_minutes=3", "stages.coverage.training.max_minutes=3"])

@@ -14,8 +14,9 @@ from nmtkit.checks import require_fitting_stages
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.folder import RunFolder
 from nmtkit.run import Run, StageBegun
+from nmtkit.training import loop
 from nmtkit.training.checkpoint import Checkpoints, read_weights
-from nmtkit.training.loop import Evaluated, Event, Step, Stopped
+from nmtkit.training.loop import Evaluated, Event, Saved, Step, Stopped
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -309,3 +310,102 @@ def test_the_test_says_how_many_articles_were_cut(corpus: Path, tmp_path: Path) 
     assert result is not None
     assert result.cut == over
     assert json.loads((tmp_path / "run/test.json").read_text())["sources_cut"] == over
+
+
+class Minutes:
+    """A clock of the training loop in which every update takes a minute; validations and saves take none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        make_update = loop.Trainer.make_update
+        make = loop.Trainer.__init__
+
+        def slow(trainer: loop.Trainer) -> None:
+            self.now += 60
+            make_update(trainer)
+
+        def with_clock(trainer: loop.Trainer, *args: Any) -> None:
+            make(trainer, *args[:5], lambda: self.now)
+
+        monkeypatch.setattr(loop.Trainer, "make_update", slow)
+        monkeypatch.setattr(loop.Trainer, "__init__", with_clock)
+
+
+TIMED = (
+    "training.max_minutes=12",
+    "training.max_updates=100",
+    "stages.reward.training.max_updates=100",
+    "training.validate_every=100",
+)
+SHARED = [4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ((), SHARED),
+        (("stages.short.training.max_minutes=8",), [8, 10, 12]),
+        (("stages.short.training.max_updates=2",), [2, 7, 12]),  # what it leaves goes on
+        (("stages.short.training.max_minutes=8", "stages.short.training.max_updates=2"), [2, 7, 12]),
+        (("stages.coverage.training.max_minutes=null", "stages.coverage.training.max_updates=1"), [6, 7, 12]),
+    ],
+)
+def test_minutes_of_a_recipe_are_those_of_the_whole_training(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], ends: list[int]
+) -> None:
+    Minutes(monkeypatch)
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, *changes)))
+    assert [event.update for event in events if isinstance(event, Stopped)] == ends
+    assert [round(event.seconds) for event in events if isinstance(event, Stopped)] == [60 * end for end in ends]
+
+
+def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Minutes(monkeypatch)
+    schedule = "training.schedule={kind: linear, over: budget}"
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, schedule)))
+    rates = [event.lr for event in events if isinstance(event, Step)]
+    assert rates[1:4] == pytest.approx([0.005, 0.0025, 0])
+    assert rates[5:8] == pytest.approx([0.005, 0.0025, 0])
+
+
+@pytest.mark.parametrize("update", [2, 6, 9])
+def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
+) -> None:
+    Minutes(monkeypatch)
+    changes = (*TIMED, "stages.short.training.max_updates=3", "training.save_every=1")
+    events = events_of(begin(corpus, tmp_path / "run", False, *changes))
+    while not (isinstance(event := next(events), Saved) and event.update == update):
+        pass
+    events.close()
+    after = list(events_of(begin(corpus, tmp_path / "run", True, *changes), resume=True))
+    ends = [event.update for event in after if isinstance(event, Stopped)]
+    assert ends == [end for end in (3, 8, 12) if end > update]  # (12 - 3) / 2 is 4.5 minutes
+
+
+def test_more_time_is_the_last_stages(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Minutes(monkeypatch)
+    list(events_of(begin(corpus, tmp_path / "run", False, *TIMED)))
+    more = ("training.max_minutes=15", *TIMED[1:])
+    after = list(events_of(begin(corpus, tmp_path / "run", True, *more), resume=True))
+    assert [event.update for event in after if isinstance(event, Stopped)] == [15]
+
+
+def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Minutes(monkeypatch)
+    notes: list[str] = []
+    changes = (*TIMED, "stages.short.training.max_minutes=null", "stages.short.training.max_updates=13")
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *changes), notes=notes))
+    stops = [event for event in events if isinstance(event, Stopped)]
+    assert [(event.update, event.reason) for event in stops] == [
+        (13, "max_updates"),
+        (13, "max_minutes"),
+        (13, "max_minutes"),
+    ]
+    assert sum("used up training.max_minutes" in note for note in notes) == 2
+    assert RunFolder(tmp_path / "run").weights().parent.name == "3-reward"
+    assert (tmp_path / "run/result.json").exists()

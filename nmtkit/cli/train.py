@@ -218,7 +218,9 @@ def _advice(work: run.Run, stopped: Stopped) -> str | None:
     shown = f"{config.best_metric} {', '.join(f'{abs(score):.2f}' for score in scores[-4:])}"
     if scores[-1] <= max(scores[:-1]):
         return f"the last validation was not the best ({shown}): more time would probably give little"
-    schedule, limits = config.schedule, {"max_minutes": config.max_minutes, "max_updates": config.max_updates}
+    whole = stage.name not in [one.name for one in work.recipe.stages if "max_minutes" in one.training]
+    minutes = work.recipe.training.max_minutes if whole else config.max_minutes
+    schedule, limits = config.schedule, {"max_minutes": minutes, "max_updates": config.max_updates}
     wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
     more = {name: 2 * (limits[name] or 0) for name in wanted}
     folder, how = work.folder.path, "--resume"
@@ -226,9 +228,10 @@ def _advice(work: run.Run, stopped: Stopped) -> str | None:
         # The rate is zero from here on: only a new training, with another schedule, would learn more.
         more["schedule.updates"] = 2 * schedule.updates
         folder, how = folder.with_name(f"{folder.name}-longer"), ""
-    room = f"stages.{stage.name}.training" if stage.name else "training"
+    of_stage = f"stages.{stage.name}." if stage.name else ""
+    rooms = dict.fromkeys(more, of_stage) | ({"max_minutes": ""} if whole else {})
     words = ["nmtkit train", shlex.quote(str(work.folder.recipe)), "--run", shlex.quote(str(folder)), how]
-    words += [f"--set {room}.{name}={value:g}" for name, value in more.items()]
+    words += [f"--set {rooms[name]}training.{name}={value:g}" for name, value in more.items()]
     return (
         f"the last validation was the best ({shown}), so a longer training may give a better "
         f"model:\n  {' '.join(word for word in words if word)}"

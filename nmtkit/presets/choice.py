@@ -248,11 +248,12 @@ class _Choice:
         batch = self.plan.batch_tokens
         training = self._training(updates, batch, share[0], [0.9, 0.999])
         second = self._training(covering, batch, share[1], [0.9, 0.999])
+        whole = {"max_minutes": float(self.minutes)} if self.minutes else {}
         return data, {
             "tokenizer": tokenizer,
             "model": model,
             "batch": {"batch_tokens": self.plan.batch_tokens},
-            "training": {**training, "clip_norm": 2.0, "best_metric": "rougeL"},
+            "training": {**training, **whole, "clip_norm": 2.0, "best_metric": "rougeL"},
             "evaluation": {"max_sentences": 200},
             "search": {"beam_size": 4, "length_penalty": "average", "max_length": longest[1] + 20},
             "stages": [
@@ -334,8 +335,10 @@ class _Choice:
             because = "it was asked for; the learning rate comes down within it, however fast the machine is"
             if self.speed:
                 times = f"{expected / a_pass:.2g}"
-                because += f"; this one makes about {expected:,} updates in it, which read the text {times} times"
-            self.say("training.max_minutes", f"{minutes:g}", because)
+                because += (
+                    f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text {times} times"
+                )
+            self.say("training.max_minutes", f"{self.minutes:g}", because)
         if self.speed:
             self.expected = expected * batch_tokens / self.speed
             self.passes = expected / a_pass

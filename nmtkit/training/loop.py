@@ -65,7 +65,9 @@ class TrainingConfig(OptimizerSettings):
     max_epochs: int | None = Field(default=None, ge=1)
     """Stop after this many passes over the data."""
     max_minutes: float | None = Field(default=None, gt=0)
-    """Stop after this much training time, validations and earlier sessions of a resumed run included."""
+    """Stop after this much training time, validations and earlier sessions of a resumed run included. Of a recipe with
+    stages it is the whole training's: a stage that sets its own has that; the others share equally what is left, and
+    have what earlier ones did not use as well."""
     validate_every: int = Field(default=1000, ge=1)
     """Updates between two validations; one more follows at the end. One that would use up what is left of max_minutes
     is left out: the schedule would not come to its end."""

@@ -80,9 +80,9 @@ class Ending(Settings):
     kind: str
     """Which schedule."""
     over: Literal["updates", "budget"] = "updates"
-    """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, whichever is
-    used up first. If a run is resumed with higher limits, the budget is the new one: a rate that had come down rises
-    again."""
+    """What it runs over: `updates`; or the budget, which is training.max_updates or training.max_minutes, of which a
+    stage has its part, whichever is used up first. If a run is resumed with higher limits, the budget is the new one: a
+    rate that had come down rises again."""
     updates: int | None = Field(default=None, ge=1)
     """The update at which the rate reaches zero; not with `over: budget`."""
     warmup: int = Field(default=0, ge=0)

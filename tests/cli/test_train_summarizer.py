@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from in_process import Console, console_in
 
-from nmtkit.recipe import VALIDATED
+from nmtkit.cli.train import _advice
+from nmtkit.folder import RunFolder
+from nmtkit.recipe import VALIDATED, load
+from nmtkit.run import Run
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import Stopped
 
 RECIPE = """\
 task: summarization
@@ -145,3 +150,29 @@ def test_the_stage_of_the_weights_is_said(corpus: Path, console: Console, tmp_pa
         assert done.code == 0, done
         assert f", {stage}/weights-" in done.err
     assert "a stage of the recipe" in " ".join(console("summarize", "--help").out.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        (["training.max_minutes=6"], "training.max_minutes=12"),
+        (["training.max_minutes=6", "stages.words.training.max_minutes=2"], "training.max_minutes=12"),
+        (["stages.coverage.training.max_minutes=3"], "stages.coverage.training.max_minutes=6"),
+        (["stages=[]", "training.max_minutes=6"], "training.max_minutes=12"),
+    ],
+)
+def test_more_time_is_offered_where_it_is_given(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[str], key: str
+) -> None:
+    """A stage that shares the whole training's minutes gets more by more of those."""
+    run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", changes))
+    facts = {"validations": [[1, 1.0], [2, 2.0]], "update": 2}
+    monkeypatch.setattr(Checkpoints, "read_facts", lambda checkpoints: facts)
+    advice = _advice(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
+    assert advice is not None
+    assert f" --resume --set {key}" in advice
+    whole, more = run.recipe, load(corpus / "news.yaml", [*changes, key])
+    before, after = (list(one.by_stage().values())[-1].training.max_minutes for one in (whole, more))
+    assert before is not None
+    assert after is not None
+    assert after > before
