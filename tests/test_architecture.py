@@ -17,6 +17,7 @@ FLOORS = {
     "alignment": 2,
     "pictures": 2,
     "registry": 2,
+    "sums": 2,
     "settings": 3,
     "data": 4,
     "device": 4,

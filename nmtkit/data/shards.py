@@ -1,5 +1,6 @@
 """One set of flat files with tokenized examples and its manifest: a whole store, or one shard of a large one."""
 
+import errno
 import json
 import os
 import zlib
@@ -13,6 +14,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit import sums
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
 
@@ -130,7 +132,7 @@ class ShardWriter:
             os.replace(file.temporary, self._folder / f"{name}.{column}")
         files = {column: {"size": file.size, "crc32": file.checksum} for column, file in self._files.items()}
         content = {"version": VERSION, "examples": self.length, "dtype": self._dtype.str, **facts, "files": files}
-        write_manifest(manifest, content, durable)
+        write_manifest(manifest, sums.signed(content), durable)
 
     def discard(self) -> None:
         """Closes and removes what was not published."""
@@ -165,15 +167,16 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
     """
     path = manifest_path(folder, name)
     try:
-        manifest: dict[str, Any] = parse_json(path.read_bytes(), path.name)
-        version = manifest["version"]
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        manifest = parse_json(path.read_bytes(), path.name)
+        if manifest["version"] != VERSION:
+            raise ValueError("written by another version of nmtkit")
+        return sums.verified(manifest)
     except OSError as fault:
         raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
-    except (DataError, KeyError, TypeError) as fault:
+    except (DataError, ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
-    if version != VERSION:
-        raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
-    return manifest
 
 
 class Shard:
@@ -194,6 +197,7 @@ class Shard:
         try:
             self.fingerprint: str = manifest["fingerprint"]
             self.tgt_size: int = manifest["tgt_size"]
+            self.vocabulary: str = manifest.get("vocabulary", "")
             self.cut: dict[str, int] = manifest.get("cut", {})
             self.by_file: list[int] = manifest.get("by_file", [manifest["examples"]])
             self._length: int = manifest["examples"]
@@ -203,7 +207,7 @@ class Shard:
             for file in self._files:
                 if file.endswith("offsets"):
                     self._check_offsets(file)
-        except (ValueError, KeyError, TypeError) as fault:
+        except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise DataError(f"{manifest_path(folder, name)}: damaged ({fault}); preprocess again") from fault
 
     def _path(self, file: str) -> Path:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit import sums
 from nmtkit.data.checking import Checker, SplitReport
 from nmtkit.data.cutting import Chunk, Cut, Cutter, chunked, look
 from nmtkit.data.progress import Progress
@@ -108,18 +109,26 @@ class StoreWriter:
         tgt_size: V, kept in the manifest.
         fingerprint: kept in the manifest.
         shards: how many are there already, to go on with.
+        vocabulary: its checksum, kept in the manifest; empty: it is not known.
 
     Raises:
         DataError: the folder cannot be written.
     """
 
     def __init__(
-        self, folder: Path, name: str, dtype: npt.DTypeLike, tgt_size: int, fingerprint: str = "", shards: int = 0
+        self,
+        folder: Path,
+        name: str,
+        dtype: npt.DTypeLike,
+        tgt_size: int,
+        fingerprint: str = "",
+        shards: int = 0,
+        vocabulary: str = "",
     ) -> None:
         self._folder = folder
         self._name = name
         self._dtype = np.dtype(dtype)
-        self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size}
+        self._facts = {"fingerprint": fingerprint, "tgt_size": tgt_size, "vocabulary": vocabulary}
         self.shards = shards
         """How many are complete."""
         self._begin()
@@ -190,7 +199,7 @@ class StoreWriter:
                 if self._shard.length:
                     self.end_shard()
                 manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-                write_manifest(manifest_path(self._folder, self._name), manifest, durable=True)
+                write_manifest(manifest_path(self._folder, self._name), sums.signed(manifest), durable=True)
             self._sweep()
         except OSError as error:
             raise self._unwritable(error) from error
@@ -229,6 +238,8 @@ class Store:
         manifest = read_manifest(folder, name)
         if "shards" not in manifest:
             return cls(folder, name, [Shard(folder, name, manifest)])
+        if type(manifest["shards"]) is not int or manifest["shards"] < 1:
+            raise DataError(f"{manifest_path(folder, name)}: damaged (its number of shards); preprocess again")
         parts = [_shard_name(name, number) for number in range(manifest["shards"])]
         shards = [Shard(folder, part, read_manifest(folder, part)) for part in parts]
         for shard in shards:
@@ -237,12 +248,23 @@ class Store:
         return cls(folder, name, shards)
 
     @staticmethod
-    def is_current(folder: Path, name: str, fingerprint: str) -> bool:
-        """Whether there is a whole store of that name with that fingerprint."""
+    def is_current(
+        folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
+    ) -> bool:
+        """Whether there is a whole store of that name with that fingerprint; reads it once, for its checksums.
+
+        What is damaged is told in a sentence.
+        """
         try:
-            return Store.open(folder, name).fingerprint == fingerprint
-        except DataError:
+            store = Store.open(folder, name)
+            if store.fingerprint != fingerprint:
+                return False
+            store.check()
+        except DataError as fault:
+            if manifest_path(folder, name).exists():
+                notify(f"{fault}: this is done now")
             return False
+        return True
 
     @staticmethod
     def has_shards(folder: Path, name: str, fingerprint: str, count: int) -> bool:
@@ -257,6 +279,18 @@ class Store:
         except DataError:
             return False
         return True
+
+    def require_vocabulary(self, vocabulary: str) -> None:
+        """Makes sure that the ids are those of this vocabulary, where the store knows its own.
+
+        Raises:
+            DataError: they are of another.
+        """
+        if any(shard.vocabulary not in ("", vocabulary) for shard in self._shards):
+            raise DataError(
+                f"{self.folder}: {self.name} was made with another vocabulary than the run has now; "
+                "copy the right one again, or remove this folder and preprocess again"
+            )
 
     def check(self) -> None:
         """Reads everything once and compares checksums.
@@ -370,7 +404,7 @@ def write_store(
     split = checker.report.splits.setdefault(name, SplitReport())
     shards = progress.shards if progress else 0
     with (
-        StoreWriter(folder, name, dtype, len(tgt_vocabulary), fingerprint, shards) as writer,
+        StoreWriter(folder, name, dtype, len(tgt_vocabulary), fingerprint, shards, tokenizers.sum) as writer,
         closing(in_order(cutter, chunked(coming), processes, _size, ALONE)) as cuts,
     ):
         for cut in cuts:

@@ -7,6 +7,7 @@ turning every mark into a space gives the text back. In raw text the mark itself
 import io
 import json
 import math
+import os
 import re
 import threading
 import unicodedata
@@ -19,9 +20,10 @@ from typing import Literal, TypeVar
 
 import sentencepiece
 
+from nmtkit import sums
 from nmtkit.data.checking import DataReport
 from nmtkit.data.reading import Example
-from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.data.vocabulary import BOS, EOS, PAD, RENEW, SPECIALS, UNK, Vocabulary, read_file
 from nmtkit.errors import CheckpointError, DataError, RecipeError
 from nmtkit.settings import Field, Settings, model_validator, parse, parse_json
 
@@ -32,6 +34,9 @@ MARK = "▁"
 
 MOST_TOKENS = 100_000_000
 """The most tokens of a vocabulary; text of the whole web has fewer words."""
+
+_SETTINGS, _SUMS = "tokenizer.json", "sums.json"
+"""The tokenizer's settings, and the checksums of all its files, in its folder."""
 
 SAMPLE_CHARACTERS = 1 << 27
 """The most characters to learn from: what bounds a sample of documents."""
@@ -82,6 +87,9 @@ class Tokenizer(ABC):
         vocabulary: its tokens.
     """
 
+    suffix: str
+    """How the name of its file ends."""
+
     def __init__(self, config: TokenizerConfig, vocabulary: Vocabulary) -> None:
         self.config = config
         self.vocabulary = vocabulary
@@ -101,8 +109,8 @@ class Tokenizer(ABC):
         """The tokens of a text in the order of their ids, unknown ones by their own spelling (for copying)."""
 
     @abstractmethod
-    def save(self, stem: Path) -> None:
-        """Writes the one file that `load` needs, at `stem` with a suffix of the tokenizer's own."""
+    def content(self) -> bytes:
+        """What its file holds: all of it but its settings."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of one text, without BOS and EOS."""
@@ -145,12 +153,14 @@ class SentencePieceTokenizer(Tokenizer):
         CheckpointError: the bytes are not a sentencepiece model with our four special ids.
     """
 
+    suffix = ".model"
+
     def __init__(self, config: TokenizerConfig, model: bytes) -> None:
         self._model = model
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as fault:
-            raise CheckpointError("not a sentencepiece model, or damaged; preprocess again") from fault
+            raise CheckpointError(f"not a sentencepiece model, or damaged; {RENEW}") from fault
         size = self._processor.get_piece_size()
         super().__init__(config, Vocabulary([self._processor.id_to_piece(number) for number in range(size)]))
 
@@ -210,9 +220,9 @@ class SentencePieceTokenizer(Tokenizer):
         tokens: list[str] = self._processor.encode(self._prepared(text), out_type=str)
         return tokens
 
-    def save(self, stem: Path) -> None:
-        """Writes `stem`.model."""
-        stem.with_suffix(".model").write_bytes(self._model)
+    def content(self) -> bytes:
+        """The model."""
+        return self._model
 
 
 def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | DataError:
@@ -246,6 +256,8 @@ class WordTokenizer(Tokenizer):
     digits of a number around a point or comma, and every other character stands alone. Joining gives the text back,
     up to the width of white space and unknown words (an unknown piece is taken for a word of its own).
     """
+
+    suffix = ".vocab"
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
@@ -285,9 +297,9 @@ class WordTokenizer(Tokenizer):
         unknown = SPECIALS[UNK]
         return [MARK + piece if piece == unknown else piece for piece in super().pieces(ids, oov)]
 
-    def save(self, stem: Path) -> None:
-        """Writes `stem`.vocab."""
-        self.vocabulary.save(stem.with_suffix(".vocab"))
+    def content(self) -> bytes:
+        """The vocabulary."""
+        return self.vocabulary.content()
 
 
 @dataclass(frozen=True)
@@ -309,21 +321,32 @@ class TokenizerPair:
         """Whether training text is to be cut anew each time."""
         return self.src.config.sampling > 0
 
+    @property
+    def sum(self) -> str:
+        """The checksum of the vocabulary, by which weights know theirs."""
+        return sums.of_bytes(b"".join(name.encode() + content for name, content in self._contents().items()))
+
+    def _contents(self) -> dict[str, bytes]:
+        """What the file of each tokenizer holds, by its name."""
+        sides = {"joint": self.src} if self.shared else {"src": self.src, "tgt": self.tgt}
+        return {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+
     def save(self, folder: Path) -> None:
         """Writes all that `load` needs into the folder, which is made if need be.
 
         Raises:
             CheckpointError: the folder cannot be written.
         """
+        settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False) + "\n"
+        contents = {**self._contents(), _SETTINGS: settings.encode("utf-8")}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if self.shared:
-                self.src.save(folder / "joint")
-            else:
-                self.src.save(folder / "src")
-                self.tgt.save(folder / "tgt")
-            settings = json.dumps(self.src.config.model_dump(), indent=2, ensure_ascii=False)
-            (folder / "tokenizer.json").write_text(settings + "\n", encoding="utf-8")
+            # The checksums go first and come last: at no moment are there those of other files.
+            (folder / _SUMS).unlink(missing_ok=True)
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+            of_files = {name: sums.of_bytes(content) for name, content in contents.items()}
+            (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
         except OSError as fault:
             raise CheckpointError(f"{folder}: cannot write the tokenizer: {fault.strerror}") from fault
 
@@ -334,27 +357,39 @@ class TokenizerPair:
         Raises:
             CheckpointError: a file is missing or damaged; the message names it.
         """
-        settings = folder / "tokenizer.json"
+        _check_sums(folder)
+        settings = folder / _SETTINGS
         try:
-            config = parse(TokenizerConfig, parse_json(settings.read_bytes(), settings.name), str(settings))
-        except OSError as fault:
-            raise CheckpointError(f"{settings}: cannot read it: {fault.strerror}; preprocess again") from fault
+            config = parse(TokenizerConfig, parse_json(read_file(settings, "it"), settings.name), str(settings))
         except (DataError, RecipeError) as fault:
-            raise CheckpointError(f"{settings}: damaged ({fault}); preprocess again") from fault
+            raise CheckpointError(f"{settings}: damaged ({fault}); {RENEW}") from fault
         if config.joint:
             joint = _load(config, folder / "joint")
             return cls(joint, joint)
         return cls(_load(config, folder / "src"), _load(config, folder / "tgt"))
 
 
+def _check_sums(folder: Path) -> None:
+    """Makes sure that the files that are there are as they were written; earlier versions kept no checksums."""
+    path = folder / _SUMS
+    if not os.path.lexists(path):
+        return
+    try:
+        expected = json.loads(read_file(path))
+        for name in expected:
+            if os.path.lexists(folder / name) and sums.of_bytes(read_file(folder / name)) != expected[name]:
+                raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RENEW}")
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise CheckpointError(f"{path}: damaged ({fault}); {RENEW}") from fault
+
+
 def _load(config: TokenizerConfig, stem: Path) -> Tokenizer:
     if config.kind == "word":
-        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(".vocab")))
-    path = stem.with_suffix(".model")
+        return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix)))
+    path = stem.with_suffix(SentencePieceTokenizer.suffix)
+    model = read_file(path)
     try:
-        return SentencePieceTokenizer(config, path.read_bytes())
-    except OSError as fault:
-        raise CheckpointError(f"{path}: cannot read the vocabulary: {fault.strerror}; preprocess again") from fault
+        return SentencePieceTokenizer(config, model)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
 

@@ -1,11 +1,14 @@
 """The table between tokens and ids, and its extension by the unknown words of one example for models that copy."""
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtkit.errors import CheckpointError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
+RENEW = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
+"""What to do where a file of it is damaged."""
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
@@ -21,11 +24,11 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
-            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; preprocess again")
+            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; {RENEW}")
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
-            raise CheckpointError("vocabulary: a token is empty or stands there twice; preprocess again")
+            raise CheckpointError(f"vocabulary: a token is empty or stands there twice; {RENEW}")
 
     @classmethod
     def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
@@ -89,27 +92,39 @@ class Vocabulary:
         size = len(self.tokens)
         return [self.tokens[number] if number < size else oov[number - size] for number in ids]
 
-    def save(self, path: Path) -> None:
-        """Writes one token a line, UTF-8; line n (from 0) is id n."""
-        path.write_bytes(("\n".join(self.tokens) + "\n").encode("utf-8"))
+    def content(self) -> bytes:
+        """What a file of it holds: one token a line, UTF-8; line n (from 0) is id n."""
+        return ("\n".join(self.tokens) + "\n").encode("utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Reads what `save` wrote.
+        """Reads a file that holds `content`.
 
         Raises:
             CheckpointError: the file is missing, cut short or not a vocabulary.
         """
         try:
-            text = path.read_bytes().decode("utf-8")
-        except OSError as fault:
-            raise CheckpointError(f"{path}: cannot read the vocabulary: {fault.strerror}; preprocess again") from fault
+            text = read_file(path).decode("utf-8")
         except UnicodeDecodeError as fault:
-            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); preprocess again") from fault
+            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RENEW}") from fault
         if not text.endswith("\n"):
-            raise CheckpointError(f"{path}: cut short (no line end after the last token); preprocess again")
+            raise CheckpointError(f"{path}: cut short (no line end after the last token); {RENEW}")
         try:
             # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
             return cls(text[:-1].split("\n"))
         except CheckpointError as fault:
             raise CheckpointError(f"{path}: {fault}") from fault
+
+
+def read_file(path: Path, what: str = "the vocabulary") -> bytes:
+    """Reads a file of a run's vocabulary; `what` is what a message calls it.
+
+    Raises:
+        CheckpointError: it cannot be read, or is no file.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        return path.read_bytes()
+    except OSError as fault:
+        raise CheckpointError(f"{path}: cannot read {what}: {fault.strerror}; {RENEW}") from fault

@@ -52,7 +52,7 @@ def test_learning_twice_gives_the_same(kind: str, pairs: list[Example], tmp_path
     for name in ("one", "two"):
         learn(config(kind), pairs).save(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert len(files) == 2
+    assert len(files) == 3
     for name in files:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
