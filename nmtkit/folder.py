@@ -1,5 +1,6 @@
 """The folder of a run: the one place that knows the names of its files, and how to open the model in it."""
 
+import errno
 import json
 import math
 import os
@@ -90,15 +91,20 @@ class RunFolder:
         """Weights and training state; where training has stages, a folder for each: `1-NAME`, `2-NAME`, ..."""
         return self.path / "checkpoints"
 
-    def stages(self, recipe: Recipe, taken: Sequence[float] = ()) -> list[StageFolder]:
+    def stages(self, recipe: Recipe, taken: Sequence[float] = (), vocabulary: str = "") -> list[StageFolder]:
         """The stages of the run's recipe, in their order; one without a name if the recipe has none.
 
         Args:
             recipe: the run's.
             taken: as of `Recipe.by_stage`.
+            vocabulary: as `Checkpoints` takes it.
         """
         return [
-            StageFolder(name, one, Checkpoints(self.checkpoints / f"{number}-{name}" if name else self.checkpoints))
+            StageFolder(
+                name,
+                one,
+                Checkpoints(self.checkpoints / f"{number}-{name}" if name else self.checkpoints, vocabulary),
+            )
             for number, (name, one) in enumerate(recipe.by_stage(taken).items(), start=1)
         ]
 
@@ -233,7 +239,7 @@ class RunFolder:
         checkpoints = self.newest_stage(recipe).checkpoints
         best = next(iter(checkpoints.best()), None)
         last = checkpoints.last if checkpoints.last.is_file() else None
-        average = self.average if self.average.is_file() else None
+        average = self.average if os.path.lexists(self.average) else None
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
         of_stages = {stage.name: stage.checkpoints.best() for stage in self.stages(recipe) if stage.name}
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
@@ -270,7 +276,7 @@ class RunFolder:
         stages = [stage for stage in self.stages(recipe) if stage.checkpoints.folder.resolve() == folder]
         recipe = (stages[0] if stages else self.newest_stage(recipe)).recipe
         model = self.build(recipe, tokenizers)
-        checkpoint.load_weights(model, weights)
+        checkpoint.load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers, recipe
 
 
@@ -354,8 +360,14 @@ def append_json_line(path: Path, data: dict[str, Any]) -> None:
 def cut_json_lines(path: Path, after_update: int) -> None:
     """Takes back what was logged past an update, and a last line cut short: a resumed run writes them again."""
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(DataError):
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as fault:
+        raise NmtkitError(f"{path}: cannot read it: {fault.strerror or fault}; move it away to go on") from fault
+    for line in lines:
+        with suppress(DataError, TypeError, KeyError):
             if parse_json(line, "")["update"] <= after_update:
                 kept.append(line)
     write_text(path, "".join(line + "\n" for line in kept))

@@ -1,5 +1,6 @@
 """The log of a training: every event that has numbers, counted through all its stages."""
 
+import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -55,7 +56,7 @@ class Log:
         if resume:
             update = done.updates + int(stage.checkpoints.read_facts()["update"])
             purge_step = update + 1
-            if self.path.exists():
+            if os.path.lexists(self.path):
                 folders.cut_json_lines(self.path, after_update=update)
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter

@@ -27,7 +27,7 @@ from nmtkit.data.corpus import Files
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.progress import Progress
 from nmtkit.data.reading import Example, read_lines, read_pairs, require_base
-from nmtkit.data.store import Store, fingerprint, seek, sums, write_store
+from nmtkit.data.store import Store, fingerprint, seek, sums_of_files, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
@@ -169,8 +169,7 @@ class Run:
             run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite, notify)
             begun.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, new_data)
-            if resume:
-                run.reopen(notify)
+            folders.write_text(run.folder.recipe, run.recipe.to_yaml())
 
         try:
             distributed.by_first(prepare, Path(path).absolute())
@@ -186,7 +185,7 @@ class Run:
     def resumed(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
         """Opens a run to go on with it. Names, the limits of training and how batches are cut may differ from before.
 
-        The folder has the recipe once `reopen` has written it there.
+        The folder has the new recipe once `begin` has written it there.
 
         Args:
             recipe: what to do.
@@ -296,8 +295,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------- preprocessing
 
     def reopen(self, notify: Notify) -> None:
-        """Writes the recipe down; takes away what says that training is over, and the average of the weights so far."""
-        folders.write_text(self.folder.recipe, self.recipe.to_yaml())
+        """Takes away what says that training is over, and the average, which is of the weights up to now."""
         self.folder.result.unlink(missing_ok=True)
         self._forget_average(notify)
 
@@ -342,10 +340,14 @@ class Run:
         mark = fingerprint(settings, config.paths())
         learned = self.folder.vocabulary.is_dir()
         progress = Progress.load(self.folder.progress, mark) if learned else None
-        if learned and progress is None and all(Store.is_current(self.folder.data, name, mark) for name in splits):
+        if (
+            learned
+            and progress is None
+            and all(Store.is_current(self.folder.data, name, mark, notify) for name in splits)
+        ):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.folder.load_tokenizers()
-        found = DataReport(files={name: sums(files.paths()) for name, files in splits.items()})
+        found = DataReport(files={name: sums_of_files(files.paths()) for name, files in splits.items()})
         if learned_before and not new_data:
             self._require_same_text(found.files)
         if progress is not None:
@@ -449,26 +451,32 @@ class Run:
             NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
                 damaged, or a stage's model does not fit the one before.
         """
-        stages, tokenizers = self.folder.stages(self.recipe), self.folder.load_tokenizers()
+        tokenizers = self.folder.load_tokenizers()
+        stages = self.folder.stages(self.recipe, vocabulary=tokenizers.sum)
         begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = begun[-1] if resume and begun else 0
         done = Done()
         for stage in stages[:first]:
             done = done.and_then(stage)
-        log = Log(self.folder, stages[first], done, resume) if distributed.rank() == 0 else None
+        log: Log | None = None
         try:
             for number in range(first, len(stages)):
-                stages = self.folder.stages(self.recipe, done.by_stage)
+                stages = self.folder.stages(self.recipe, done.by_stage, tokenizers.sum)
                 stage, going_on = stages[number], resume and number == first
                 if stage.name:
                     facts = (number + 1, len(stages), done.updates, done.seconds)
                     yield StageBegun(stage.name, *facts, stage.recipe.training)
-                if log is not None:
-                    log.stage = stage.name
-                if log is not None and not going_on:
+                if distributed.rank() == 0 and not going_on:
                     self._forget_average(notify)
                 training = self._train_stage(stages, number, tokenizers, device, notify, going_on, stop)
                 for event in training:
+                    if log is None and distributed.rank() == 0:
+                        # Only now has a state that training goes on from shown itself whole; before, nothing may go.
+                        if resume:
+                            self.reopen(notify)
+                        log = Log(self.folder, stage, done, resume)
+                    if log is not None:
+                        log.stage = stage.name
                     shown = done.shift(event)
                     if log is not None:
                         log.add(shown)
@@ -518,6 +526,7 @@ class Run:
             for side in recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings.freeze else ():
                 model.embedding(side).weight.requires_grad_(False)
         store, seed = Store.open(self.folder.data, "train"), recipe.seed + number
+        store.require_vocabulary(tokenizers.sum)
         for text in (*_cuts(store, recipe), *_cuts(Store.open(self.folder.data, "valid"), recipe)):
             notify(text)
         rank, world = distributed.rank(), distributed.size()
@@ -661,7 +670,7 @@ def _take_over(
     """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
-    new, gone = checkpoint.fill_known(model, checkpoint.read_weights(path), path)
+    new, gone = checkpoint.fill_known(model, checkpoint.read_weights(path, before.checkpoints.vocabulary), path)
     update = next(
         entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
     )
@@ -727,15 +736,25 @@ def to_average(folder: RunFolder, best: int | None = None, recent: int | None = 
     return kept[: recent or best]
 
 
-def average(files: Sequence[Path], output: Path) -> None:
+def average(files: Sequence[Path], output: Path, of: RunFolder | None = None) -> None:
     """Averages weights files into one.
+
+    Args:
+        files: the weights.
+        output: where to.
+        of: the run whose model they must fit; None: they need only fit each other.
 
     Raises:
         CheckpointError: there are fewer than two, they do not fit each other, or the output cannot be written.
     """
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
-    checkpoint.save_weights(output, checkpoint.average(files))
+    if of is None:
+        model, vocabulary = None, next(filter(None, map(checkpoint.vocabulary_of, files)), "")
+    else:
+        tokenizers = of.load_tokenizers()
+        model, vocabulary = of.build(of.newest_stage(of.load_recipe()).recipe, tokenizers), tokenizers.sum
+    checkpoint.save_weights(output, checkpoint.average(files, model, vocabulary), vocabulary)
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:

@@ -35,13 +35,13 @@ def command(
     if sum(map(bool, (best, recent, files))) > 1:
         raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
     if files and output is not None and model is None:
-        written, of = output, ""
+        where, written, of = None, output, ""
         chosen = list(files)
     else:
         where, why = folder.find(model)
         written, of = output or where.average, f" of {where.path} ({why})"
         chosen = list(files) or run.to_average(where, best, recent)
-    run.average(chosen, written)
+    run.average(chosen, written, where)
     console.say(f"averaged {len(chosen)} checkpoints{of} into {written}:", stderr=True)
     for path in chosen:
         console.say(f"  {path}", stderr=True)

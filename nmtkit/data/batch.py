@@ -203,6 +203,25 @@ Part: TypeAlias = tuple[int, int | None, int, int]
 """The settings that a part of an epoch was cut with (tokens, size, window), and the number of its first batch."""
 
 
+def _parts(given: Any, batch: int) -> list[Part]:
+    """The parts of an epoch up to a batch, as a state names them.
+
+    Raises:
+        CheckpointError: it is not a list of such parts.
+    """
+    try:
+        parts: list[Part] = [(tokens, size, window, begin) for tokens, size, window, begin in given]
+        for tokens, size, window, _ in parts:
+            BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window)
+        begins = [begin for *_, begin in parts]
+        whole = all(type(begin) is int for begin in begins) and [0, *begins, batch] == sorted([0, *begins, batch])
+    except (TypeError, ValueError):
+        whole = False
+    if not whole or not parts:
+        raise CheckpointError("`stream.settings` does not say how an epoch was cut into batches")
+    return parts
+
+
 def _numbers_of(config: BatchConfig) -> tuple[int, int | None, int]:
     return config.batch_tokens, config.batch_size, config.sort_window
 
@@ -397,7 +416,7 @@ class BatchStream(Iterator[Batch]):
             self._begin(epoch)
             return
         # A state of an earlier version says nothing of settings: they could not change.
-        parts = [tuple(part) for part in state.get("settings", [(*own, 0)])]
+        parts = _parts(state.get("settings", [[*own, 0]]), batch)
         if parts[-1][:-1] != own:
             parts.append((*own, batch))
         self._begin(epoch, parts)

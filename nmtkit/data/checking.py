@@ -111,7 +111,7 @@ class DataReport:
     tokenizer: dict[str, str | int] = field(default_factory=dict)
     """What was learned, from how many pairs."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By the name of the split the checksum of each file, as `nmtkit.data.store.sums` gives them."""
+    """By the name of the split the checksum of each file, as `nmtkit.data.store.sums_of_files` gives them."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""

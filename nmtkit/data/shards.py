@@ -170,13 +170,13 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise OSError(errno.EINVAL, "not a file")
         manifest = parse_json(path.read_bytes(), path.name)
-        if manifest["version"] != VERSION:
-            raise ValueError("written by another version of nmtkit")
-        return sums.verified(manifest)
+        if manifest["version"] == VERSION:
+            return sums.verified(manifest)
     except OSError as fault:
         raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
     except (DataError, ValueError, KeyError, TypeError) as fault:
         raise DataError(f"{path}: damaged ({fault}); preprocess again") from fault
+    raise DataError(f"{path}: written by another version of nmtkit; preprocess again")
 
 
 class Shard:

@@ -71,7 +71,7 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
-def sums(paths: Iterable[str]) -> dict[str, str]:
+def sums_of_files(paths: Iterable[str]) -> dict[str, str]:
     """The SHA-256 of each file; of a folder that of its stories, in the order of their names.
 
     Raises:

@@ -8,13 +8,19 @@ A run's checkpoint folder holds
 
 A tied weight is saved once, under its first name. Every file is written beside its place, forced to the disk, and
 then moved into place in one stroke.
+
+The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal. Among
+them is whether it is a state or weights, the checksum of every tensor, that of the vocabulary, and that of the facts
+themselves; they are compared wherever the file is read. Files of earlier versions have no checksums: there a state is
+what has facts.
 """
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +29,61 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from nmtkit.errors import CheckpointError
+from nmtkit import sums
+from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.settings import Field, Settings, field_validator, parse
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
 """How the names in `last.safetensors` begin; the file also has the facts as JSON in its head."""
 
 _FACTS = "facts"
+
+_LISTED = 5
+"""So many files are named where a message says which there are."""
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The types that weights may be kept in."""
+
+
+class StateFacts(Settings):
+    """What a training state says beside its tensors."""
+
+    update: int = Field(ge=0, le=10**12)
+    """After which update it was saved."""
+    seconds: float = Field(ge=0)
+    """Training time up to there."""
+    used: float | None = Field(default=None, ge=0)
+    """The same at the end of the last update; states of earlier versions do not know it, nor the next two."""
+    validating: float = Field(default=0.0, ge=0)
+    """What the last validation took."""
+    lr: list[float] | None = Field(default=None, min_length=2, max_length=2)
+    """The learning rate of the last update, and the highest of all."""
+    optimizer: str
+    """Its name."""
+    best_metric: list[str | bool] = Field(min_length=2, max_length=2)
+    """The metric that decides, and whether higher is better."""
+    validations: list[list[Any]]
+    """Update and score of each."""
+    stream: dict[str, Any]
+    """Where the training data stand."""
+    random: list[dict[str, Any]] = Field(min_length=1)
+    """The random states of every process."""
+
+    @field_validator("validations")
+    @classmethod
+    def _validations(cls, given: list[list[Any]]) -> list[list[Any]]:
+        for entry in given:
+            whole = len(entry) == 2 and type(entry[0]) is int and type(entry[1]) in (int, float)
+            if not whole or math.isnan(entry[1]):
+                raise ValueError("each must be an update and a score")
+        return given
+
+    @field_validator("stream")
+    @classmethod
+    def _stream(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if not all(type(given.get(key)) is int and given[key] >= 0 for key in ("epoch", "batch")):
+            raise ValueError("`epoch` and `batch` must be numbers from 0")
+        return given
 
 
 @dataclass(frozen=True)
@@ -41,15 +96,36 @@ class Kept:
     """What the metric was."""
 
 
+@dataclass(frozen=True)
+class _Index:
+    """What `kept.json` says."""
+
+    metric: str | None = None
+    higher_is_better: bool = True
+    kept: list[Kept] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "_Index":
+        """The index in a file; whatever is odd in it raises a ValueError, TypeError or KeyError."""
+        kept = [Kept(**entry) for entry in content["kept"]]
+        for entry in kept:
+            if type(entry.update) is not int or type(entry.value) not in (int, float) or math.isnan(entry.value):
+                raise ValueError("an entry is not an update and a value")
+        return cls(content["metric"], bool(content["higher_is_better"]), kept)
+
+
 class Checkpoints:
     """The checkpoint folder of one run.
 
     Args:
         folder: made on the first save.
+        vocabulary: the checksum of the run's vocabulary, which is written into every file; a state that says another
+            one is refused. Empty: it is not known.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, vocabulary: str = "") -> None:
         self.folder = folder
+        self.vocabulary = vocabulary
 
     @property
     def last(self) -> Path:
@@ -73,34 +149,47 @@ class Checkpoints:
         Raises:
             CheckpointError: it cannot be written; the state saved before is untouched.
         """
-        _write_tensors(self.last, tensors, {_FACTS: json.dumps(facts)})
+        _write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
         return self.last
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Reads what `save_last` wrote.
 
         Raises:
-            CheckpointError: there is no such file, or it is damaged.
+            CheckpointError: there is no such file, it is damaged, a number in it is not finite, or it was trained with
+                another vocabulary.
         """
-        facts = self.read_facts()
-        with _opened(self.last) as file:
-            names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
-            return {name: file.get_tensor(name) for name in names}, facts
+        with self._opened_last() as (file, head):
+            head.require_vocabulary(self.vocabulary)
+            return _read_tensors(file, head), head.facts
 
     def read_facts(self) -> dict[str, Any]:
-        """The facts alone of what `save_last` wrote: where training stands.
+        """The facts alone of what `save_last` wrote, those of `StateFacts`: where training stands.
 
         Raises:
-            CheckpointError: there is no such file, or it is damaged.
+            CheckpointError: there is no such file, it is damaged, or a fact is not what it should be.
         """
-        if not self.last.exists():
+        with self._opened_last() as (_, head):
+            try:
+                return parse(StateFacts, head.facts, "its training state").model_dump()
+            except RecipeError as fault:
+                raise CheckpointError("; ".join(str(fault).splitlines())) from fault
+
+    @contextlib.contextmanager
+    def _opened_last(self) -> Iterator[tuple[Any, "_Head"]]:
+        if not os.path.lexists(self.last):
             raise CheckpointError(f"{self.last}: not found, so there is nothing to resume; train without --resume")
-        with _opened(self.last) as file:
-            metadata = file.metadata() or {}
-            if _FACTS not in metadata:
-                raise CheckpointError(f"{self.last}: holds weights but no training state; it cannot be resumed from")
-            facts: dict[str, Any] = json.loads(metadata[_FACTS])
-            return facts
+        with self.blamed_on_last(), _opened(self.last) as file:
+            head = _Head.of(file)
+            if not head.is_state:
+                raise CheckpointError("holds weights but no training state; it cannot be resumed from")
+            yield file, head
+
+    def blamed_on_last(self) -> contextlib.AbstractContextManager[None]:
+        """A fault that shows inside is one of the state: the message names its file, and what is left of the run."""
+        left = _others(self.last)
+        use = f"; the weights that are there can still be used (--weights FILE): {left}" if left else ""
+        return _blamed(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
 
     def kept(self) -> list[Kept]:
         """The kept weights files, oldest first.
@@ -108,13 +197,13 @@ class Checkpoints:
         Raises:
             CheckpointError: the list cannot be read.
         """
-        return [Kept(**entry) for entry in self._read_index().get("kept", [])]
+        return self._read_index().kept
 
     def best(self) -> list[Path]:
         """The kept weights files, best first; of equal ones the older is better."""
         index = self._read_index()
-        sign = -1 if index.get("higher_is_better", True) else 1
-        return [self.weights_path(entry.update) for entry in sorted(self.kept(), key=lambda kept: sign * kept.value)]
+        sign = -1 if index.higher_is_better else 1
+        return [self.weights_path(entry.update) for entry in sorted(index.kept, key=lambda kept: sign * kept.value)]
 
     def recent(self) -> list[Path]:
         """The kept weights files, newest first."""
@@ -149,8 +238,8 @@ class Checkpoints:
             CheckpointError: a file cannot be written; those before it are untouched.
         """
         known = self._read_index()
-        same = known.get("metric") == metric and known.get("higher_is_better") == higher_is_better
-        entries = [entry for entry in self.kept() if entry.update < update] if same else []
+        same = known.metric == metric and known.higher_is_better == higher_is_better
+        entries = [entry for entry in known.kept if entry.update < update] if same else []
         entries.append(Kept(update, value))
         sign = -1 if higher_is_better else 1
         staying = {e.update for e in sorted(entries, key=lambda e: sign * e.value)[:keep_best]}
@@ -158,9 +247,9 @@ class Checkpoints:
         entries = [e for e in entries if e.update in staying]
         path = self.weights_path(update) if update in staying else None
         if path is not None:
-            _write_tensors(path, weights, {"update": str(update), metric: str(value)})
-        index = {"metric": metric, "higher_is_better": higher_is_better, "kept": [asdict(e) for e in entries]}
-        text = json.dumps(index, indent=1)
+            of_it = {"update": update, "value": value, "metric": metric, "higher_is_better": higher_is_better}
+            _write_tensors(path, weights, {**of_it, "kind": "weights"}, self.vocabulary)
+        text = json.dumps(sums.signed(asdict(_Index(metric, higher_is_better, entries))), indent=1)
         _write(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
             if old not in {self.weights_path(entry.update) for entry in entries}:
@@ -171,16 +260,31 @@ class Checkpoints:
     def _index_path(self) -> Path:
         return self.folder / "kept.json"
 
-    def _read_index(self) -> dict[str, Any]:
-        if not self._index_path.exists():
-            return {}
+    def _read_index(self) -> _Index:
+        if not os.path.lexists(self._index_path):
+            return self._index_of_heads()
         try:
-            index: dict[str, Any] = json.loads(self._index_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as fault:
+            if not self._index_path.is_file():
+                raise OSError("not a file")
+            return _Index.of(sums.verified(json.loads(self._index_path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
             raise CheckpointError(
-                f"{self._index_path}: cannot read it ({fault}); delete it to start a new list of kept weights"
+                f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "
+                "from the files"
             ) from fault
-        return index
+
+    def _index_of_heads(self) -> _Index:
+        """What the weights files themselves say, where the list is not there; those of earlier versions say nothing."""
+        heads = []
+        for path in sorted(self.folder.glob("weights-*.safetensors")):
+            with _opened_weights(path) as (_, head):
+                heads.append(head.facts)
+        ours = [head for head in heads if {"update", "value", "metric", "higher_is_better"} <= head.keys()]
+        if not ours:
+            return _Index()
+        metric, higher_is_better = ours[-1]["metric"], ours[-1]["higher_is_better"]
+        same = [head for head in ours if (head["metric"], head["higher_is_better"]) == (metric, higher_is_better)]
+        return _Index(metric, higher_is_better, [Kept(head["update"], head["value"]) for head in same])
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -199,38 +303,52 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """Writes weights to a file of their own.
+def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
+    """Writes weights to a file of their own, with the checksum of their vocabulary, if it is known.
 
     Raises:
         CheckpointError: it cannot be written; what was there before is untouched.
     """
-    _write_tensors(path, weights, {})
+    _write_tensors(path, weights, {"kind": "weights"}, vocabulary)
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
     """Reads the weights in a checkpoint of either kind, onto the CPU; of a full state the averaged ones, if it has any.
+
+    Args:
+        path: of the file.
+        vocabulary: the checksum of the vocabulary that they are to be used with; empty: any.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, a number in it is not finite, or it was trained with another
+            vocabulary.
+    """
+    with _opened_weights(path) as (file, head):
+        head.require_vocabulary(vocabulary)
+        if not head.is_state:
+            return _read_tensors(file, head)
+        # Buffers have no average, so the averages are laid over the weights.
+        found = _read_tensors(file, head, (WEIGHTS, EMA))
+        return under(WEIGHTS, found) | under(EMA, found)
+
+
+def vocabulary_of(path: Path) -> str:
+    """The checksum of the vocabulary that a checkpoint was trained with; empty if it does not say.
 
     Raises:
         CheckpointError: the file is missing or damaged.
     """
-    with _opened(path) as file:
-        names = list(file.keys())
-        if _FACTS not in (file.metadata() or {}):
-            return {name: file.get_tensor(name) for name in names}
-        weights = {name[len(WEIGHTS) :]: file.get_tensor(name) for name in names if name.startswith(WEIGHTS)}
-        # Buffers have no average, so the averages are laid over the weights.
-        weights |= {name[len(EMA) :]: file.get_tensor(name) for name in names if name.startswith(EMA)}
-        return weights
+    with _opened_weights(path) as (_, head):
+        return head.vocabulary
 
 
-def load_weights(model: nn.Module, path: Path) -> None:
+def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
     """Fills the model with the weights in a checkpoint of either kind.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or of a model of another shape.
+        CheckpointError: as `read_weights`; or they are of a model of another shape.
     """
-    fill_weights(model, read_weights(path), path)
+    fill_weights(model, read_weights(path, vocabulary), path)
 
 
 def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
@@ -242,12 +360,11 @@ def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
         path: where they are from, for messages.
 
     Raises:
-        CheckpointError: a weight is missing, of another shape, or one that the model does not have.
+        CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have.
     """
     own = weights_of(model)
-    faults = [f"{name!r} is missing" for name in own if name not in weights]
-    faults += [f"{name!r} is not in the model" for name in weights if name not in own]
-    _fill(own, weights, path, faults)
+    _require_fitting(own, weights, path)
+    _fill(own, weights)
 
 
 def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
@@ -262,81 +379,202 @@ def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> t
         The names of the model's weights that are not among those given, and of those given that it does not have.
 
     Raises:
-        CheckpointError: a weight that both have is of another shape.
+        CheckpointError: a weight that both have is of another shape or kind of number.
     """
     own = weights_of(model)
     both = {name: tensor for name, tensor in own.items() if name in weights}
-    _fill(both, weights, path, [])
+    given = {name: weights[name] for name in both}
+    _require_fitting(both, given, path)
+    _fill(both, given)
     return [name for name in own if name not in weights], [name for name in weights if name not in own]
 
 
-def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path, faults: list[str]) -> None:
-    """Copies those weights that both have, unless there are faults or one has another shape."""
-    both = [name for name in own if name in weights]
-    faults += [
-        f"{name!r} has shape {list(weights[name].shape)}, the model wants {list(own[name].shape)}"
-        for name in both
-        if weights[name].shape != own[name].shape
-    ]
+def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def _require_fitting(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+    faults = [f"{name!r} is missing" for name in own if name not in weights]
+    faults += [f"{name!r} is not in the model" for name in weights if name not in own]
+    for name, wanted in own.items():
+        given = weights.get(name, wanted)
+        if given.shape != wanted.shape:
+            faults.append(f"{name!r} has shape {list(given.shape)}, the model wants {list(wanted.shape)}")
+        elif _kind(given) != _kind(wanted):
+            faults.append(f"{name!r} holds {_type(given)}, the model wants {_type(wanted)}")
     if faults:
         more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise CheckpointError(
             f"{path}: the checkpoint is of another model: {'; '.join(faults[:3])}{more}; "
             "use the recipe it was trained with"
         )
-    with torch.no_grad():
-        for name in both:
-            own[name].copy_(weights[name])
 
 
-def average(paths: Sequence[Path]) -> dict[str, Tensor]:
+def _kind(tensor: Tensor) -> tuple[bool, bool]:
+    return tensor.is_floating_point(), tensor.dtype == torch.bool
+
+
+def _type(tensor: Tensor) -> str:
+    return f"numbers of type {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def average(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, added up in float64, in the type of the first.
 
     Tensors that are not floating-point are taken from the first.
 
+    Args:
+        paths: of the files.
+        model: that the average must fit; None: any.
+        vocabulary: as `read_weights` takes it.
+
     Raises:
-        CheckpointError: no file is given, one is missing or damaged, or they are not of one model.
+        CheckpointError: no file is given, one cannot be read (see `read_weights`), or they are not of one model.
     """
     if not paths:
         raise CheckpointError("there are no checkpoints to average")
-    first = read_weights(paths[0])
-    sums = {name: tensor.double() for name, tensor in first.items()}
+    first = read_weights(paths[0], vocabulary)
+    if not any(tensor.is_floating_point() for tensor in first.values()):
+        raise CheckpointError(f"{paths[0]}: holds no weights that can be averaged; name other checkpoints")
+    if model is not None:
+        _require_fitting(weights_of(model), first, paths[0])
+    total = {name: tensor.double() for name, tensor in first.items()}
     for path in paths[1:]:
-        weights = read_weights(path)
-        if {name: tensor.shape for name, tensor in weights.items()} != {n: t.shape for n, t in first.items()}:
+        weights = read_weights(path, vocabulary)
+        if {name: (tensor.shape, _kind(tensor)) for name, tensor in weights.items()} != {
+            name: (tensor.shape, _kind(tensor)) for name, tensor in first.items()
+        }:
             raise CheckpointError(f"{path}: of another model than {paths[0]}; average checkpoints of one run only")
         for name, tensor in weights.items():
-            sums[name] += tensor.double()
+            total[name] += tensor.double()
     return {
-        name: (sums[name] / len(paths)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        name: (total[name] / len(paths)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in first.items()
     }
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a file says of itself."""
+
+    facts: dict[str, Any]
+    """But for the next three."""
+    is_state: bool
+    """Or weights alone."""
+    vocabulary: str
+    """The checksum of the vocabulary; empty if the file does not know it."""
+    sums: Mapping[str, str] | None
+    """The checksum of every tensor; None in files of earlier versions."""
+
+    @classmethod
+    def of(cls, file: Any) -> "_Head":
+        """The head of an open file.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        text = (file.metadata() or {}).get(_FACTS)
+        if text is None:
+            return cls({}, False, "", None)
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or ("tensors" in facts) != (sums.SUM in facts):
+            raise ValueError("its facts are not what they should be")
+        facts = sums.verified(facts)
+        known = facts.pop("tensors", None)
+        return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
+
+    def require_vocabulary(self, vocabulary: str) -> None:
+        """Makes sure that the file is of this vocabulary, where both are known."""
+        if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
+            raise CheckpointError(
+                "trained with another vocabulary than it is to be used with, so they are of different runs"
+            )
+
+
+def _read_tensors(file: Any, head: _Head, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+    """The tensors of an open file whose names begin so; they are as they were written, and finite."""
+    names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
+    if head.sums is not None and head.sums.keys() != set(names):
+        raise ValueError("it has other tensors than were written")
+    found = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
+    for name, tensor in found.items():
+        if head.sums is not None and head.sums[name] != _sum_of(tensor):
+            raise ValueError(f"{name!r} is not as it was written: its checksum is another")
+        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
+            raise CheckpointError(f"{name!r} holds {_type(tensor)}, which no model has")
+        if not _is_finite(tensor):
+            raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
+    return found
+
+
+def _sum_of(tensor: Tensor) -> str:
+    data = tensor.reshape(-1).view(torch.uint8).numpy()
+    return sums.of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+@contextlib.contextmanager
+def _blamed(path: Path, remedy: str) -> Iterator[None]:
+    """A fault that shows inside is one of this file: the message names it, and the remedy."""
+    try:
+        yield
+    except CheckpointError as fault:
+        raise CheckpointError(f"{path}: {str(fault).removeprefix(f'{path}: ')}; {remedy}") from fault
+
+
+def _others(path: Path) -> str:
+    """The names of the checkpoints beside one."""
+    names = sorted(other.name for other in path.parent.glob("*.safetensors") if other.name != path.name)
+    return ", ".join(names[-_LISTED:]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+@contextlib.contextmanager
+def _opened_weights(path: Path) -> Iterator[tuple[Any, _Head]]:
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
+    others = _others(path)
+    there = f" (there are: {others})" if others else ""
+    with _blamed(path, f"use another checkpoint{there}, or copy the file again"), _opened(path) as file:
+        yield file, _Head.of(file)
 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     if not path.is_file():
-        raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
+        raise CheckpointError("not a file that can be read")
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except (OSError, SafetensorError, ValueError) as fault:
-        raise CheckpointError(
-            f"{path}: damaged or cut short ({fault}); use another checkpoint of the run, or copy the file again"
-        ) from fault
+    except (OSError, SafetensorError, ValueError, RecursionError) as fault:
+        raise CheckpointError(f"damaged or cut short ({fault})") from fault
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    ready = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-    _write(path, lambda place: save_file(ready, place, metadata))
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    known = {"vocabulary": vocabulary} if vocabulary else {}
+    of_tensors = {name: _sum_of(tensor) for name, tensor in ready.items()}
+    signed = sums.signed({**facts, **known, "tensors": of_tensors})
+    _write(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(signed, sort_keys=True)}))
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
+    if path.is_dir():
+        raise CheckpointError(f"{path}: cannot write it: a folder; name a file")
     beside = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        beside.touch()
+        mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
         write(beside)
+        beside.chmod(mode)
         _force_to_disk(beside)
         os.replace(beside, path)
         _force_to_disk(path.parent)

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from nmtkit.errors import CheckpointError
+
 
 class Ema:
     """Averages weights w over updates: a <- d a + (1 - d) w.
@@ -40,9 +42,16 @@ class Ema:
             self._fill(own)
 
     def restore(self, averages: Mapping[str, Tensor]) -> None:
-        """Takes over averages that were saved; those not given start from the weights as they are now."""
+        """Takes over averages that were saved; without any they start from the weights as they are now.
+
+        Raises:
+            CheckpointError: some are missing, or of other shapes.
+        """
         for name, average in self.averages.items():
-            average.copy_(averages.get(name, self._parameters[name].detach()))
+            saved = averages.get(name) if averages else self._parameters[name].detach()
+            if saved is None or saved.shape != average.shape:
+                raise CheckpointError(f"the averaged weights are not those of the model: {name!r}")
+            average.copy_(saved)
 
     def _fill(self, values: Mapping[str, Tensor]) -> None:
         # Copying in place keeps the addresses, which compiled and captured code relies on.

@@ -29,6 +29,7 @@ from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients, linked
 from nmtkit.training.optimizers import (
     OptimizerSettings,
     build_optimizer,
+    most_steps,
     read_state,
     restore_state,
     set_rate,
@@ -258,6 +259,10 @@ _FIRST_UPDATE = 0.001
 
 _GIVE_UP_AFTER = 10
 """So many updates in a row with a loss that is not finite end the training."""
+
+
+_EPOCHS_PER_UPDATE = 10_000
+"""More epochs cannot have come to their end in an update, however many batches it had and however few the data give."""
 
 
 def train(
@@ -644,29 +649,42 @@ class Trainer:
 
     def restore(self, seed: int) -> None:
         """Puts back what `save` saved; `seed` is for processes that were not there then."""
-        tensors, facts = self.checkpoints.load_last()
+        facts = self.checkpoints.read_facts()
+        tensors, _ = self.checkpoints.load_last()
         last = self.checkpoints.last
         if facts["optimizer"] != self.config.optimizer:
             raise CheckpointError(
                 f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
                 "resume with the same one, or train in another folder"
             )
-        checkpoint.fill_weights(self.model, checkpoint.under(checkpoint.WEIGHTS, tensors), last)
-        restore_state(self.optimizer, self.parameters, checkpoint.under(checkpoint.OPTIMIZER, tensors))
-        if self.ema:
-            self.ema.restore(checkpoint.under(checkpoint.EMA, tensors))
-        self.update = facts["update"]
+        with self.checkpoints.blamed_on_last():
+            checkpoint.fill_weights(self.model, checkpoint.under(checkpoint.WEIGHTS, tensors), last)
+            restore_state(self.optimizer, self.parameters, checkpoint.under(checkpoint.OPTIMIZER, tensors))
+            if self.ema:
+                self.ema.restore(checkpoint.under(checkpoint.EMA, tensors))
+            self._require_sense(facts)
+            self.stream.restore(facts["stream"])
+            self.update = facts["update"]
+            if distributed.rank() < len(facts["random"]):
+                randomness.restore_states(facts["random"][distributed.rank()], self.device)
+            else:  # there are more processes than before
+                randomness.seed_all(seed + distributed.rank() + self.update)
         self.is_saved, self._saved_at = True, self.update
         self._seconds_before = facts["seconds"]
-        # Checkpoints of earlier versions have none of these.
-        self._validating = facts.get("validating", 0.0)
-        self._used = facts.get("used", facts["seconds"])
-        self.lr, self.peak_lr = facts.get("lr", (self.lr, self.peak_lr))
+        # Checkpoints of earlier versions do not know the last two.
+        self._validating = facts["validating"]
+        self._used = facts["seconds"] if facts["used"] is None else facts["used"]
+        self.lr, self.peak_lr = facts["lr"] or (self.lr, self.peak_lr)
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             self.validations = [(update, score) for update, score in facts["validations"]]
-        self.stream.restore(facts["stream"])
-        if distributed.rank() < len(facts["random"]):
-            randomness.restore_states(facts["random"][distributed.rank()], self.device)
-        else:  # there are more processes than before
-            randomness.seed_all(seed + distributed.rank() + self.update)
         self._started = self._clock()  # the time that loading took is none of the training's
+
+    def _require_sense(self, facts: Mapping[str, Any]) -> None:
+        """Makes sure that the numbers of a state fit each other, as far as it can be told."""
+        update, epoch = facts["update"], facts["stream"]["epoch"]
+        steps = most_steps(self.optimizer)
+        # So many updates in a row without a step would have ended the training. Steps may be those of earlier stages.
+        if steps is not None and update >= _GIVE_UP_AFTER * (steps + 1):
+            raise CheckpointError(f"`update` is {update}, but the optimizer has made {steps} steps")
+        if epoch > _EPOCHS_PER_UPDATE * (update + 1):
+            raise CheckpointError(f"`stream.epoch` is {epoch} after {update} updates")

@@ -10,6 +10,18 @@ from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 from nmtkit.errors import CheckpointError
 from nmtkit.settings import Field, Settings, field_validator
 
+_STEP = "step"
+"""A number that most optimizers keep for every parameter: the steps made."""
+
+_KEPT: dict[type[Optimizer], set[str]] = {
+    Adam: {_STEP, "exp_avg", "exp_avg_sq"},
+    AdamW: {_STEP, "exp_avg", "exp_avg_sq"},
+    Adadelta: {_STEP, "square_avg", "acc_delta"},
+    Adagrad: {_STEP, "sum"},
+    SGD: {"momentum_buffer"},
+}
+"""What an optimizer knows of a parameter that it has changed; SGD only with momentum."""
+
 
 class OptimizerSettings(Settings):
     """Which optimizer, and its constants. The learning rate's course is the schedule's."""
@@ -96,25 +108,39 @@ def read_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]) -> 
     return found
 
 
+def most_steps(optimizer: Optimizer) -> int | None:
+    """The most steps that were made on any parameter; None where the optimizer does not show it."""
+    if isinstance(optimizer, SGD):
+        return 0 if optimizer.param_groups[0]["momentum"] and not optimizer.state else None
+    return max((int(entry[_STEP]) for entry in optimizer.state.values()), default=0)
+
+
 def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
     """Puts back what `read_state` gave, into a new optimizer of the same kind over parameters of the same shapes.
 
     Parameters that the state knows nothing of stay as they are in a new optimizer.
 
     Raises:
-        CheckpointError: a tensor belongs to no parameter of the model, or has another shape.
+        CheckpointError: a tensor belongs to no parameter of the model, or has another shape; or what belongs to it is
+            missing.
     """
     state: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         key, _, name = full_name.partition("/")
         if name not in parameters:
             raise CheckpointError(f"the optimizer's state is of another model: it knows {name!r}, this model does not")
-        if tensor.ndim and tensor.shape != parameters[name].shape:
+        shape = torch.Size() if key == _STEP else parameters[name].shape
+        if tensor.shape != shape:
             raise CheckpointError(
-                f"the optimizer's state is of another model: {name!r} has shape {list(tensor.shape)} there, "
-                f"{list(parameters[name].shape)} here"
+                f"the optimizer's state is of another model: {key!r} of {name!r} has shape {list(tensor.shape)} there, "
+                f"{list(shape)} here"
             )
         state.setdefault(name, {})[key] = tensor
+    for name, entry in state.items():
+        if entry.keys() != _KEPT[type(optimizer)] or not all(map(torch.is_floating_point, entry.values())):
+            raise CheckpointError(
+                f"the optimizer's state is not whole: of {name!r} it knows {', '.join(sorted(entry))}"
+            )
     numbers = {id(p): n for n, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     new = optimizer.state_dict()
     known = {numbers[id(parameters[name])]: entry for name, entry in state.items()}

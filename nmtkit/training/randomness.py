@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmtkit.errors import TrainingError
+from nmtkit.errors import CheckpointError, TrainingError
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -38,14 +38,21 @@ def read_states(device: torch.device) -> dict[str, Any]:
 
 
 def restore_states(states: dict[str, Any], device: torch.device) -> None:
-    """Puts back what `read_states` gave. A CUDA state is skipped where the device is not a CUDA device."""
-    version, numbers, gauss = states["python"]
-    random.setstate((version, tuple(numbers), gauss))
-    (key, position), (has_gauss, value) = states["numpy"], states["numpy_gauss"]
-    np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
-    torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(states["cuda"])), dtype=torch.uint8), device)
+    """Puts back what `read_states` gave. A CUDA state is skipped where the device is not a CUDA device.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
+    try:
+        version, numbers, gauss = states["python"]
+        random.setstate((version, tuple(numbers), gauss))
+        (key, position), (has_gauss, value) = states["numpy"], states["numpy_gauss"]
+        np.random.set_state(("MT19937", np.array(key, dtype=np.uint32), position, has_gauss, value))
+        torch.set_rng_state(torch.tensor(list(bytes.fromhex(states["torch"])), dtype=torch.uint8))
+        if device.type == "cuda" and "cuda" in states:
+            torch.cuda.set_rng_state(torch.tensor(list(bytes.fromhex(states["cuda"])), dtype=torch.uint8), device)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as fault:
+        raise CheckpointError(f"the random states (`random`) cannot be put back ({fault})") from fault
 
 
 @contextmanager

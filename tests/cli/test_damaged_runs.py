@@ -1,0 +1,115 @@
+"""Files of a run that are damaged, or of another run: said by name, never used, and nothing else is lost by it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, Finished
+
+from nmtkit.training.checkpoint import read_weights
+
+LONGER = ["--resume", "--set", "training.max_updates=64"]
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    """A copy of the trained run, to be damaged."""
+    return Path(shutil.copytree(trained, tmp_path / "copied"))
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+
+
+def refused(done: Finished, *parts: str) -> None:
+    assert done.code == 2, done
+    assert done.err.count("nmtkit: error: ") == 1, done
+    assert "Traceback" not in done.err, done
+    for part in parts:
+        assert part in " ".join(done.err.split()), done
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("place", [-9, 300])  # a number, and the facts
+def test_a_state_that_is_refused_costs_nothing_else(corpus: Path, copied: Path, nmtkit: Command, place: int) -> None:
+    assert nmtkit("average", "-m", copied).code == 0
+    last = copied / "checkpoints/last.safetensors"
+    flip(last, place)
+    before = contents(copied)
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
+    refused(done, "last.safetensors: damaged", "weights-00000060.safetensors")
+    del before[copied / "recipe.yaml"]  # it says how long training was to go on
+    after = contents(copied)
+    assert {path: after.get(path) for path in before} == before
+
+
+def test_a_damaged_vocabulary_is_refused(copied: Path, nmtkit: Command) -> None:
+    flip(copied / "vocabulary/joint.vocab", 39)
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "joint.vocab: damaged", "copy")
+
+
+def test_the_vocabulary_of_another_run_is_refused(corpus: Path, copied: Path, nmtkit: Command) -> None:
+    vocabulary = copied / "vocabulary/joint.vocab"
+    (copied / "vocabulary/sums.json").unlink()  # as an earlier version left it, so that only the weights know
+    assert nmtkit("translate", "-m", copied, stdin="ba ce\n").code == 0
+    words = vocabulary.read_text().splitlines()
+    vocabulary.write_text("".join(word + "\n" for word in [*words[:4], *reversed(words[4:])]))
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "weights-", "trained with another vocabulary")
+    refused(nmtkit("average", "-m", copied), "weights-", "trained with another vocabulary")
+    refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER), "train was made with another vocabulary")
+
+
+def test_damaged_data_are_made_again(
+    corpus: Path, trained: Path, copied: Path, nmtkit: Command, tmp_path: Path
+) -> None:
+    whole = shutil.copytree(trained, tmp_path / "whole")
+    flip(copied / "data/train.src.ids", 100)
+    for folder in (whole, copied):
+        done = nmtkit("train", corpus / "tiny.yaml", "--run", folder, *LONGER)
+        assert done.code == 0, done
+    assert "train.src.ids: damaged" in done.err
+    assert "reading and checking train" in done.err
+    expected, found = (read_weights(run / "checkpoints/weights-00000064.safetensors") for run in (whole, copied))
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_manifest_with_one_bit_changed_is_not_believed(corpus: Path, copied: Path, nmtkit: Command) -> None:
+    manifest = copied / "data/train.json"
+    manifest.write_text(manifest.read_text().replace('"<', '">'))  # the order of bytes: one bit
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
+    assert "train.json: damaged" in done.err, done
+    assert json.loads(manifest.read_text())["dtype"] == "<u2"
+
+
+def test_an_average_that_cannot_be_read_is_not_passed_over(copied: Path, nmtkit: Command) -> None:
+    (copied / "average.safetensors").symlink_to("average.safetensors")
+    refused(nmtkit("translate", "-m", copied, stdin="ba ce\n"), "average.safetensors")
+
+
+def test_an_average_is_no_folder(copied: Path, nmtkit: Command) -> None:
+    refused(nmtkit("average", "-m", copied, "-o", "."), "a folder; name a file")
+
+
+ODD = {
+    "bytes": b"\xff\xfe\n",
+    "no objects": b"[]\n5\nnull\n{}\n",
+    "deep": b'{"update": "x"}\n' + b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtkit: Command, text: bytes) -> None:
+    log = copied / "metrics.jsonl"
+    lines = log.read_bytes()
+    log.write_bytes(text + lines)
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER)
+    assert done.code == 0, done
+    assert log.read_bytes().startswith(lines)
+    assert b'"update": 64,' in log.read_bytes()
