@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test test-slow test-machines check format bench bench-hf data clean
+.PHONY: demo compare test test-slow test-machines test-hostile test-kills test-memory check format bench bench-hf data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -32,6 +32,20 @@ test-slow: $(READY)
 # The tests that compute with tensors, as other processors would run them.   More:  make ARGS=--help test-machines
 test-machines: $(READY)
 	$(BIN)/python -m tests.machines $(ARGS)
+
+# Ten thousand hostile cases: recipes, options, text, JSON lines, alignments, damaged runs. Ends with what was not answered
+# well, by family.   The same cases again:  make ARGS='--seed N' test-hostile
+test-hostile: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.hunt $(ARGS)
+
+# A hundred trainings and preprocessings ended by signals at random moments, each gone on with to bit-equal tensors.
+# Others:  make ARGS='--kills 200 --seed 2' test-kills
+test-kills: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kills $(ARGS)
+
+# Memory of translate, summarize, rescore and align over a million lines each.   Fewer:  make ARGS='--lines 100000' test-memory
+test-memory: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.memory $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

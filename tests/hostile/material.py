@@ -1,0 +1,137 @@
+"""Text of a made-up language, recipes for it, and small runs: what the cases attack copies of."""
+
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import safe_open
+from torch import Tensor
+
+from .warm import Warm
+
+WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
+
+RECIPE = """\
+name: tiny
+data:
+  train: {src: train.src, tgt: train.tgt}
+  valid: {src: valid.src, tgt: valid.tgt}
+  test: {src: test.src, tgt: test.tgt}
+tokenizer: {kind: word, vocab_size: 100, joint: true}
+model: {kind: rnnsearch, embedding_size: 8, hidden_size: 12, attention_size: 8, maxout_size: 8, dropout: 0.1}
+batch: {batch_tokens: 128}
+training:
+  precision: fp32
+  matmul_precision: highest
+  lr: 0.005
+  max_updates: 12
+  validate_every: 6
+  save_every: 4
+  log_every: 1
+  keep_best: 2
+search: {beam_size: 2}
+seed: 7
+"""
+STAGES = """\
+stages:
+  - name: first
+  - name: second
+    training: {lr: 0.002, label_smoothing: 0.1}
+"""
+SUMMARIES = """\
+name: sum
+task: summarization
+data:
+  train: {jsonl: train.jsonl, src_field: article, tgt_field: summary}
+  valid: {jsonl: valid.jsonl, src_field: article, tgt_field: summary}
+  max_length: 40
+  over_long: truncate
+tokenizer: {kind: word, vocab_size: 15, joint: true}
+model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, attention_size: 8}
+batch: {batch_tokens: 256}
+training: {lr: 0.01, max_updates: 4, validate_every: 4, best_metric: rougeL, precision: fp32, matmul_precision: highest}
+search: {beam_size: 2, max_length: 12}
+"""
+
+
+def sentences(count: int, seed: int) -> list[tuple[str, str]]:
+    """Three to six words, and the same backwards in capitals."""
+    draw = random.Random(seed)
+    sources = [" ".join(draw.choices(WORDS, k=draw.randrange(3, 7))) for _ in range(count)]
+    return [(source, " ".join(reversed(source.upper().split()))) for source in sources]
+
+
+def write_corpus(folder: Path, train: int = 300) -> None:
+    """Train, valid and test, as line pairs and as JSON lines, with word alignments of train and three recipes."""
+    for name, count, seed in (("train", train, 1), ("valid", 12, 2), ("test", 12, 3)):
+        pairs = sentences(count, seed)
+        for end, side in enumerate(("src", "tgt")):
+            (folder / f"{name}.{side}").write_text("".join(pair[end] + "\n" for pair in pairs), encoding="utf-8")
+        records = [{"article": f"{source} . {source} .", "summary": source} for source, _ in pairs]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+        links = [" ".join(f"{n}-{len(src.split()) - 1 - n}" for n in range(len(src.split()))) for src, _ in pairs]
+        (folder / f"{name}.align").write_text("".join(line + "\n" for line in links), encoding="utf-8")
+    for name, text in (("tiny", RECIPE), ("staged", RECIPE + STAGES), ("sum", SUMMARIES)):
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Material:
+    """A folder with the corpus, and `runs/tiny` and `runs/sum` in it, both finished."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path, warm: Warm) -> "Material":
+        """Trains the runs."""
+        write_corpus(folder)
+        for name in ("tiny", "sum"):
+            done = warm.run("train", f"{name}.yaml", cwd=folder)
+            assert done.code == 0, done
+        return cls(folder)
+
+    def copy(self, to: Path, *runs: str) -> None:
+        """The corpus and some of the runs, as they were."""
+        for path in self.folder.iterdir():
+            if path.is_file():
+                shutil.copy2(path, to)  # with its time: preprocessed text is known by it
+        for run in runs:
+            shutil.copytree(self.folder / "runs" / run, to / "runs" / run)
+
+
+def tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file."""
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # the file is no mapping
+
+
+def differences(run: Path, other: Path) -> list[str]:
+    """In which of weights, states and log two runs differ, but for times; none if one training made both."""
+    found = []
+    states = {path.relative_to(run) for path in (run / "checkpoints").rglob("*.safetensors")}
+    if states != {path.relative_to(other) for path in (other / "checkpoints").rglob("*.safetensors")}:
+        return ["other checkpoints"]
+    for name in sorted(states):
+        first, second = tensors(run / name), tensors(other / name)
+        if first.keys() != second.keys() or any(not _same(first[key], second[key]) for key in first):
+            found.append(f"{name}: other tensors")
+    if _log(run) != _log(other):
+        found.append("metrics.jsonl: other lines")
+    if (run / "test.out").read_bytes() != (other / "test.out").read_bytes():
+        found.append("test.out: other lines")
+    return found
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Bit for bit."""
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and (
+        first.contiguous().numpy().tobytes() == second.contiguous().numpy().tobytes()
+    )
+
+
+def _log(run: Path) -> list[dict[str, object]]:
+    timing = {"seconds", "tokens_per_second", "valid_seconds"}
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in timing} for line in lines]

@@ -1,0 +1,156 @@
+"""A few cases of every family, the same ones each time; two processes in one folder; disks that are too small.
+
+`make test-hostile` draws ten thousand others.
+"""
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .material import Material, differences, tensors
+from .oracle import SHARES, Room
+from .warm import Done, Process, Warm
+
+EXAMPLES = 140
+"""In all; the same ones each time."""
+LONG = ("--set", "training.max_updates=60", "--set", "training.validate_every=30", "--set", "training.save_every=20")
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    with Warm() as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def room(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Room:
+    return Room(warm, tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture
+def place(room: Room, tmp_path: Path) -> Path:
+    """A folder with the corpus."""
+    room.material.copy(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("family", list(SHARES))
+def test_a_family_is_answered(room: Room, family: str) -> None:
+    assert room.families.keys() == SHARES.keys()
+    wanted = EXAMPLES * SHARES[family] // 100
+    found = room.hunt(family, wanted, 1)
+    assert found.cases > wanted // 2
+    assert not found.faults, str(found)
+
+
+# ----------------------------------------------------------------------------------------------- two in one folder
+
+
+@pytest.fixture(scope="session")
+def straight(room: Room, warm: Warm) -> Path:
+    """The long training, undisturbed."""
+    done = warm.run("train", "tiny.yaml", "--run", "straight", *LONG, cwd=room.material.folder)
+    assert done.code == 0, done
+    return room.material.folder / "straight"
+
+
+def wait_for_update(process: Process, run: Path, update: int) -> None:
+    for _ in range(3000):
+        log = run / "metrics.jsonl"
+        if log.exists() and f'"update": {update},' in log.read_text(encoding="utf-8"):
+            return
+        assert process.runs(), process.wait()
+        time.sleep(0.01)
+    raise AssertionError("no update")
+
+
+def is_refused(done: Done, holder: int) -> bool:
+    """Whether it ended with one message that names the process which holds the folder."""
+    return done.code == 2 and done.err.count("nmtkit: error: ") == 1 and f"pid {holder} " in done.err
+
+
+LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "train --set seed=8", "preprocess")
+
+
+def test_others_leave_a_training_alone(warm: Warm, straight: Path, place: Path) -> None:
+    first = warm.start("train", "tiny.yaml", "--run", "run", *LONG, cwd=place)
+    wait_for_update(first, place / "run", 21)  # a state is there to go on with
+    first.signal(signal.SIGSTOP)  # it is at work, however long the others take
+    late = {words: warm.run(*words.split(), "tiny.yaml", "--run", "run", *LONG, cwd=place) for words in LATE}
+    first.signal(signal.SIGCONT)
+    done = first.wait()
+    assert done.code == 0, done
+    assert differences(straight, place / "run") == []
+    assert not {words: done for words, done in late.items() if not is_refused(done, first.pid)}
+
+
+def test_of_two_that_begin_at_once_one_works(warm: Warm, straight: Path, place: Path) -> None:
+    words = ["train", "tiny.yaml", "--run", "run", *LONG]
+    two = [warm.start(*words, "--set", f"seed={seed}", cwd=place) for seed in (7, 8)]
+    ends = [process.wait() for process in two]
+    assert sorted(done.code for done in ends) == [0, 2], ends
+    winner = [done.code for done in ends].index(0)
+    assert is_refused(ends[1 - winner], two[winner].pid), ends
+    if winner == 1:
+        straight = place / "other"
+        done = warm.run(*words[:2], "--run", straight, *LONG, "--set", "seed=8", cwd=place)
+        assert done.code == 0, done
+    assert differences(straight, place / "run") == []
+
+
+def test_preprocess_and_train_at_once(warm: Warm, straight: Path, place: Path) -> None:
+    two = [warm.start(command, "tiny.yaml", "--run", "run", *LONG, cwd=place) for command in ("preprocess", "train")]
+    ends = [process.wait() for process in two]
+    codes = [done.code for done in ends]
+    assert codes in ([0, 0], [0, 2], [2, 0]), ends  # one may have been over before the other began
+    for done, other in zip(ends, reversed(two), strict=True):
+        assert done.code == 0 or is_refused(done, other.pid), ends
+    done = warm.run("train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place)
+    assert done.code == 0, done
+    assert differences(straight, place / "run") == []
+
+
+# ------------------------------------------------------------------------------------------------------- small disks
+
+
+def check_what_a_full_disk_left(run: Path, done: Done) -> None:
+    assert done.code == 2, done
+    assert done.err.count("nmtkit: error: ") == 1, done
+    assert str(run) in done.err.split("nmtkit: error: ")[1], done
+    left = [path for path in run.rglob("*") if path.suffix in (".partial", ".new", ".tmp") or path.name[0] == "."]
+    assert not left
+    for path in run.rglob("*.safetensors"):
+        assert tensors(path)
+
+
+def goes_on(warm: Warm, material: Material, place: Path, run: Path) -> None:
+    done = warm.run("train", "tiny.yaml", "--run", run, "--resume", "auto", cwd=place)
+    assert done.code == 0, done
+    assert differences(material.folder / "runs/tiny", run) == []
+
+
+@pytest.mark.parametrize("most", [0, 200, 3_000, 30_000, 90_000])
+def test_files_that_cannot_grow(warm: Warm, room: Room, place: Path, most: int) -> None:
+    run = place / "run"
+    check_what_a_full_disk_left(run, warm.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
+    goes_on(warm, room.material, place, run)
+
+
+@pytest.mark.parametrize("size", [60, 140, 200, 260])
+def test_a_small_disk(warm: Warm, room: Room, place: Path, size: int) -> None:
+    disk = place / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "none", disk], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        done = warm.run("train", "tiny.yaml", "--run", disk / "run", cwd=place)
+        check_what_a_full_disk_left(disk / "run", done)
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        goes_on(warm, room.material, place, disk / "run")
+    finally:
+        subprocess.run(["umount", disk], check=True)
