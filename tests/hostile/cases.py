@@ -1,6 +1,7 @@
 """Strategies of cases: what a command is given. Every family is one; what is well is for the oracle to say."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -86,8 +87,9 @@ def recipe_bytes(draw: Draw) -> bytes:
         row = rows[place]
         key, colon, value = row.partition(":")
         odd = draw(st.one_of(SIMPLE_VALUES, ODD_VALUES, ODD_VALUES, NESTED))
-        another_value, another_key = f"{key}: {odd}", f"{odd}{colon}{value}"
-        changes = [another_value, another_value, another_key, "", f"{row}\n{row}", f" {row}", f"\t{row}"]
+        inner = draw(st.sampled_from([*re.finditer("(?<=: )[^,{}]+", row), None]))
+        another = row[: inner.start()] + odd + row[inner.end() :] if inner else f"{key}: {odd}"
+        changes = [another] * 6 + [f"{odd}{colon}{value}", "", f"{row}\n{row}", f" {row}", f"\t{row}"]
         changes += [f"{row}\n{draw(STRAY)}", row.replace(",", f", {odd}: 1,", 1)]
         rows[place] = draw(st.sampled_from(changes))
     text = "\n".join(rows) + "\n"

@@ -133,7 +133,7 @@ def goes_on(warm: Warm, material: Material, place: Path, run: Path) -> None:
     assert differences(material.folder / "runs/tiny", run) == []
 
 
-@pytest.mark.parametrize("most", [0, 200, 3_000, 30_000, 90_000])
+@pytest.mark.parametrize("most", [3_000, 30_000, 90_000])
 def test_files_that_cannot_grow(warm: Warm, room: Room, place: Path, most: int) -> None:
     run = place / "run"
     check_what_a_full_disk_left(run, warm.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
