@@ -47,6 +47,11 @@ def among(words: str, *others: str) -> SearchStrategy:
     return st.sampled_from([*words.split(), *others])
 
 
+def mostly(usual: SearchStrategy, *others: SearchStrategy) -> SearchStrategy:
+    """The first in half of the cases."""
+    return st.sampled_from([*[usual] * len(others), *others]).flatmap(lambda one: one)
+
+
 # ------------------------------------------------------------------------------------------------- recipes and settings
 
 SIMPLE_VALUES = among("null true false 0 0.1 1 2 3 50 1000 word bpe adam cosine bleu loss")
@@ -86,7 +91,7 @@ def recipe_bytes(draw: Draw) -> bytes:
         place = draw(st.integers(0, len(rows) - 1))
         row = rows[place]
         key, colon, value = row.partition(":")
-        odd = draw(st.one_of(SIMPLE_VALUES, ODD_VALUES, ODD_VALUES, NESTED))
+        odd = draw(mostly(ODD_VALUES, SIMPLE_VALUES, NESTED))
         inner = draw(st.sampled_from([*re.finditer("(?<=: )[^,{}]+", row), None]))
         another = row[: inner.start()] + odd + row[inner.end() :] if inner else f"{key}: {odd}"
         changes = [another] * 6 + [f"{odd}{colon}{value}", "", f"{row}\n{row}", f" {row}", f"\t{row}"]
@@ -112,12 +117,20 @@ def recipes(draw: Draw) -> Case:
     return Case(words, files={"tiny.yaml": draw(recipe_bytes())}, codes=codes, large=True, reloads=words == SHOW)
 
 
+LIKELY = {
+    bool: among("true false"),
+    int: among("0 1 2 3 50 1e9 -1"),
+    float: among("0 0.1 0.999 1 1e-9 1e9 -1 .nan .inf"),
+}
+
+
 @st.composite
-def settings(draw: Draw, keys: Sequence[str]) -> Case:
+def settings(draw: Draw, values: dict[str, object]) -> Case:
     """A key with an odd value on the command line."""
-    known = st.sampled_from(keys)
-    key = draw(st.one_of(known, known, known, known.map(lambda key: key + ".x"), st.text(max_size=20)))
-    value = draw(st.one_of(SIMPLE_VALUES, SIMPLE_VALUES, ODD_VALUES, NESTED, st.text(max_size=20)))
+    key = draw(st.sampled_from(list(values)))
+    likely = LIKELY.get(type(values[key]), SIMPLE_VALUES)
+    value = draw(mostly(likely, SIMPLE_VALUES, ODD_VALUES, NESTED, st.text(max_size=20)))
+    key = draw(st.sampled_from([*[key] * 6, f"{key}.x", draw(st.text(max_size=20))]))
     given = f"{key}={value}".replace("\0", "")[:100_000]  # the kernel lets no argument have a NUL, or be longer
     words = draw(st.sampled_from([("recipe", "check", "tiny.yaml"), SHOW]))
     places = ("--set", "tiny.yaml", "UTF-8", key.rpartition(".")[2].strip("\0"))
@@ -128,6 +141,7 @@ NUMBERS = among(
     "-1 0 0.5 1e9 1000000 2147483648 9223372036854775807 9223372036854775808 nan inf -inf 1e308 1e-308 x +7 1_0 0x10 ٣",
     *("", " 5 ", "9" * 30, "9" * 5000, "gnmt:nan", "average:1e308", "gnmt:0.6", ".", "no/such", "/dev/full", "x" * 300),
 )
+ASKED = b"ba ce di\nfo gu\n\nzu ba ce ba\n"
 PAIRS = ("--source", "test.src", "--target", "test.tgt")
 OPTIONS = {
     ("translate", "-m", "runs/tiny"): (
@@ -149,10 +163,10 @@ def options(draw: Draw) -> Case:
     """One or two options with values at their ends."""
     words = draw(st.sampled_from(list(OPTIONS)))
     given = draw(st.lists(among(OPTIONS[words]), min_size=1, max_size=2, unique=True))
-    more = [part for option in given for part in (option, draw(among("1 2 3 5") | NUMBERS))]
+    more = [part for option in given for part in (option, draw(mostly(among("1 2 3 5"), NUMBERS)))]
     runs = ("tiny", "sum") if "runs/" in words[2] else ()
     return Case(
-        (*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=(*more, "beam", "rnnsearch", "runs/"), large=True
+        (*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=(*more, "beam", "rnnsearch", "folder"), large=True
     )
 
 
@@ -175,7 +189,7 @@ ODD_LINES = among(
 )
 PLAIN_LINES = st.lists(st.sampled_from(WORDS), min_size=1, max_size=6).map(" ".join)
 DRAWN_LINES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=30)
-LINES = st.one_of(PLAIN_LINES, PLAIN_LINES, ODD_LINES, DRAWN_LINES)
+LINES = mostly(PLAIN_LINES, ODD_LINES, DRAWN_LINES)
 
 
 @st.composite
@@ -233,9 +247,9 @@ def json_line(draw: Draw, record: dict[str, object]) -> str:
     key = draw(st.sampled_from(list(record)))
     rest = json.dumps({name: value for name, value in record.items() if name != key})
     inner = record[key]
-    value = draw(st.one_of(VALUES, RAW_VALUES, json_line(inner) if isinstance(inner, dict) else VALUES))
+    value = draw(mostly(json_line(inner) if isinstance(inner, dict) else VALUES, VALUES, RAW_VALUES))
     changed = f"{rest[:-1]}{', ' if len(record) > 1 else ''}{json.dumps(key)}: {value}}}"
-    return draw(st.one_of(st.sampled_from([changed, changed, changed, rest]), RAW_LINES))
+    return draw(st.sampled_from([changed, changed, changed, changed, rest, draw(RAW_LINES)]))
 
 
 BEST = {"text": "CE BA", "score": -1.5, "log_prob": -4.5, "tokens": ["CE", "BA"], "finished": True}
@@ -262,7 +276,7 @@ def jsons(draw: Draw, tiny: str, summarizer: str) -> Case:
 
 
 SMALL = st.integers(0, 6).map(str)
-NUMBER = st.one_of(SMALL, SMALL, among("-1 99 x ٣ 1.5", "", "1" + "0" * 9, "9" * 19, "9" * 5000))
+NUMBER = mostly(SMALL, SMALL, SMALL, among("-1 99 x ٣ 1.5", "", "1" + "0" * 9, "9" * 19, "9" * 5000))
 LINK = st.tuples(NUMBER, among("- - - ? p -- :", ""), NUMBER).map("".join)
 ROWS = {
     "0-0 1-1": st.lists(LINK, max_size=5).map(" ".join),
@@ -274,7 +288,7 @@ ROWS = {
 def alignments(draw: Draw) -> Case:
     """Links of odd numbers and marks for all that read them."""
     good = draw(st.sampled_from(list(ROWS)))
-    lines = draw(st.lists(ROWS[good] | st.just(good), max_size=3))
+    lines = draw(st.lists(mostly(st.just(good), ROWS[good]), max_size=3))
     files = {"odd.align": draw(text_bytes([*lines, good])), "good.align": f"{good}\n".encode() * (len(lines) + 1)}
     files |= {"odd.src": b"ba ce di fo\n" * (len(lines) + 1), "odd.tgt": b"FO DI CE BA\n" * (len(lines) + 1)}
     names = draw(st.sampled_from([("odd.align", "good.align"), ("good.align", "odd.align"), ("odd.align",) * 2]))
@@ -289,7 +303,6 @@ def alignments(draw: Draw) -> Case:
 RESUME = ("train", "tiny.yaml", "--run", "runs/half", "--resume")
 USES = [("translate", "-m", "runs/tiny"), ("rescore", "-m", "runs/tiny", *PAIRS), ("align", "-m", "runs/tiny", *PAIRS)]
 USES += [("average", "-m", "runs/tiny", "-o", "out.safetensors"), RESUME, RESUME]
-ASKED = b"ba ce di\nfo gu\n\nzu ba ce ba\n"
 FACTS = "update seconds used validating lr optimizer best_metric validations stream random"
 
 
@@ -300,10 +313,10 @@ def use_of(words: tuple[str, ...], harm: tuple[object, ...] | None) -> Case:
 
 
 @st.composite
-def folders(draw: Draw) -> Case:
+def folders(draw: Draw, names: Sequence[str]) -> Case:
     """One file of a run folder is damaged."""
-    kinds = among("gone empty cut bit bit byte junk folder dangling circle pipe zeros other")
-    harm = ("file", draw(st.integers(0, 999)), draw(kinds), draw(st.floats(0, 0.999)))
+    kinds = among("gone empty cut bit bit byte junk folder dangling circle pipe zeros")
+    harm = ("file", draw(st.sampled_from(names)), draw(kinds), draw(st.floats(0, 0.999)))
     return use_of(draw(st.sampled_from(USES)), harm)
 
 
@@ -317,9 +330,15 @@ def states(draw: Draw) -> Case:
     return use_of(words, draw(st.sampled_from([tensor, facts] if words == RESUME else [tensor])))
 
 
-def families(keys: Sequence[str], runs: str) -> dict[str, SearchStrategy]:
-    """Every family; the settings are of these keys, and runs that are only read are in that folder."""
+def families(values: dict[str, object], runs: str, names: Sequence[str]) -> dict[str, SearchStrategy]:
+    """Every family.
+
+    Args:
+        values: of the keys of a recipe.
+        runs: the folder of runs that are only read.
+        names: of the files of a run.
+    """
     both = f"{runs}/tiny", f"{runs}/sum"
     of_files = {"texts": texts(*both), "jsons": jsons(*both), "alignments": alignments()}
-    of_runs = {"folders": folders(), "states": states()}
-    return {"recipes": recipes(), "settings": settings(keys), "options": options(), **of_files, **of_runs}
+    of_runs = {"folders": folders(names), "states": states()}
+    return {"recipes": recipes(), "settings": settings(values), "options": options(), **of_files, **of_runs}

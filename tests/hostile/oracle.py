@@ -79,7 +79,10 @@ class Room:
         assert done.code == 0, done
         (runs / "half/result.json").unlink()
         shown = warm.run("recipe", "show", "tiny.yaml", "--resolved", cwd=self.material.folder)
-        self.families = families(sorted(_keys(yaml.safe_load(shown.out))), str(runs))
+        names = sorted(
+            {str(file.relative_to(run)) for run in runs.iterdir() for file in run.rglob("*") if file.is_file()}
+        )
+        self.families = families(dict(_values(yaml.safe_load(shown.out))), str(runs), names)
         self._answers: dict[tuple[str, ...], object] = {}
 
     def hunt(self, family: str, count: int, seed_of_cases: int) -> Found:
@@ -172,11 +175,12 @@ def _brief(case: Case) -> str:
     return ", ".join(part if len(part) < 700 else f"{part[:400]} ... {part[-200:]}" for part in told)
 
 
-def _keys(tree: object, before: str = "") -> Iterator[str]:
+def _values(tree: object, before: str = "") -> Iterator[tuple[str, object]]:
+    """Every key of a recipe with its value."""
     if isinstance(tree, dict):
         for key, value in tree.items():
-            yield f"{before}{key}"
-            yield from _keys(value, f"{before}{key}.")
+            yield f"{before}{key}", value
+            yield from _values(value, f"{before}{key}.")
 
 
 def _around(place: Path) -> list[str]:
@@ -219,9 +223,10 @@ def harm(run: Path, what: str, *how: object) -> None:
     {"file": _harm_file, "tensor": _harm_tensor, "facts": _harm_facts}[what](run, *how)  # type: ignore[operator]
 
 
-def _harm_file(run: Path, which: int, kind: str, share: float) -> None:
-    paths = sorted(path for path in run.rglob("*") if path.is_file())
-    path, other = paths[which % len(paths)], paths[(which + 7) % len(paths)]
+def _harm_file(run: Path, name: str, kind: str, share: float) -> None:
+    path = run / name
+    if not path.is_file():
+        return  # this run has no such file
     content = bytearray(path.read_bytes())
     at = int(share * len(content))
     if kind in ("bit", "byte") and content:
@@ -234,8 +239,6 @@ def _harm_file(run: Path, which: int, kind: str, share: float) -> None:
         os.mkfifo(path)
     elif kind in ("dangling", "circle"):
         path.symlink_to("nowhere" if kind == "dangling" else path.name)
-    elif kind == "other":
-        path.write_bytes(other.read_bytes())
     elif kind != "gone":
         path.write_bytes(changed.get(kind, content))
 
