@@ -156,6 +156,8 @@ OPTIONS = {
     ("average", "-m", "runs/tiny", "-o", "out.safetensors"): "--best --recent -o",
     ("preprocess", "tiny.yaml", "--run", "fresh"): "--workers --run --set",
 }
+PLACES = ("runs/", "folder", "cannot read", "beam", "rnnsearch", "metric")
+"""Others than an option or its value."""
 
 
 @st.composite
@@ -165,9 +167,7 @@ def options(draw: Draw) -> Case:
     given = draw(st.lists(among(OPTIONS[words]), min_size=1, max_size=2, unique=True))
     more = [part for option in given for part in (option, draw(mostly(among("1 2 3 5"), NUMBERS)))]
     runs = ("tiny", "sum") if "runs/" in words[2] else ()
-    return Case(
-        (*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=(*more, "beam", "rnnsearch", "folder"), large=True
-    )
+    return Case((*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=(*more, *PLACES), large=True)
 
 
 # ----------------------------------------------------------------------------------------------- text, JSON, alignments
@@ -227,7 +227,7 @@ def texts(draw: Draw, tiny: str, summarizer: str) -> Case:
         stdin, device = draw(st.sampled_from([(src, "")] * 20 + [(src, "/dev/full"), (src, CLOSED), (CLOSED, "")]))
     if device or stdin == CLOSED:
         lines = None
-    return Case(words, stdin, files, (), None, ("standard", "odd.", "pair"), lines, codes, device)
+    return Case(words, stdin, files, (), None, ("standard", "odd.", "pair", "tokenizer"), lines, codes, device)
 
 
 VALUES = st.recursive(
