@@ -255,11 +255,32 @@ def test_plot_of_a_model_without_attention(folder: Path, nmtkit: Command) -> Non
     refused(nmtkit("plot-attention", "-m", folder / "run", "ba ce"), "no attention")
 
 
-def test_out_of_memory(folder: Path, nmtkit: Command, tmp_path: Path) -> None:
-    done = nmtkit(
-        "train", folder / "tiny.yaml", "--run", tmp_path / "run", "--set", "model.embedding_size=1000000000000"
+NARROW = """\
+import resource, sys
+import nmtkit.cli.train
+from nmtkit.cli import main
+
+there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (there + (1 << 28), there + (1 << 28)))
+main()
+"""
+"""The command line in a process that gets no more than another 256 MiB."""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell how much memory is taken")
+def test_out_of_memory(folder: Path, tmp_path: Path) -> None:
+    train = [
+        "train",
+        str(folder / "tiny.yaml"),
+        "--run",
+        str(tmp_path / "run"),
+        "--set",
+        "model.embedding_size=1048576",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", NARROW, *train], capture_output=True, text=True, env=environment(), check=False
     )
-    refused(done, "out of memory", "batch.batch_tokens")
+    refused(Finished(done.returncode, done.stdout, done.stderr), "out of memory", "batch.batch_tokens")
 
 
 def test_an_argument_that_is_not_utf_8(trained: Path, nmtkit: Command) -> None:
