@@ -3,7 +3,9 @@
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from nmtkit import console
 from nmtkit.cli import options as shared
 from nmtkit.cli.diagnosing import show_report, write_text
 from nmtkit.data.corpus import Files
+from nmtkit.data.reading import LOOKED_AT, read_lines, refuse_json_lines
 from nmtkit.diagnosis import html, report
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.mend import LOG, mend, require_new
@@ -125,6 +128,7 @@ def command(
     """
     fields = {"src_field": src_field, "tgt_field": tgt_field}
     subject = _subject(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
+    _refuse_json_lines(subject.splits)
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
@@ -184,6 +188,20 @@ def _subject(
         raise DataError(f"{', '.join(missing)}: not there; name files that are")
     summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
     return Subject(" and ".join(names), splits, task == "summarization" if task else summaries)
+
+
+def _refuse_json_lines(splits: Mapping[str, Files]) -> None:
+    """Makes sure that files of plain text are that."""
+    for path in (path for files in splits.values() for path in (*files.src, *files.tgt) if Path(path).is_file()):
+        lines: list[str] = []
+        with suppress(DataError):  # what cannot be read is a finding
+            lines = list(islice(read_lines(path), LOOKED_AT))
+        refuse_json_lines(
+            lines,
+            path,
+            "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a "
+            "recipe: `jsonl`, src_field and tgt_field)",
+        )
 
 
 def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files:

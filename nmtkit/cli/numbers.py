@@ -35,9 +35,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         least, most = self.bounds()
         most = most if most is not None else LARGEST if self._whole else sys.float_info.max
         if not least <= number <= most or (self._above and number == least):  # what is not a number is in no bounds
-            kind, begin = "a whole number" if self._whole else "a number", "above" if self._above else "from"
             ends = f"{least:,} to {most:,}" if self._whole else f"{least:g} to {most:g}"
-            self.fail(f"{value} is not {kind} {begin} {ends}", param, ctx)
+            self.fail(f"{value} is not in the range {'above' if self._above else 'from'} {ends}", param, ctx)
         return number
 
 

@@ -8,8 +8,9 @@ import click
 from nmtkit import console, pictures
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, show_heads
-from nmtkit.cli.reading import stdin_lines
+from nmtkit.cli.reading import stdin_texts
 from nmtkit.cli.reporting import save_picture
+from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
 from nmtkit.pictures.entropy import Entropies, of_heads, of_words, save_entropies
@@ -158,7 +159,7 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
     if source is not None:
         return [(source, target)]
     pairs: Pairs = []
-    for number, line in enumerate(stdin_lines(), start=1):
+    for number, line in enumerate(stdin_texts(WRITE_OUT), start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
             raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")

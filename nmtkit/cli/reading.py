@@ -5,8 +5,11 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 
+from nmtkit.data.reading import refuse_json_lines
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
+
+STDIN = "standard input"
 
 
 def stdin_lines() -> Iterator[str]:
@@ -31,6 +34,29 @@ def stdin_lines() -> Iterator[str]:
         ) from fault
     except OSError as fault:
         raise DataError(f"standard input: cannot read it: {fault.strerror or fault}") from fault
+
+
+def stdin_texts(remedy: str) -> list[str]:
+    """All lines of standard input, which are text; `remedy` is what to do where they are JSON lines.
+
+    Raises:
+        DataError: it cannot be read, or holds JSON lines.
+    """
+    lines = list(stdin_lines())
+    refuse_json_lines(lines, STDIN, remedy)
+    return lines
+
+
+def text_windows(remedy: str, most: int = 1024) -> Iterator[list[str]]:
+    """The windows of standard input, which holds text; `remedy` is what to do where it holds JSON lines.
+
+    Raises:
+        DataError: it cannot be read, or holds JSON lines by the looks of its first window.
+    """
+    for number, window in enumerate(windows(stdin_lines(), most)):
+        if not number:
+            refuse_json_lines(window, STDIN, remedy)
+        yield window
 
 
 def stdin_field(name: str) -> Iterator[str]:

@@ -67,8 +67,8 @@ def command(
     translator = open_translator(
         model, device, weights, batch_tokens, options.search_settings(None, length_penalty), threads
     )
-    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]))
-    in_json = {".json", ".jsonl"} & set(target.suffixes[-2:])  # the last may be .gz
+    in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
+    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target=in_json)
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
     with console.LineProgress("pairs") as progress:
         while window := list(islice(pairs, WINDOW)):

@@ -14,7 +14,7 @@ from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.score_alignments import score_alignments
 from nmtkit.cli.score_summaries import SIGNIFICANT, Bootstrap, Fields, score_summaries
-from nmtkit.data.reading import read_lines
+from nmtkit.data.reading import WRITE_OUT, read_lines, refuse_json_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
     MOST_SAMPLES,
@@ -261,6 +261,7 @@ def _read(path: str) -> list[str]:
     lines = list(stdin_lines() if path == "-" else read_lines(path))
     if not lines:
         raise DataError(f"{_name(path)}: no lines; there is nothing to score")
+    refuse_json_lines(lines, _name(path), f"{WRITE_OUT} (only --summary reads a .jsonl file by itself)")
     return lines
 
 

@@ -9,7 +9,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.reading import stdin_lines
-from nmtkit.data.reading import read_lines
+from nmtkit.data.reading import read_lines, refuse_json_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import (
     ROUGE_METRICS,
@@ -113,6 +113,7 @@ def _texts(path: str, field: str, option: str) -> list[str]:
         lines = list(stdin_lines() if path == "-" else read_lines(path))
         if not lines:
             raise DataError(f"{_name(path)}: no lines; there is nothing to score")
+        refuse_json_lines(lines, _name(path), f"give a file whose name ends in .jsonl, and {option} KEY")
         return lines
     texts = []
     for where, value in _values(path, field, option):

@@ -10,7 +10,7 @@ from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.opening import open_translator, widen_beam
-from nmtkit.cli.reading import stdin_field, stdin_lines, windows
+from nmtkit.cli.reading import stdin_field, text_windows, windows
 from nmtkit.cli.results import Printer
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
@@ -101,11 +101,11 @@ def command(
       nmtkit summarize --lead 3 < articles.txt > baseline.txt
       nmtkit summarize --stories cnn/stories > summaries.txt
     """
-    articles = _articles(article_field, stories)
+    parts = _parts(article_field, stories)
     if lead is not None:
         if model is not None or as_json or n_best > 1 or window or max_source_tokens or search:
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
-        for part in windows(articles, WINDOW):
+        for part in parts:
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
             sys.stdout.flush()
         return
@@ -118,7 +118,7 @@ def command(
     summarizer = None if window is None else Summarizer(translator, window)
     printer = Printer(translator.tokenizers.tgt, n_best, False, as_json, False)
     with console.LineProgress("articles") as progress:
-        for part in windows(articles, WINDOW):
+        for part in parts:
             if summarizer is None:
                 for found in translator.search(part, n_best, need_copies=as_json):
                     printer.write(found)
@@ -141,10 +141,12 @@ def command(
         )
 
 
-def _articles(field: str | None, stories: Path | None) -> Iterator[str]:
-    """The articles, each as one line."""
+def _parts(field: str | None, stories: Path | None) -> Iterator[list[str]]:
+    """The articles, each as one line, some at a time."""
     if stories is None:
-        return stdin_lines() if field is None else stdin_field(field)
+        if field is None:
+            return text_windows("name the key of the articles with --article-field KEY", WINDOW)
+        return windows(stdin_field(field), WINDOW)
     if field is not None:
         raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
-    return (story.src for story in read_pairs(Files(stories=[str(stories)])))
+    return windows((story.src for story in read_pairs(Files(stories=[str(stories)]))), WINDOW)

@@ -8,9 +8,9 @@ import click
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, widen_beam
-from nmtkit.cli.reading import stdin_lines, windows
+from nmtkit.cli.reading import text_windows
 from nmtkit.cli.results import Printer
-from nmtkit.data.reading import read_lines
+from nmtkit.data.reading import WRITE_OUT, read_lines
 from nmtkit.unknowns import parse_dictionary
 
 
@@ -81,7 +81,7 @@ def command(
         translator.replace_unknown(entries)
     printer = Printer(translator.tokenizers.tgt, n_best, scores, as_json, replace_unknown)
     with console.LineProgress("lines") as progress:
-        for window in windows(stdin_lines()):
+        for window in text_windows(WRITE_OUT):
             for found in translator.search(window, n_best, need_copies=as_json):
                 printer.write(found)
             sys.stdout.flush()

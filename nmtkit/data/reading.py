@@ -13,7 +13,7 @@ from typing import Literal
 from nmtkit.alignment import Links, doubt_of, parse_pharaoh_line
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.errors import DataError
-from nmtkit.settings import parse_json
+from nmtkit.settings import parse_json, shortened
 
 SAMPLE = 20_000
 """Pairs of a file whose links say what it counts words from."""
@@ -66,12 +66,57 @@ def read_lines(path: str | Path) -> Iterator[str]:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def read_pairs(files: Files) -> Iterator[Example]:
-    """The pairs of one split, one at a time.
+LOOKED_AT = 64
+"""Lines at the beginning of a text by which it is told from JSON lines."""
+WRITE_OUT = "write its text out first, e.g. by `jq -r .KEY`"
+AS_JSONL = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {WRITE_OUT}"
+
+
+def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
+    """Refuses JSON lines where plain text is read: a model answers braces and keys as fluently as text.
+
+    Args:
+        lines: the first ones. They are JSON lines if all that are not empty are objects with keys; text may have such a
+            line among others, or begin with a brace.
+        where: what to call the place in a message.
+        remedy: what to do.
 
     Raises:
-        DataError: a file cannot be read, line-aligned files differ in length, a JSONL line lacks a field, a link is
-            malformed or names a word that its sentence does not have, or a file is no story.
+        DataError: they are JSON lines.
+    """
+    keys: list[str] = []
+    for line in filter(str.strip, lines[:LOOKED_AT]):
+        try:
+            record = parse_json(line, where) if line.lstrip()[0] == "{" else None
+        except DataError:
+            return
+        if not isinstance(record, dict) or not record:
+            return
+        keys = keys or list(record)
+    if keys:
+        shown = shortened(", ".join(keys))
+        raise DataError(f"{where}: each line is a JSON object (with {shown}), and plain text is read here; {remedy}")
+
+
+def _text_lines(path: str) -> Iterator[str]:
+    """As `read_lines`, of a file that holds text and not JSON lines."""
+    lines = read_lines(path)
+    first = list(islice(lines, LOOKED_AT))
+    refuse_json_lines(first, path, AS_JSONL)
+    yield from first
+    yield from lines
+
+
+def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
+    """The pairs of one split, one at a time.
+
+    Args:
+        files: of the split.
+        json_target: whether each target is a JSON text, which is refused otherwise.
+
+    Raises:
+        DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
+            field, a link is malformed or names a word that its sentence does not have, or a file is no story.
     """
     line = 0
     for position, story in story_files(files):
@@ -85,12 +130,16 @@ def read_pairs(files: Files) -> Iterator[Example]:
             yield Example(src, tgt, line, links, file=position)
     for position, src_path in enumerate(files.src):
         if not files.tgt:
-            for src in read_lines(src_path):
+            for src in _text_lines(src_path):
                 line += 1
                 yield Example(src, None, line, file=position)
             continue
         given = {kind: getattr(files, kind)[position] for kind in FILE_KINDS if getattr(files, kind)}
-        for number, row in enumerate(_aligned(list(given.values())), start=1):
+        lines = [
+            _text_lines(path) if kind == "src" or (kind == "tgt" and not json_target) else read_lines(path)
+            for kind, path in given.items()
+        ]
+        for number, row in enumerate(_aligned(list(given.values()), lines), start=1):
             line += 1
             if len(row) == 2:
                 yield Example(row[0], row[1], line, file=position)
@@ -102,9 +151,8 @@ def read_pairs(files: Files) -> Iterator[Example]:
             yield Example(row[0], row[1], line, links, src_words, tgt_words, position)
 
 
-def _aligned(paths: list[str]) -> Iterator[Sequence[str]]:
+def _aligned(paths: list[str], files: list[Iterator[str]]) -> Iterator[Sequence[str]]:
     """Line n of all files, for every n."""
-    files = [read_lines(path) for path in paths]
     count = 0
     for lines in zip_longest(*files):
         if None in lines:
