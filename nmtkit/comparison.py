@@ -112,6 +112,6 @@ def _training(folder: RunFolder) -> tuple[float, float]:
             if event["event"] == "step":
                 speeds.append(float(event["tokens_per_second"]))
                 seconds = float(event["seconds"])
-    except (OSError, DataError, ValueError, KeyError, TypeError) as fault:
+    except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError) as fault:
         raise DataError(f"{folder.metrics}: the training's log cannot be read ({fault}); train again") from fault
     return statistics.median(speeds) if speeds else 0.0, seconds / 60

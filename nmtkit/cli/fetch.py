@@ -120,7 +120,7 @@ def _ask(corpus: Corpus) -> None:
         NmtkitError: there is nobody to ask.
         Abort: the answer is no.
     """
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise NmtkitError(
             f"nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
             f"{corpus.name} that are shown above, give --yes"

@@ -100,7 +100,7 @@ def _read(name: str, run: RunFolder) -> Training:
                 for key, value in record.items():
                     if key.startswith("valid_") and key not in NO_SCORES:
                         scores[key.removeprefix("valid_")].append((update, _value(value)))
-        except (DataError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
             raise DataError(
                 f"{path}, line {number}: not what training logs (an object with `update` and `event`); the file is "
                 "damaged: delete the line, or take the file from a copy of the run"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from nmtkit.data.reading import refuse_json_lines
 from nmtkit.errors import DataError
-from nmtkit.settings import parse_json
+from nmtkit.settings import parse_json, shortened
 
 STDIN = "standard input"
 
@@ -75,7 +75,7 @@ def stdin_field(name: str) -> Iterator[str]:
         except DataError as fault:
             raise DataError(f"{fault}; plain text is read without --article-field") from fault
         if not isinstance(record, dict) or name not in record:
-            has = f"it has {', '.join(record) or 'none'}" if isinstance(record, dict) else "it is no object"
+            has = f"it has {shortened(', '.join(record)) or 'none'}" if isinstance(record, dict) else "it is no object"
             raise DataError(f"{where}: no field {name!r}; {has}: name another with --article-field")
         value = record[name]
         if isinstance(value, list) and all(isinstance(part, str) for part in value):

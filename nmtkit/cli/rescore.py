@@ -121,5 +121,5 @@ def _translation(line: str, where: str) -> Translation:
             src_tokens=[],
             finished=bool(best["finished"]),
         )
-    except (ValueError, KeyError, TypeError) as fault:
+    except (ValueError, KeyError, TypeError, OverflowError) as fault:
         raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {_PLAIN}") from fault

@@ -23,7 +23,7 @@ from nmtkit.metrics import (
     split_sentences,
 )
 from nmtkit.quality import QualityReport, quality
-from nmtkit.settings import parse_json
+from nmtkit.settings import parse_json, shortened
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""
@@ -144,7 +144,9 @@ def _values(path: str, field: str, option: str) -> list[tuple[str, Any]]:
         if not isinstance(record, dict):
             raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
         if field not in record:
-            raise DataError(f"{where}: no field {field!r}; it has {', '.join(record) or 'none'}: say {option}")
+            raise DataError(
+                f"{where}: no field {field!r}; it has {shortened(', '.join(record)) or 'none'}: say {option}"
+            )
         found.append((where, record[field]))
     if not found:
         raise DataError(f"{path}: no lines; there is nothing to score")

@@ -212,7 +212,9 @@ def _from_json(text: str, files: Files, where: str) -> tuple[str, str, Links | N
     sides = []
     for name, option in ((files.src_field, "src_field"), (files.tgt_field, "tgt_field")):
         if name not in record:
-            raise DataError(f"{where}: no field {name!r}; it has {', '.join(record) or 'none'}: set {option}")
+            raise DataError(
+                f"{where}: no field {name!r}; it has {shortened(', '.join(record)) or 'none'}: set {option}"
+            )
         value = record[name]
         if isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)

@@ -75,6 +75,16 @@ def test_files_of_a_run_are_called_damaged(broken: str, tmp_path: Path) -> None:
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"update": 1}\n'
 
 
+@pytest.mark.parametrize("change", [{"score": 10**400}, {"score": None}, {"tokens": 5}, {"tokens": None}])
+def test_values_that_are_none(nmtkit: Command, trained: Path, change: dict[str, object], tmp_path: Path) -> None:
+    best = {"text": "BA", "score": -1, "log_prob": -1, "tokens": ["▁BA"], "finished": True, **change}
+    (tmp_path / "given.jsonl").write_text(json.dumps({"best": best}), encoding="utf-8")
+    (tmp_path / "one.txt").write_text("ba\n", encoding="utf-8")
+    done = nmtkit("rescore", "-m", trained, "--source", "one.txt", "--target", "given.jsonl", cwd=tmp_path)
+    assert done.code == 2, done
+    assert "given.jsonl, line 1: not what" in done.err
+
+
 def test_rescoring_refuses_it(nmtkit: Command, trained: Path, broken: str, tmp_path: Path) -> None:
     (tmp_path / "given.jsonl").write_text(broken * 2, encoding="utf-8")
     done = nmtkit("rescore", "-m", trained, "--source", "two.txt", "--target", "given.jsonl", cwd=tmp_path)
