@@ -9,10 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from conftest import Command, environment
-
-from nmtkit.training.checkpoint import read_weights
 
 SETTINGS = [
     *("--set", "training.max_updates=26", "--set", "training.validate_every=13", "--set", "training.save_every=7"),
@@ -73,11 +70,7 @@ def test_resume_is_bit_for_bit(
     assert [path.name for path in weights] == sorted(path.name for path in (folder / "checkpoints").glob("weights-*"))
     assert len(weights) == 2
     for path in weights:
-        # The files' heads may list their facts in another order; every number must be the same.
-        expected, found = read_weights(path), read_weights(folder / "checkpoints" / path.name)
-        assert expected.keys() == found.keys()
-        for name, tensor in expected.items():
-            assert torch.equal(tensor, found[name]), name
+        assert path.read_bytes() == (folder / "checkpoints" / path.name).read_bytes()
     assert records(folder) == records(straight)
 
 
