@@ -167,7 +167,8 @@ def options(draw: Draw) -> Case:
     given = draw(st.lists(among(OPTIONS[words]), min_size=1, max_size=2, unique=True))
     more = [part for option in given for part in (option, draw(mostly(among("1 2 3 5"), NUMBERS)))]
     runs = ("tiny", "sum") if "runs/" in words[2] else ()
-    return Case((*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=(*more, *PLACES), large=True)
+    places = (*more, *(option.strip("-").replace("-", "_") for option in given), *PLACES)
+    return Case((*words, *more), b"ba ce ba\n\nce\n", runs=runs, places=places, large=True)
 
 
 # ----------------------------------------------------------------------------------------------- text, JSON, alignments

@@ -132,6 +132,8 @@ class Lives:
         lines = process.said.splitlines()
         known = [name for line in lines for name, words in PLACES if words and line.startswith(words)]
         moment = known[-1] if known else PLACES[0][0]
+        if any((run / "checkpoints").rglob("*.partial")):
+            return f"{moment}, while weights or a state are written"
         if "no state" in moment and (run / "checkpoints/1-first/last.safetensors").exists():
             return "first stage"
         return moment

@@ -220,7 +220,7 @@ def _of_end(case: Case, done: Done) -> Iterator[str]:
 
 def harm(run: Path, what: str, *how: object) -> None:
     """Damages one of a run's files, or puts a state or weights in place that are whole and wrong."""
-    {"file": _harm_file, "tensor": _harm_tensor, "facts": _harm_facts}[what](run, *how)  # type: ignore[operator]
+    {"file": _harm_file, "tensor": _harm_tensor, "facts": _harm_facts}[what](run, *how)
 
 
 def _harm_file(run: Path, name: str, kind: str, share: float) -> None:
