@@ -63,6 +63,8 @@ def main() -> None:
             time.sleep(0.1)
         name, part = results.get()
         found[name].add(part)
+        told = "; ".join(part.faults)
+        print(f"part {number + 1} of {len(todo)}: {name}, {part.cases} cases, faults: {told or 'none'}", flush=True)
     for job in jobs:
         job.join()
     for name, one in found.items():
