@@ -156,7 +156,7 @@ OPTIONS = {
     ("average", "-m", "runs/tiny", "-o", "out.safetensors"): "--best --recent -o",
     ("preprocess", "tiny.yaml", "--run", "fresh"): "--workers --run --set",
 }
-PLACES = ("runs/", "folder", "cannot read", "beam", "rnnsearch", "metric")
+PLACES = ("runs/", "folder", "option: ", "cannot read", "beam", "rnnsearch", "metric")
 """Others than an option or its value."""
 
 

@@ -209,9 +209,10 @@ def _of_end(case: Case, done: Done) -> Iterator[str]:
         yield f"{len(told)} messages with exit code 2"
         return
     message = done.err[done.err.index(told[0]) :]
-    if "out of memory" in message and not case.large:
-        yield "out of memory"
-    if case.places and not any(place and place in message for place in case.places):
+    if "out of memory" in message:
+        if not case.large:
+            yield "out of memory"
+    elif case.places and not any(place and place in message for place in case.places):
         yield f"a message without its place: {re.sub(r'[0-9]+', 'N', told[0])[:90]}"
 
 
