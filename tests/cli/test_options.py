@@ -52,7 +52,7 @@ def test_a_number_out_of_bounds(console: Console, command: str, option: str, val
         assert bound in done.err
 
 
-@pytest.mark.parametrize("key", SEARCH.keys() - {"coverage_kind"})
+@pytest.mark.parametrize("key", sorted(SEARCH.keys() - {"coverage_kind"}))
 def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
     whole = SearchConfig.model_fields[key].annotation is int
     option = SearchNumber(key, whole)
