@@ -146,7 +146,7 @@ class RunFolder:
     @property
     def lock(self) -> Path:
         """Locked by the process that writes here, and names it. It stays: see `nmtkit.hold`."""
-        return self.path / "lock"
+        return self.path / "run.lock"
 
     @property
     def replaced(self) -> Path:
@@ -159,7 +159,8 @@ class RunFolder:
 
     def begun(self) -> bool:
         """Whether training has left something here that a new one would replace."""
-        return self.exists() and any(part.exists() for part in (self.checkpoints, self.average, self.result))
+        saved = any(self.checkpoints.rglob("*.safetensors"))
+        return self.exists() and (saved or self.average.exists() or self.result.exists())
 
     def has_state(self) -> bool:
         """Whether training has saved a state here."""
@@ -197,8 +198,8 @@ class RunFolder:
         Raises:
             NmtkitError: it holds other things.
         """
-        ours = self.exists() or self.chosen.is_file() or self.replaced.is_dir()
-        if self.path.exists() and not ours and set(self.path.iterdir()) - {self.lock}:
+        ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
+        if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
 
     def load_recipe(self) -> Recipe:
@@ -341,11 +342,15 @@ def write_text(path: Path, text: str) -> None:
     """
     if path.is_dir():
         raise NmtkitError(f"{path}: cannot write it: it is a folder; name a file")
+    temporary = path.with_name(f"{path.name}.new")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.new")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def append_json_line(path: Path, data: dict[str, Any]) -> None:

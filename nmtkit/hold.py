@@ -60,15 +60,19 @@ class Hold:
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return file
 
-    def set_aside(self) -> None:
-        """Keeps the run that is here until the one that replaces it has saved a state: see `settle`.
+    def make_room(self) -> None:
+        """Makes the folder free of what training wrote; a run is kept until the next has saved a state: see `settle`.
 
-        What training wrote is moved away, the state first; text, tokenizers and arrays stay and are kept as well.
+        Text, tokenizers and arrays stay where they are, and are kept with the run as well.
 
         Raises:
             NmtkitError: it cannot be written.
         """
         folder, kept = self._folder, self._folder.replaced
+        if not folder.begun():  # what a training without a state leaves is of no use
+            for part in folder.parts_of_training():
+                _remove(part)
+            return
         unfinished = kept.with_name(kept.name + ".new")
         try:
             shutil.rmtree(unfinished, ignore_errors=True)

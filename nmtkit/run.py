@@ -122,8 +122,7 @@ class Run:
         folder.require_own()
         held = hold(folder, notify)
         folder.require_free(overwrite)
-        if folder.begun():
-            held.set_aside()
+        held.make_room()
         folders.write_text(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe, held)
 

@@ -2,7 +2,9 @@
 
 import importlib
 import os
+import signal
 import sys
+from contextlib import suppress
 
 import click
 
@@ -93,6 +95,8 @@ def main() -> None:
     streams.prepare()
     try:
         _refuse_broken_arguments()
+        with suppress(ValueError):  # in another thread than the first
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
     except NmtkitError as fault:

@@ -1,10 +1,8 @@
 """`nmtkit fetch`."""
 
 import shlex
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -129,25 +127,17 @@ def _ask(corpus: Corpus) -> None:
 
 
 def _fetch(corpus: Corpus, folder: Path) -> Fetched:
-    signal.signal(signal.SIGTERM, _interrupt)  # so that the half-made folder is cleared away as after Ctrl-C
-    try:
-        with console.WorkDisplay() as display:
+    with console.WorkDisplay() as display:
 
-            def bytes_there(there: int, total: int | None) -> None:
-                of_all = f" of {total / 1e6:,.1f}" if total else ""
-                display.update(f"{there / 1e6:,.1f}{of_all} MB", there / total if total else None)
+        def bytes_there(there: int, total: int | None) -> None:
+            of_all = f" of {total / 1e6:,.1f}" if total else ""
+            display.update(f"{there / 1e6:,.1f}{of_all} MB", there / total if total else None)
 
-            def pairs_there(count: int) -> None:
-                display.update(f"{count:,} pairs for training")
+        def pairs_there(count: int) -> None:
+            display.update(f"{count:,} pairs for training")
 
-            telling = Telling(display.message, bytes_there, pairs_there)
-            return fetch(corpus, folder, telling, shlex.join(["nmtkit", *sys.argv[1:]]))
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        telling = Telling(display.message, bytes_there, pairs_there)
+        return fetch(corpus, folder, telling, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
 def _say_what_next(found: Fetched) -> None:

@@ -191,7 +191,7 @@ def _train(work: run.Run, place: torch.device, resume: bool) -> Stopped:
             if isinstance(event, Stopped):
                 stopped = event
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     assert stopped is not None
     if not first:
         return stopped

@@ -163,8 +163,7 @@ def _write_recipe(
     held = hold(folder, notify)
     try:
         folder.require_free(overwrite)
-        if folder.begun():
-            held.set_aside()
+        held.make_room()
         if folder.text.is_dir():
             shutil.rmtree(folder.text)
         folder.asked.unlink(missing_ok=True)

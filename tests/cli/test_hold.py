@@ -37,7 +37,7 @@ def names(folder: Path) -> set[str]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """All files of a run but its lock, by their path."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "run.lock")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -148,7 +148,7 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
     before = contents(run)
     answer = nmtkit("translate", "-m", run, stdin="ba ce\n").out
     first = hold(RunFolder(run), quiet)
-    first.set_aside()
+    first.make_room()
     first._let_go()  # as the end of the process would
     assert not RunFolder(run).begun()
     folder, why = find(str(run))
@@ -164,7 +164,7 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
 
 def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
     with hold(RunFolder(run), quiet) as held:
-        held.set_aside()
+        held.make_room()
         (run / "checkpoints").mkdir()
         (run / "checkpoints/last.safetensors").write_bytes(b"the new state")
     assert not (run / "replaced").exists()
@@ -222,3 +222,26 @@ def test_new_data_is_for_a_run_that_goes_on(nmtkit: Command, corpus: Path, tmp_p
     assert done.code == 2
     assert "--resume" in done.err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_before_training_is_answered(corpus: Path, tmp_path: Path) -> None:
+    """SIGTERM, as a batch system or a service sends it, is told as Ctrl-C is, wherever it comes."""
+    words = [sys.executable, "-m", "nmtkit", "preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env=environment()) as process:
+        while not (tmp_path / "run/run.lock").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 130, err
+    assert b"stopped" in err
+
+
+def test_a_training_without_a_state_can_begin_again(run: Path, corpus: Path, nmtkit: Command) -> None:
+    """A first save that fails, on a full disk for one, leaves a folder for states that has none."""
+    for path in (*(run / "checkpoints").iterdir(), run / "result.json"):
+        path.unlink()
+    (run / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *NEW_LIMIT[:2])
+    assert done.code == 0, done
+    assert "nothing to go on with" in done.err
+    assert '{"update": 1, "event": "step"}\n' not in (run / "metrics.jsonl").read_text()

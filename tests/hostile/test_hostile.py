@@ -70,7 +70,7 @@ def wait_for_update(process: Process, run: Path, update: int) -> None:
 
 def is_refused(done: Done, holder: int) -> bool:
     """Whether it ended with one message that names the process which holds the folder."""
-    return done.code == 2 and done.err.count("nmtkit: error: ") == 1 and f"pid {holder} " in done.err
+    return done.code == 2 and done.err.count("nmtkit: error: ") == 1 and f"process {holder} on" in done.err
 
 
 LATE = ("train --resume", "train --resume auto", "train --overwrite", "train", "train --set seed=8", "preprocess")
