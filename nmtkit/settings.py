@@ -386,12 +386,12 @@ def _paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
             yield from _paths(inner, (*above, key))
 
 
-def _advice(key: str, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
+def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
     """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
-    elsewhere = {".".join(map(str, path)) for path in _paths(root) if path[-1] == key}
-    if len(elsewhere) == 1:
-        return f": did you mean {elsewhere.pop()!r}?"
-    return f": {near_names(key, owner.model_fields)}" if owner else ""
+    elsewhere = {known for known in _paths(root) if known[-1] == path[-1]}
+    if len(elsewhere) == 1 and path not in elsewhere:
+        return f": did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
+    return f": {near_names(str(path[-1]), owner.model_fields)}" if owner else ""
 
 
 def _sentence(
@@ -403,7 +403,7 @@ def _sentence(
     place = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), where)
     kind, given = fault["type"], fault["input"]
     if kind == "extra_forbidden":
-        return f"{place}: unknown key `{dotted}`{_advice(str(path[-1]), owner, cls)}"
+        return f"{place}: unknown key `{dotted}`{_advice(path, owner, cls)}"
     if kind == "missing":
         return f"{place}: `{dotted}` is missing"
     if kind == "union_tag_not_found":

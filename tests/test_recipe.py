@@ -89,6 +89,11 @@ def test_an_unknown_model_lists_those_there_are(base: Path) -> None:
         recipe.load(base)
 
 
+def test_a_key_of_another_kind_is_not_advised_to_stay(base: Path) -> None:
+    with pytest.raises(RecipeError, match=r"unknown key `model\.heads`: valid names: "):
+        recipe.load(base, ["model.heads=2"])
+
+
 def test_paths_begin_at_the_recipes_folder(base: Path) -> None:
     (base.parent / "a.src").write_text("x\n")
     loaded = recipe.load(base)

@@ -48,7 +48,7 @@ def sample(
     """
     rules = {name: getattr(config, name) for name in RuleSettings.model_fields}
     beams = SearchConfig.model_validate({**rules, "length_penalty": "none"})
-    beams = beams.model_copy(update={"beam_size": config.samples})  # samples may be more than hypotheses of a beam
+    beams = beams.model_copy(update={"beam_size": config.samples})  # samples may be more than any beam
 
     def choose(log_probs: Tensor, scores: Tensor, n_samples: int) -> Choice:
         return draw(log_probs, scores, n_samples, config, generator)

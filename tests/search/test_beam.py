@@ -103,9 +103,8 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
 ) -> None:
     tables = random_tables(4, 3, 7, seed=limit)
     width = 4**limit  # three words and UNK
-    config = SearchConfig(
-        beam_size=4 * width, length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop
-    )
+    config = SearchConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
+    config = config.model_copy(update={"beam_size": 4 * width})  # a wider one than a recipe may ask for
     found = search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
     for table, hypotheses in zip(tables, found, strict=True):
         expected = every_sequence(table, limit, kind, alpha)[:width]
