@@ -101,7 +101,8 @@ def command(
 
     Found are: different line counts and lines paired with the wrong neighbour, with the place where they part; bytes
     that are not UTF-8, NUL, line separators inside of lines; empty, identical and near-empty sides; duplicates, and
-    overlap of train, validation and test; odd lengths and ratios; lines in the wrong language, swapped sides.
+    overlap of train, validation and test; odd lengths and ratios; swapped sides, lines in the language of the other
+    side, in another script, or in one of 27 languages that are known by their function words.
     With a recipe also unknown and copyable words, what of the vocabulary and of the characters train does not show, and
     what will be cut or left out by the recipe's settings. The tokenizer is the run's, if it was preprocessed; else one
     is learned for the check.

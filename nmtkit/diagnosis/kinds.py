@@ -162,6 +162,13 @@ SCRIPT = Kind(
     "Leave the pair out: it is in another language.",
     drops=True,
 )
+FOREIGN = Kind(
+    "foreign",
+    "warning",
+    "line is in another language than its side",
+    "Look at the line; leave the pair out if it is in another language.",
+    drops=True,
+)
 SWAPPED = Kind(
     "swapped",
     "warning",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from nmtkit.data.corpus import Files
 from nmtkit.diagnosis.blocks import read_blocks
 from nmtkit.diagnosis.characters import Text
+from nmtkit.diagnosis.foreign import OwnWords
 from nmtkit.diagnosis.language import TELLING, Languages, own_scripts
 
 SAMPLE = 20_000
@@ -45,6 +46,10 @@ class Norms:
     """The scripts of the sources; empty if there is too little to tell by."""
     tgt_scripts: frozenset[int]
     """The scripts of the targets."""
+    src_words: OwnWords | None
+    """How to tell other languages from that of the sources, if enough could be learned."""
+    tgt_words: OwnWords | None
+    """The same of the targets."""
     ratio: float
     """The median of the log of target over source in (softened) characters."""
     spread: float
@@ -74,6 +79,8 @@ class Norms:
             languages=None,
             src_scripts=self.tgt_scripts,
             tgt_scripts=self.src_scripts,
+            src_words=self.tgt_words,
+            tgt_words=self.src_words,
             ratio=-self.ratio,
             spread=self.spread,
             src_longest=self.tgt_longest,
@@ -121,6 +128,8 @@ def learn(split: str, files: Files) -> Norms:
         languages=Languages.learn(pairs),
         src_scripts=_scripts([src for src, _ in texts]),
         tgt_scripts=_scripts([tgt for _, tgt in pairs]),
+        src_words=OwnWords.learn([src for src, _ in texts]),
+        tgt_words=OwnWords.learn([tgt for _, tgt in pairs]),
         ratio=ratio,
         spread=float(spread),
         src_longest=_longest([src for src, _ in texts]),

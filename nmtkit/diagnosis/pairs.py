@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from nmtkit.diagnosis.blocks import Block
 from nmtkit.diagnosis.characters import Text
 from nmtkit.diagnosis.findings import Kind
-from nmtkit.diagnosis.kinds import EMPTY, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED
+from nmtkit.diagnosis.foreign import OwnWords
+from nmtkit.diagnosis.kinds import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED
 from nmtkit.diagnosis.language import in_other_script
 from nmtkit.diagnosis.norms import Norms
 
@@ -42,12 +43,15 @@ def examine_pairs(block: Block, src: Text, tgt: Text | None, norms: Norms, summa
     usable &= ~empty
 
     other_script = {"src": in_other_script(src, norms.src_scripts)}
+    foreign = {"src": _foreign(src, norms.src_words)}
     block.add(LENGTH, np.flatnonzero(src.lengths > norms.src_longest), lambda row: block.side("src", row))
     if tgt is not None:
         other_script["tgt"] = in_other_script(tgt, norms.tgt_scripts)
+        foreign["tgt"] = _foreign(tgt, norms.tgt_words)
         too_long = (tgt.lengths > norms.tgt_longest) & ~(src.lengths > norms.src_longest)
         block.add(LENGTH, np.flatnonzero(too_long), lambda row: block.side("tgt", row))
         identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
+        foreign = {side: found & ~identical for side, found in foreign.items()}
         block.add(IDENTICAL, np.flatnonzero(identical & (src.all_words() >= NAME_WORDS) & (src.all_letters() > 0)))
         short = usable & _nearly_empty(src, tgt, norms, summaries)
         block.add(SHORT_TARGET, np.flatnonzero(short))
@@ -59,9 +63,15 @@ def examine_pairs(block: Block, src: Text, tgt: Text | None, norms: Norms, summa
             for side, wrong in (("src", src_wrong), ("tgt", tgt_wrong)):
                 _add_side(block, LANGUAGE, side, wrong & ~identical & ~other_script[side])
                 other_script[side] &= ~swapped
+                foreign[side] &= ~(swapped | wrong)
     for side, found in other_script.items():
         _add_side(block, SCRIPT, side, found & usable)
+        _add_side(block, FOREIGN, side, foreign[side] & usable & ~found)
     return usable
+
+
+def _foreign(text: Text, own: OwnWords | None) -> NDArray[np.bool_]:
+    return np.zeros(len(text.lines), dtype=bool) if own is None else own.foreign(text)
 
 
 def _add_side(block: Block, kind: Kind, side: str, found: NDArray[np.bool_]) -> None:

@@ -153,6 +153,16 @@ PAIRS: dict[str, tuple[Kind, Callable[[Lines, int], None]]] = {
         kinds.SCRIPT,
         lambda lines, n: lines["train.en"].__setitem__(n - 1, f"老妇人看见了{n}辆红色的汽车".encode()),
     ),
+    "other-language": (
+        kinds.FOREIGN,
+        lambda lines, n: lines["train.fr"].__setitem__(
+            n - 1, f"Die alte Frau sieht {n} rote Autos auf dem Weg.".encode()
+        ),
+    ),
+    "other-language-of-source": (
+        kinds.FOREIGN,
+        lambda lines, n: lines["train.en"].__setitem__(n - 1, f"La vecchia non vede le {n} macchine rosse.".encode()),
+    ),
     "short-target": (
         kinds.SHORT_TARGET,
         lambda lines, n: (
