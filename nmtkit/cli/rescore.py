@@ -104,7 +104,7 @@ def _translation(line: str, where: str) -> Translation:
     try:
         record = parse_json(line, where)
     except DataError as fault:
-        raise DataError(f"{fault}; {_PLAIN}") from fault
+        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {_PLAIN}") from fault
     if isinstance(record, dict) and "windows" in record:
         raise DataError(
             f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
