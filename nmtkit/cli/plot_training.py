@@ -1,5 +1,6 @@
 """`nmtkit plot-training`."""
 
+import errno
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -77,6 +78,8 @@ def _read(name: str, run: RunFolder) -> Training:
     """
     path = run.metrics
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError as fault:
         raise DataError(f"{path}: there is no such file; name the folder of a run that has begun to train") from fault

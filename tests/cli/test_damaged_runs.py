@@ -1,6 +1,7 @@
 """Files of a run that are damaged, or of another run: said by name, never used, and nothing else is lost by it."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -113,3 +114,17 @@ def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtk
     assert done.code == 0, done
     assert log.read_bytes().startswith(lines)
     assert b'"update": 64,' in log.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json", "data/train.json"]
+)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(corpus: Path, copied: Path, nmtkit: Command, name: str) -> None:
+    (copied / name).unlink()
+    os.mkfifo(copied / name)
+    if name.startswith("data"):  # made again from the text
+        assert nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER).code == 0
+    else:
+        refused(nmtkit("train", corpus / "tiny.yaml", "--run", copied, *LONGER), name, "not a file")
+    if name == "metrics.jsonl":
+        refused(nmtkit("plot-training", copied), name, "not a file")
