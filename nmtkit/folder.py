@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
+from nmtkit.errors import CheckpointError, DataError, NmtkitError, require_replaceable, writing
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.settings import parse_json
@@ -340,8 +340,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         NmtkitError: it cannot be written.
     """
-    if path.is_dir():
-        raise NmtkitError(f"{path}: cannot write it: it is a folder; name a file")
+    require_replaceable(path)
     temporary = path.with_name(f"{path.name}.new")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

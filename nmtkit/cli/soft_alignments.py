@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.alignment import SoftAlignment
-from nmtkit.errors import writing
+from nmtkit.errors import require_replaceable, writing
 
 
 def check_path(path: Path) -> None:
@@ -44,6 +44,7 @@ class SoftWriter:
         self._archive: zipfile.ZipFile | None = None
 
     def __enter__(self) -> "SoftWriter":
+        require_replaceable(self._path)
         with writing(self._path):
             if self._path.suffix == ".json":
                 self._text = self._unfinished.open("w", encoding="utf-8")

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from nmtkit import sums
 from nmtkit.data.workers import cores
-from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.errors import CheckpointError, RecipeError, require_replaceable
 from nmtkit.settings import Field, Settings, field_validator, parse
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
@@ -576,8 +576,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
-    if path.is_dir():
-        raise CheckpointError(f"{path}: cannot write it: a folder; name a file")
+    require_replaceable(path)
     beside = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

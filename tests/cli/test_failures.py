@@ -292,3 +292,20 @@ def test_a_name_cannot_lead_out_of_the_runs(folder: Path, nmtkit: Command) -> No
     for command in ("preprocess", "train", "tune", "check"):
         refused(nmtkit(command, folder / "tiny.yaml", "--set", "name=../escaped", cwd=folder), "`name`")
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_device_is_not_replaced_by_a_file(trained: Path, corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    """Whoever may write in /dev would lose /dev/null."""
+    text = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
+    for name, command in (
+        ("null", ["average", "-m", trained, "-o"]),
+        ("schema", ["recipe", "schema", "-o"]),
+        ("soft.json", ["align", "-m", trained, *text, "--soft"]),
+    ):
+        os.mkfifo(tmp_path / name)
+        done = nmtkit(*command, tmp_path / name)
+        assert done.code == 2, done
+        assert f"{tmp_path / name}: cannot write it" in " ".join(done.err.split())
+        assert (tmp_path / name).is_fifo()
+        assert len(list(tmp_path.iterdir())) == 1
+        (tmp_path / name).unlink()
