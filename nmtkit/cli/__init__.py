@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from typing import Any
 
 import click
 
@@ -89,6 +90,10 @@ def cli() -> None:
     """
 
 
+_NO_WORDS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What newer versions of click raise where a command was to be named; older ones show the help by themselves."""
+
+
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
     _bound_waiting()
@@ -99,6 +104,9 @@ def main() -> None:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)
         sys.stdout.flush()
+    except _NO_WORDS as fault:  # who gives no command is shown which there are, and has made no mistake
+        click.echo(fault.format_message())
+        code = 0
     except NmtkitError as fault:
         click.echo(f"nmtkit: error: {fault}", err=True)
         code = fault.exit_code

@@ -28,6 +28,13 @@ def test_help_lists_every_command(nmtkit: Command) -> None:
     assert all(f"  {name} " in done.out for name in COMMANDS)
 
 
+def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
+    for words in ([], ["recipe"]):
+        done = nmtkit(*words)
+        assert (done.code, done.err) == (0, "")
+        assert "Commands:" in done.out
+
+
 def test_unknown_command_and_option(nmtkit: Command) -> None:
     done = nmtkit("trian")
     assert done.code == 2
