@@ -191,6 +191,25 @@ def test_a_state_of_other_data_is_refused(store: Store) -> None:
         stream.restore({"epoch": 0, "batch": 10_000})
 
 
+ODD_SETTINGS: list[Any] = [
+    None,
+    5,
+    "x",
+    [],
+    [[]],
+    [[600, None, 9]],
+    [[600, None, 100_000, -1]],
+    [[600, None, 100_000, 9]],
+]
+
+
+@pytest.mark.parametrize("settings", [*ODD_SETTINGS, [["x", None, 100_000, 0]], [[0, None, 100_000, 0]]])
+def test_a_state_whose_settings_make_no_sense_is_refused(store: Store, settings: Any) -> None:
+    stream = BatchStream(store, BatchConfig(batch_tokens=600), seed=3)
+    with pytest.raises(CheckpointError, match="does not say how an epoch was cut"):
+        stream.restore({"epoch": 0, "batch": 3, "settings": settings})
+
+
 def test_processes_share_one_sequence_of_batches(store: Store) -> None:
     config = BatchConfig(batch_tokens=600)
     alone = BatchStream(store, config, seed=1)
