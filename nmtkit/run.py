@@ -168,6 +168,8 @@ class Run:
             run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite, notify)
             begun.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, new_data)
+            for stage in run.folder.stages(recipe) if resume else ():
+                stage.checkpoints.check_kept()
             folders.write_text(run.folder.recipe, run.recipe.to_yaml())
 
         try:

@@ -214,6 +214,18 @@ class Checkpoints:
         """The kept weights files, newest first."""
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
+    def check_kept(self) -> None:
+        """Reads the kept weights once, before a training goes on that will choose among them at its end.
+
+        Raises:
+            CheckpointError: as `read_weights`.
+        """
+        for path in self.recent():
+            try:
+                read_weights(path, self.vocabulary)
+            except CheckpointError as fault:
+                raise CheckpointError(f"{fault}; to go on without it, delete it and {self._index_path}") from fault
+
     def keep(
         self,
         weights: Mapping[str, Tensor],

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,31 @@ def test_a_state_that_is_refused_costs_nothing_else(corpus: Path, copied: Path, 
     del before[copied / "recipe.yaml"]  # it says how long training was to go on
     after = contents(copied)
     assert {path: after.get(path) for path in before} == before
+
+
+def spoil(path: Path) -> None:
+    flip(path, -9)
+
+
+def link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("damage", [spoil, link_to_itself, Path.unlink])
+def test_training_does_not_go_on_beside_damaged_weights(
+    corpus: Path, copied: Path, nmtkit: Command, damage: Callable[[Path], object]
+) -> None:
+    """They may be the best in the end."""
+    weights = copied / "checkpoints/weights-00000040.safetensors"
+    damage(weights)
+    before = (copied / "result.json").read_bytes()
+    resume = ["train", corpus / "tiny.yaml", "--run", copied, *LONGER]
+    refused(nmtkit(*resume), f"{weights}", "to go on without it, delete it and ", "kept.json")
+    assert (copied / "result.json").read_bytes() == before
+    weights.unlink(missing_ok=True)
+    (copied / "checkpoints/kept.json").unlink()
+    assert nmtkit(*resume).code == 0
 
 
 def test_a_damaged_vocabulary_is_refused(copied: Path, nmtkit: Command) -> None:
