@@ -88,12 +88,17 @@ def _read(name: str, run: RunFolder) -> Training:
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     scores: dict[str, list[tuple[int, float]]] = defaultdict(list)
     stages: dict[str, int] = {}
+    made = _updates_of(run)
+    if made:
+        lines.append("")
+    reached = 0
     for number, line in enumerate(lines[:-1], start=1):  # a line without its end is being written just now
         if not line:
             continue
         try:
             record = parse_json(line, "")
             update, event = int(record["update"]), record["event"]
+            reached = max(reached, update)
             if record.get("stage"):
                 stages[str(record["stage"])] = update
             for (kind, key), field in CURVES.items():
@@ -108,12 +113,27 @@ def _read(name: str, run: RunFolder) -> Training:
                 f"{path}, line {number}: not what training logs (an object with `update` and `event`); the file is "
                 "damaged: delete the line, or take the file from a copy of the run"
             ) from fault
+    if reached < made:
+        raise DataError(
+            f"{path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take it from a "
+            f"copy of the run, or delete {run.result} to draw what is left"
+        )
     # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
     chosen = [run.newest_stage(run.load_recipe()).recipe.training.best_metric] if run.exists() else []
     metric = next((one for one in (*chosen, "bleu", "rougeL", *scores) if one in scores), "bleu")
     return Training(
         name, **curves, valid_score=scores[metric], metric=TITLES.get(metric, metric), stages=[*stages.items()]
     )
+
+
+def _updates_of(run: RunFolder) -> int:
+    """How many updates a finished training made; 0 where it goes on still, or nobody can tell."""
+    if not run.result.is_file():
+        return 0
+    try:
+        return int(parse_json(run.result.read_bytes(), run.result.name)["updates"])
+    except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError):
+        return 0
 
 
 def _value(logged: Any) -> float:

@@ -64,6 +64,22 @@ def test_a_training_that_is_still_writing(tmp_path: Path) -> None:
     assert done.output.splitlines()[-1].split()[:3] == ["run", "10", "2.500"]
 
 
+def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    whole = nmtkit("plot-training", trained).out.replace("tiny", "run")
+    text = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(text[:-1])  # the last line says all the same what it said
+    assert nmtkit("plot-training", run).out.split() == whole.split()
+    for left in (text[: len(text) // 2], b"", bytes(len(text))):
+        (run / "metrics.jsonl").write_bytes(left)
+        done = nmtkit("plot-training", run)
+        assert done.code == 2, done
+        assert "metrics.jsonl" in done.err
+    (run / "result.json").unlink()
+    (run / "metrics.jsonl").write_bytes(text[: len(text) // 2])
+    assert nmtkit("plot-training", run).code == 0
+
+
 def test_what_was_not_finite_is_left_out(tmp_path: Path) -> None:
     lost = '{"update": 20, "event": "evaluated", "valid_loss": null, "valid_perplexity": null, "valid_bleu": 0.0}\n'
     done = plot(logged(tmp_path / "run", GOOD + lost))
