@@ -66,10 +66,10 @@ def test_a_training_that_is_still_writing(tmp_path: Path) -> None:
 
 def test_the_log_of_a_finished_training_is_whole_or_refused(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    whole = nmtkit("plot-training", trained).out.replace("tiny", "run")
+    whole = nmtkit("plot-training", run).out
     text = (run / "metrics.jsonl").read_bytes()
     (run / "metrics.jsonl").write_bytes(text[:-1])  # the last line says all the same what it said
-    assert nmtkit("plot-training", run).out.split() == whole.split()
+    assert nmtkit("plot-training", run).out == whole
     for left in (text[: len(text) // 2], b"", bytes(len(text))):
         (run / "metrics.jsonl").write_bytes(left)
         done = nmtkit("plot-training", run)
