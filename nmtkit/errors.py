@@ -54,12 +54,16 @@ def writing(path: str | Path) -> Iterator[None]:
         raise NmtkitError(f"{path}: cannot write it: {fault.strerror or fault}") from fault
 
 
-def require_replaceable(path: Path) -> None:
+def require_replaceable(path: Path, kind: type[NmtkitError] = NmtkitError) -> None:
     """Makes sure that a file that is made beside its place may be moved there: it is free, or holds a file.
+
+    Args:
+        path: the place.
+        kind: of the error.
 
     Raises:
         NmtkitError: a folder, a device or a pipe is there, which would be lost.
     """
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "a device or a pipe"
-        raise NmtkitError(f"{path}: cannot write it: it is {what}; name a file")
+        raise kind(f"{path}: cannot write it: it is {what}; name a file")

@@ -588,7 +588,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
-    require_replaceable(path)
+    require_replaceable(path, CheckpointError)
     beside = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
