@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +33,15 @@ def console_in(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         (folder / "stdin").write_text(stdin, encoding="utf-8")
         given, before = os.open(folder / "stdin", os.O_RDONLY), os.dup(0)
         os.dup2(given, 0)  # commands read the file descriptor itself
+        threads = set(threading.enumerate())
         try:
             with pytest.raises(SystemExit) as stopped:
                 main()
         finally:
             os.dup2(before, 0)
+            # A command that was refused may leave one that reads on: it must not take the next one's input.
+            for thread in set(threading.enumerate()) - threads:
+                thread.join(timeout=1)
             os.close(before)
             os.close(given)
         captured = capsys.readouterr()

@@ -1,11 +1,11 @@
 """JSON lines where plain text is read: refused with the remedy, for a model would answer the braces as fluently."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, sentence_pairs
-from in_process import Console, console_in
+from conftest import RECIPE, Command, sentence_pairs
 
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import LOOKED_AT, read_pairs, refuse_json_lines
@@ -16,18 +16,15 @@ JSONL = "".join(json.dumps({"article": src, "summary": tgt}) + "\n" for src, tgt
 
 
 @pytest.fixture
-def console(
-    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Console:
-    """In a folder with the same pairs as JSON lines and as text."""
-    monkeypatch.chdir(tmp_path)
+def console(tmp_path: Path, trained: Path, nmtkit: Command) -> Command:
+    """In a folder with the same pairs as JSON lines and as text; what is refused may leave a thread that reads on."""
     (tmp_path / "tiny.yaml").write_text(RECIPE.replace("train.src", "json.txt"), encoding="utf-8")
     (tmp_path / "json.txt").write_text(JSONL, encoding="utf-8")
     (tmp_path / "json2.txt").write_text("\n" + JSONL.split("\n", 1)[1], encoding="utf-8")
     for name in ("train.tgt", "valid.src", "valid.tgt", "test.src", "test.tgt"):
         (tmp_path / name).write_text("".join(src + "\n" for src, _ in PAIRS), encoding="utf-8")
     (tmp_path / "tiny").symlink_to(trained)
-    return console_in(tmp_path, monkeypatch, capsys)
+    return partial(nmtkit, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def console(
         ("train --source json.txt --target train.tgt --run run", "json.txt", "jq"),
     ],
 )
-def test_json_lines_are_no_text(console: Console, command: str, place: str, remedy: str) -> None:
+def test_json_lines_are_no_text(console: Command, command: str, place: str, remedy: str) -> None:
     done = console(*command.split(), stdin=JSONL)
     assert done.code == 2
     assert done.out == ""
@@ -76,7 +73,7 @@ def test_json_lines_are_no_text(console: Console, command: str, place: str, reme
         ["ba", *['{"ba": 1}'] * 5],
     ],
 )
-def test_text_may_have_braces(console: Console, lines: list[str]) -> None:
+def test_text_may_have_braces(console: Command, lines: list[str]) -> None:
     refuse_json_lines(lines, "here", "")
     done = console("translate", "-m", "tiny", stdin="".join(line + "\n" for line in lines))
     assert done.code == 0
