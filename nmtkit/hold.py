@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ class Hold:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(file, 200).decode("utf-8", "replace").strip() or "one that has just begun"
+            holder = _named(file)
             os.close(file)
             raise NmtkitError(
                 f"{self._folder.path}: another process works in this folder ({holder}); wait for its end, stop it, or "
@@ -159,6 +160,15 @@ def hold(folder: RunFolder, notify: Notify) -> Hold:
     if known is None or not known.is_open:
         known = _HELD[place] = Hold(folder, notify)
     return known
+
+
+def _named(file: int) -> str:
+    """Who holds a lock, by its file; who has just locked it is given a moment to write its name there."""
+    for _ in range(20):
+        if name := os.pread(file, 200, 0).decode("utf-8", "replace").strip():
+            return name
+        time.sleep(0.05)
+    return "one that has not said its name"
 
 
 def _linked(source: str, target: str) -> None:
