@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nmtkit.experiment.run import Run as Run
     from nmtkit.recipe import Recipe as Recipe
-    from nmtkit.run import Run as Run
-    from nmtkit.translator import Translator as Translator
+    from nmtkit.translation.translator import Translator as Translator
 
 __version__ = "0.1.0"
 __all__ = ["Recipe", "Run", "Translator", "__version__"]
@@ -14,7 +14,7 @@ __all__ = ["Recipe", "Run", "Translator", "__version__"]
 
 def __getattr__(name: str) -> Any:
     """Imports `Recipe`, `Run` and `Translator` on use, so that `nmtkit --help` needs no torch."""
-    rooms = {"Recipe": "recipe", "Run": "run", "Translator": "translator"}
+    rooms = {"Recipe": "recipe", "Run": "experiment.run", "Translator": "experiment.opening"}
     if name not in rooms:
         raise AttributeError(f"module 'nmtkit' has no attribute {name!r}")
     return getattr(import_module(f"nmtkit.{rooms[name]}"), name)

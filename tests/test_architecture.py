@@ -14,7 +14,6 @@ PACKAGE = ROOT / "nmtkit"
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
     "errors": 1,
-    "alignment": 2,
     "pictures": 2,
     "registry": 2,
     "sums": 2,
@@ -22,30 +21,17 @@ FLOORS = {
     "data": 4,
     "device": 4,
     "layers": 4,
-    "metrics": 4,
-    "quality": 5,
+    "metrics": 5,
     "models": 5,
-    "unknowns": 5,
-    "copies": 5,
-    "sources": 5,
-    "presets": 5,
-    "corpora": 6,
     "diagnosis": 6,
     "search": 6,
     "training": 6,
     "recipe": 7,
-    "checks": 8,
-    "folder": 8,
-    "hold": 9,
-    "tuning": 8,
-    "console": 9,
-    "translator": 9,
-    "log": 9,
-    "validation": 10,
-    "summarizer": 10,
-    "run": 11,
-    "comparison": 12,
-    "cli": 13,
+    "console": 7,
+    "translation": 8,
+    "experiment": 9,
+    "corpora": 10,
+    "cli": 11,
 }
 
 # Library -> the only files that may import it.
@@ -64,7 +50,7 @@ DOORS = {
 }
 
 # Imports that do not stand at the top of a file: lazy commands, and heavy libraries in their one door.
-LAZY = {"cli/__init__.py", "pictures", "hold.py", "log.py", "metrics/rouge.py", "__init__.py"}
+LAZY = {"cli/__init__.py", "pictures", "experiment/hold.py", "experiment/log.py", "metrics/rouge.py", "__init__.py"}
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 ENTRANCES = {"__init__.py", "__main__.py"}

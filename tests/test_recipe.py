@@ -5,8 +5,9 @@ from typing import get_args
 
 import pytest
 
-from nmtkit import checks, metrics, recipe
+from nmtkit import metrics, recipe
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.experiment import checks
 
 TEXT = """\
 data:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit import checks, recipe
+from nmtkit import recipe
+from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.schedules import Progress
 

@@ -10,15 +10,23 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.alignment import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh, reversed_links, symmetrize
 from nmtkit.cli import options
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.opening import open_translator, show_heads
 from nmtkit.cli.soft_alignments import SoftWriter, check_path
+from nmtkit.data.alignments import (
+    SYMMETRIZATIONS,
+    Links,
+    SoftAlignment,
+    Symmetrization,
+    pharaoh,
+    reversed_links,
+    symmetrize,
+)
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_lines, read_pairs
 from nmtkit.errors import DataError
-from nmtkit.translator import Translator
+from nmtkit.translation.translator import Translator
 
 WINDOW = 2048
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from nmtkit import presets
 from nmtkit.cli import options
 from nmtkit.cli.numbers import Number
 from nmtkit.data.corpus import Files
+from nmtkit.experiment import presets
 
 
 @dataclass(frozen=True)

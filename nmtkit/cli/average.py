@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console, folder, run
+from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.experiment import folder, run
 
 
 @click.command()

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmtkit import checks, console, folder, recipe
+from nmtkit import console, recipe
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.data.reading import require_base
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.folder import RunFolder
+from nmtkit.experiment import checks, folder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.recipe import Recipe
 from nmtkit.settings import dump_yaml
 

@@ -11,10 +11,10 @@ from nmtkit.cli import options
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.train import carry_out
-from nmtkit.comparison import Measured, measure
 from nmtkit.errors import RecipeError
-from nmtkit.folder import RUNS, RunFolder
-from nmtkit.run import Run, choose_device
+from nmtkit.experiment.comparison import Measured, measure
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.run import Run, choose_device
 
 EDGES = (10, 20, 30, 40)
 

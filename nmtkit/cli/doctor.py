@@ -9,8 +9,10 @@ from typing import Any
 import click
 import torch
 
-from nmtkit import __version__, console, device, tuning
-from nmtkit.tuning import found as kept
+from nmtkit import __version__, console, device
+from nmtkit.experiment import tuning
+from nmtkit.experiment.tuning import found as kept
+from nmtkit.translation.way import SearchWay
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
@@ -78,7 +80,7 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
     threads = f"{machine.pop('threads')} cores"
     changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
-    way = {"training": tuning.Way, "search": tuning.SearchWay}[work["work"]](**found["way"])
+    way = {"training": tuning.Way, "search": SearchWay}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
     return [
         work["work"],

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from nmtkit import console, device, folder
+from nmtkit import console, device
 from nmtkit.errors import NmtkitError
-from nmtkit.translator import Translator
+from nmtkit.experiment import folder, opening
+from nmtkit.translation.translator import Translator
 
 COMMAND_OF_TASK = {"translation": "translate", "summarization": "summarize"}
 
@@ -31,7 +32,7 @@ def open_translator(
             f"{run.path} ({why}) was trained for {found}: use `nmtkit {COMMAND_OF_TASK[found]}`, or name another run "
             "with -m RUN"
         )
-    translator = Translator.from_folder(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)
+    translator = opening.open_translator(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)
     console.say(
         f"model {run.path} ({why}), {_name(run, weights)}, on {device.describe(translator.device)}", stderr=True
     )

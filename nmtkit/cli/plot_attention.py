@@ -16,7 +16,7 @@ from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
 from nmtkit.pictures.entropy import Entropies, of_heads, of_words, save_entropies
 from nmtkit.pictures.explorer import save_layered
 from nmtkit.pictures.positions import save_positions
-from nmtkit.translator import Translator
+from nmtkit.translation.translator import Translator
 
 Pairs = list[tuple[str, str | None]]
 

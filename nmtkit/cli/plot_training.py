@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from nmtkit import console, folder, pictures
+from nmtkit import console, pictures
 from nmtkit.cli.reporting import save_picture
 from nmtkit.errors import DataError
-from nmtkit.folder import RunFolder
+from nmtkit.experiment import folder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.metrics.rouge import TITLES as TITLES_OF_ROUGE
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.settings import parse_json

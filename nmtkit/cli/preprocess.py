@@ -2,11 +2,12 @@
 
 import click
 
-from nmtkit import checks, console, recipe, run
+from nmtkit import console, recipe
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import show_report
+from nmtkit.experiment import checks, run
 from nmtkit.settings import MOST_THREADS
 
 

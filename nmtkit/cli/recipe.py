@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from nmtkit import checks, console, folder, recipe
+from nmtkit import console, recipe
 from nmtkit.cli import options
 from nmtkit.errors import RecipeError
+from nmtkit.experiment import checks, folder
 from nmtkit.registry import near_names
 from nmtkit.settings import Settings
 

@@ -16,7 +16,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 from nmtkit.metrics import perplexity
 from nmtkit.settings import parse_json
-from nmtkit.translator import Translation
+from nmtkit.translation.translator import Translation
 
 WINDOW = 2048
 _PLAIN = "for translations in plain text take another suffix, such as .txt"

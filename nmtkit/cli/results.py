@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nmtkit.copies import copied_spans
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.summarizer import Summary
-from nmtkit.translator import Translation
+from nmtkit.translation.copies import copied_spans
+from nmtkit.translation.summarizer import Summary
+from nmtkit.translation.translator import Translation
 
 
 class Printer:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from nmtkit import console
-from nmtkit.alignment import Alignment, AlignmentFile, parse, reversed_links
+from nmtkit.data.alignments import Alignment, AlignmentFile, parse, reversed_links
 from nmtkit.errors import DataError
 from nmtkit.metrics import AlignmentScores, aer
 

@@ -22,7 +22,7 @@ from nmtkit.metrics import (
     score_all,
     split_sentences,
 )
-from nmtkit.quality import QualityReport, quality
+from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.settings import parse_json, shortened
 
 SIGNIFICANT = 0.05

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.alignment import SoftAlignment
+from nmtkit.data.alignments import SoftAlignment
 from nmtkit.errors import require_replaceable, writing
 
 

@@ -15,7 +15,7 @@ from nmtkit.cli.results import Printer
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.metrics import lead as lead_of
-from nmtkit.summarizer import Summarizer
+from nmtkit.translation.summarizer import Summarizer
 
 WINDOW = 256
 """Articles that are read before their summaries are written; enough for some batches."""

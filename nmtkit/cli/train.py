@@ -10,14 +10,15 @@ from types import FrameType
 import click
 import torch
 
-from nmtkit import console, recipe, run
+from nmtkit import console, recipe
 from nmtkit import device as devices
 from nmtkit.cli import options, without_recipe
 from nmtkit.cli.asked import Asked, stand_in
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
-from nmtkit.folder import RUNS, RunFolder
+from nmtkit.experiment import run
+from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.training import distributed
 from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
 from nmtkit.training.schedules import Ending

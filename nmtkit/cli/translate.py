@@ -11,7 +11,7 @@ from nmtkit.cli.opening import open_translator, widen_beam
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.results import Printer
 from nmtkit.data.reading import WRITE_OUT, read_lines
-from nmtkit.unknowns import parse_dictionary
+from nmtkit.translation.unknowns import parse_dictionary
 
 
 @click.command()

@@ -5,17 +5,18 @@ from typing import Any
 
 import click
 
-from nmtkit import checks, console, recipe, run
+from nmtkit import console, recipe
 from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.reading import read_pairs
-from nmtkit.folder import RUNS, RunFolder
-from nmtkit.hold import hold
-from nmtkit.translator import Translator
-from nmtkit.tuning import Found
-from nmtkit.validation import validation_files
+from nmtkit.experiment import checks, run
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import hold
+from nmtkit.experiment.opening import find_way, open_translator
+from nmtkit.experiment.tuning import Found
+from nmtkit.experiment.validation import validation_files
 
 
 @click.command()
@@ -60,9 +61,9 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         say("the search is measured once the run is trained: at the end of its training, or here")
         return
-    translator = Translator.from_folder(folder, str(place), threads=devices.cpu_threads())
+    translator = open_translator(folder, str(place), threads=devices.cpu_threads())
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
-    searched = translator.find_way(loaded, lines, float("inf"), again=True)
+    searched = find_way(translator, loaded, lines, float("inf"), devices.cpu_threads(), again=True)
     if searched.speeds:
         _show(searched, "searching with it")
     else:

@@ -14,16 +14,17 @@ from typing import Any
 import torch
 
 from nmtkit import device as devices
-from nmtkit import folder as folders
-from nmtkit import presets, recipe, tuning
+from nmtkit import recipe
 from nmtkit.cli.asked import Asked
 from nmtkit.data.corpus import Files
 from nmtkit.data.holdout import HoldOut, draw, write
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
-from nmtkit.folder import RUNS, RunFolder
-from nmtkit.hold import Hold, hold
-from nmtkit.presets.writing import in_words
+from nmtkit.experiment import folder as folders
+from nmtkit.experiment import presets, tuning
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import Hold, hold
+from nmtkit.experiment.presets.writing import in_words
 from nmtkit.settings import is_name, parse_json
 from nmtkit.training import distributed
 

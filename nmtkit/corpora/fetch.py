@@ -17,7 +17,7 @@ from nmtkit.corpora.sources import Obtained, Workplace
 from nmtkit.corpora.writing import SPLITS, Written, recipe_data, write_pairs
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
-from nmtkit.presets import choose, recipe_text
+from nmtkit.experiment.presets import choose, recipe_text
 from nmtkit.settings import dump_yaml, load_yaml
 
 

@@ -15,7 +15,7 @@ from nmtkit.corpora.filters import cleaned, count_words, is_unspaced
 from nmtkit.corpora.pairs import Pair
 from nmtkit.corpora.splits import Divider
 from nmtkit.errors import DataError
-from nmtkit.presets import Counts
+from nmtkit.experiment.presets import Counts
 
 SPLITS = ("train", "valid", "test")
 FIELDS = ("article", "summary")

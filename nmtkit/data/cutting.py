@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nmtkit.alignment import Links
+from nmtkit.data.alignments import Links
 from nmtkit.data.checking import Lengths, TextFacts
 from nmtkit.data.reading import Example
 from nmtkit.data.shards import Ragged

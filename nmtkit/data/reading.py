@@ -10,7 +10,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.alignment import Links, doubt_of, parse_pharaoh_line
+from nmtkit.data.alignments import Links, doubt_of, parse_pharaoh_line
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json, shortened

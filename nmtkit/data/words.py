@@ -8,7 +8,7 @@ space.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nmtkit.alignment import Link, Share, shares
+from nmtkit.data.alignments import Link, Share, shares
 from nmtkit.data.tokenizer import MARK, Tokenizer
 from nmtkit.errors import DataError
 
@@ -22,7 +22,7 @@ class WordCut:
     ids: list[int]
     """P token ids, without EOS."""
     shares: list[Share]
-    """Which tokens each of the words has, and which part of each; see `nmtkit.alignment.shares`."""
+    """Which tokens each of the words has, and which part of each; see `nmtkit.data.alignments.shares`."""
 
 
 def cut(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from nmtkit.alignment import Alignment, Links
+from nmtkit.data.alignments import Alignment, Links
 from nmtkit.errors import DataError
 from nmtkit.metrics.score import Score
 

@@ -361,7 +361,7 @@ class _Made:
 
 
 class Trainer:
-    """All that changes while training, and its steps. `train` walks them; `nmtkit.tuning` measures `make_update`."""
+    """All that changes while training, and its steps. `train` walks them; tuning measures `make_update`."""
 
     def __init__(
         self,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import console, device, folder
+from nmtkit import console, device
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
+from nmtkit.experiment import folder
 
 from . import captions, decoding, hugging_face, machine, preprocessing, summarization, training
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nmtkit.experiment.run import Run
 from nmtkit.recipe import load
-from nmtkit.run import Run
 
 VOCABULARY = 8000
 SPECIAL = 4

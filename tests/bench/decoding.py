@@ -17,11 +17,11 @@ from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, search
-from nmtkit.translator import Translator
+from nmtkit.translation.translator import Translator
 
 from . import hugging_face, machine
 from .training import SMALL

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from nmtkit import console, device
-from nmtkit.tuning.found import processor
+from nmtkit.experiment.tuning.found import processor
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0

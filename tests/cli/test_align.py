@@ -9,7 +9,7 @@ from conftest import sentence_pairs, write_pairs
 from in_process import Console, console_in
 
 from nmtkit import Translator
-from nmtkit.alignment import links_of, parse, pharaoh, reversed_links, symmetrize
+from nmtkit.data.alignments import links_of, parse, pharaoh, reversed_links, symmetrize
 from nmtkit.errors import DataError
 from nmtkit.metrics import aer
 

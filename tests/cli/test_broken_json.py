@@ -12,7 +12,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.data.shards import read_manifest
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import CheckpointError, DataError
-from nmtkit.folder import cut_json_lines
+from nmtkit.experiment.folder import cut_json_lines
 
 GOOD = '{"article": "Ba ce.", "summary": "ba"}\n'
 BROKEN = {

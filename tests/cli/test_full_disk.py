@@ -14,7 +14,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.data.shards import Ragged
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.folder import append_json_line, write_text
+from nmtkit.experiment.folder import append_json_line, write_text
 
 
 @contextmanager

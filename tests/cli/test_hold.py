@@ -12,15 +12,15 @@ import pytest
 from conftest import Command, environment
 
 from nmtkit.errors import NmtkitError
-from nmtkit.folder import RunFolder, find
-from nmtkit.hold import hold
+from nmtkit.experiment.folder import RunFolder, find
+from nmtkit.experiment.hold import hold
 
 # Holds a folder and says so, until its standard input is closed.
 HOLDER = """\
 import sys
 from pathlib import Path
-from nmtkit.folder import RunFolder
-from nmtkit.hold import hold
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.hold import hold
 held = hold(RunFolder(Path(sys.argv[1])), print)
 print("held", flush=True)
 sys.stdin.read()

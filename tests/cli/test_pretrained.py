@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from nmtkit import recipe
-from nmtkit.checks import dry_run
 from nmtkit.errors import DataError
+from nmtkit.experiment.checks import dry_run
+from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.run import Run
 from nmtkit.training.loop import Stopped
 
 # ----------------------------------------------------------------------------------------------------------- the model

@@ -8,7 +8,7 @@ import pytest
 from in_process import Console, console_in
 
 from nmtkit import metrics
-from nmtkit.quality import quality
+from nmtkit.metrics.quality import quality
 
 ARTICLES = ["The cat sat on the mat. A dog barked at it all night.", "Rome won 3-2. Oslo lost its last match at home."]
 GOLD = ["A dog barked at the cat. The cat sat.", "Oslo lost 3-2 to Rome."]

@@ -11,10 +11,10 @@ from in_process import Console, console_in
 from nmtkit import Translator
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.folder import RunFolder, write_json, write_text
+from nmtkit.experiment.folder import RunFolder, write_json, write_text
 from nmtkit.recipe import load
-from nmtkit.summarizer import Summarizer
 from nmtkit.training import checkpoint
+from nmtkit.translation.summarizer import Summarizer
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
 ARTICLES = [

@@ -8,9 +8,9 @@ import pytest
 from in_process import Console, console_in
 
 from nmtkit.cli.train import _advice
-from nmtkit.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.run import Run
 from nmtkit.recipe import VALIDATED, load
-from nmtkit.run import Run
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Stopped
 

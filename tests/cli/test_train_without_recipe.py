@@ -11,7 +11,7 @@ from conftest import Command, environment
 from in_process import Console, console_in
 
 from nmtkit import metrics, recipe
-from nmtkit.run import Run
+from nmtkit.experiment.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
 NEWS = Path(__file__).resolve().parents[2] / "data" / "demo-news"

@@ -6,14 +6,15 @@ import pytest
 import torch
 from in_process import Console, console_in
 
-from nmtkit import comparison, recipe
 from nmtkit import device as devices
+from nmtkit import recipe
 from nmtkit.cli import train
-from nmtkit.run import Run, choose_device
+from nmtkit.experiment import comparison
+from nmtkit.experiment.run import Run, choose_device
+from nmtkit.experiment.tuning import found
+from nmtkit.experiment.tuning import training as tuning
 from nmtkit.training import distributed
-from nmtkit.translator import Translator
-from nmtkit.tuning import found
-from nmtkit.tuning import training as tuning
+from nmtkit.translation.translator import Translator
 
 ONE = ["--set", "training.threads=1", "--set", "training.max_updates=4", "--device", "cpu"]
 EXACT = ["--set", "training.precision=fp32", "--set", "training.matmul_precision=highest"]
@@ -98,11 +99,11 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-
-    def from_folder(*arguments: object, threads: int | None = None) -> Translator:
+    def open_translator(*arguments: object, threads: int | None = None) -> Translator:
         raise Asked(threads)
 
-    monkeypatch.setattr(Translator, "from_folder", from_folder)
+    for place in ("experiment.run", "experiment.comparison", "cli.tune"):
+        monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
     assert console(*tune).code == 0
     run = Run.open(str(tmp_path / "run"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtkit import recipe
-from nmtkit.alignment import table
+from nmtkit.data.alignments import table
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files

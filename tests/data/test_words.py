@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.alignment import table
+from nmtkit.data.alignments import table
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
 from nmtkit.data.words import WordCut, cut

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.alignment import parse_pharaoh_line
+from nmtkit.data.alignments import parse_pharaoh_line
 from nmtkit.data.workers import in_order
 from nmtkit.errors import DataError, NmtkitError
 
@@ -115,7 +115,7 @@ def test_work_that_cannot_be_found_is_one_clear_message(capfd: pytest.CaptureFix
 PROGRAM = """
 import operator, os, signal, sys, time
 from functools import partial
-from nmtkit.alignment import parse_pharaoh_line
+from nmtkit.data.alignments import parse_pharaoh_line
 from nmtkit.data.workers import in_order
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it

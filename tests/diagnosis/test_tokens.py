@@ -12,8 +12,8 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.tokens import TokenReport
+from nmtkit.experiment.run import Run
 from nmtkit.recipe import load
-from nmtkit.run import Run
 
 TRAIN = [
     ("the cat sleeps", "die Katze schläft"),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import recipe, run
+from nmtkit import recipe
+from nmtkit.experiment import run
 from nmtkit.training.loop import Stopped
 
 from .results import Given, given

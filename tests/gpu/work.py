@@ -3,7 +3,7 @@
 import torch
 
 from nmtkit.data.store import Store
-from nmtkit.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 from tests.bench import captions, decoding, training

@@ -14,13 +14,13 @@ from tiny_training import TinyModel
 
 from nmtkit import device as devices
 from nmtkit.data.batch import Batch, collate
+from nmtkit.experiment.tuning import found as kept
+from nmtkit.experiment.tuning import training as tuning
+from nmtkit.experiment.tuning.found import Found
+from nmtkit.experiment.tuning.training import Way, planned_seconds, ways
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training import distributed
 from nmtkit.training.loop import TrainingConfig
-from nmtkit.tuning import found as kept
-from nmtkit.tuning import training as tuning
-from nmtkit.tuning.found import Found
-from nmtkit.tuning.training import Way, planned_seconds, ways
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -1,0 +1,1 @@
+"""One experiment in one folder: what a recipe is turned into, from its text to its scores."""

@@ -1,0 +1,115 @@
+"""How this machine searches quickest with a model: exactness, size of batches, one search a core or one on all."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from nmtkit import __version__
+from nmtkit import device as devices
+from nmtkit.experiment.tuning import found
+from nmtkit.experiment.tuning.found import Found
+from nmtkit.experiment.tuning.training import MOST_SECONDS, MOST_SHARE
+from nmtkit.experiment.tuning.turns import in_turns
+from nmtkit.recipe import Recipe
+from nmtkit.translation.way import SearchWay, usual
+
+_WORTH = 1.1
+"""A less exact way is taken only where the quickest exact one takes at least so many times its time."""
+_FIRST = 8
+"""So many lines are searched first, to know how long a line takes."""
+_FEWEST = 48
+"""With fewer lines the batches that are compared would not be those of real work."""
+
+
+def ways(device: torch.device) -> list[SearchWay]:
+    """The usual way, and those that differ from it in one thing."""
+    first = usual(device)
+    matmul, tokens, one = first.matmul_precision, first.batch_tokens, first.one_a_core
+    possible = [first, SearchWay(matmul, tokens // 2, one), SearchWay(matmul, 2 * tokens, one)]
+    if device.type == "cpu":
+        possible.append(SearchWay("medium", tokens, one))
+        if devices.cpu_threads() > 1:
+            possible.append(SearchWay(matmul, tokens, not one))
+    elif device.type == "cuda":
+        possible.append(SearchWay("high", tokens, one))
+    return possible
+
+
+def work(recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device) -> dict[str, Any]:
+    """What a finding is kept for: all that decides how quick the ways to search are."""
+    model = recipe.model.model_dump(mode="json")
+    return {
+        "work": "search",
+        "nmtkit": __version__,
+        "torch": torch.__version__,
+        "machine": found.machine(device) | ({"threads": threads} if threads else {}),
+        "model": {key: value for key, value in model.items() if "dropout" not in key},
+        "vocabularies": [vocabulary, vocabulary],
+        "batch": [beam_size],
+    }
+
+
+def find(
+    search: Callable[[SearchWay, Sequence[str]], Sequence[str]],
+    lines: Sequence[str],
+    device: torch.device,
+    work: Mapping[str, Any],
+    planned_seconds: float,
+    again: bool = False,
+) -> Found[SearchWay]:
+    """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
+
+    A less exact way is taken only where it finds the same texts for all of them, and is quicker than every exact one by
+    a tenth: the scores that it gives differ a little from those that rescoring the texts gives.
+
+    Args:
+        search: finds the texts of some lines in one way.
+        lines: some that the model is for.
+        device: where.
+        work: what the finding is kept for.
+        planned_seconds: of which measuring may take `MOST_SHARE`.
+        again: measure even where something was found before, however long it takes.
+    """
+    known = None if again else found.look_up(work, SearchWay)
+    if known is not None:
+        return known
+    begun = time.monotonic()
+    possible = ways(device)
+    unmeasured = Found("search", possible[0], "sentences/s")
+    limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
+    texts: dict[SearchWay, Sequence[str]] = {}
+
+    def seconds_of(way: SearchWay, sample: Sequence[str]) -> float:
+        started = time.monotonic()
+        with suppress(torch.OutOfMemoryError):
+            texts[way] = search(way, sample)
+            return time.monotonic() - started
+        torch.cuda.empty_cache()  # here the error is gone, and with it all that the search had made
+        return math.inf
+
+    seconds_of(possible[0], lines[:_FIRST])
+    a_line = seconds_of(possible[0], lines[:_FIRST]) / _FIRST
+    # A round in every way and two more of those that are left, of which the slow ones are not.
+    count = min(len(lines), int((limit - (time.monotonic() - begun)) / a_line / (2 * len(possible))))
+    if count < _FEWEST:
+        return unmeasured
+    sample = lines[:: len(lines) // count][:count]
+    measured = in_turns(possible, lambda way, _: seconds_of(way, sample), limit)
+    if math.isinf(measured.slower[measured.best]):
+        return unmeasured
+    exact = [way for way in possible if way.matmul_precision == "highest" and measured.slower[way] < math.inf]
+    best = measured.best
+    if exact and best not in exact:
+        first = min(exact, key=measured.slower.__getitem__)
+        if texts[best] != texts[first] or measured.slower[first] < _WORTH * measured.slower[best]:
+            best = first
+    turns = measured.turns[measured.best]
+    speed = measured.slower[measured.best] * count * len(turns) / sum(turns)
+    speeds = {str(way): speed / slower for way, slower in measured.slower.items()}
+    result = Found("search", best, "sentences/s", speeds, time.monotonic() - begun, measured.is_noisy)
+    found.keep(work, result)
+    return result

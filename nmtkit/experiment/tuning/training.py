@@ -1,0 +1,355 @@
+"""How this machine trains this model quickest: number type, exactness of products, threads; by a few real updates."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit import __version__
+from nmtkit import device as devices
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.experiment.tuning import found
+from nmtkit.experiment.tuning.found import Found
+from nmtkit.experiment.tuning.turns import ROUNDS, in_turns
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.recipe import Recipe
+from nmtkit.training import distributed, randomness
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.loop import Trainer, TrainingConfig
+from nmtkit.training.losses import Guide, likelihood
+
+MOST_SECONDS = 30.0
+"""Measuring takes no longer than this ..."""
+MOST_SHARE = 0.05
+"""... and no more than this share of the time that is planned for the training."""
+
+_PIECE = 8
+"""Where whole updates would take too long, one sentence of so many, at least, is left of a batch."""
+_SHORT_UPDATE = 1.0
+"""An update that takes no more seconds is made whole before the training's time is reckoned: some of what it costs does
+not depend on its size, so that a piece says too much."""
+_LEAST_SECONDS = 2.0
+"""What is measured in less is chance: a training too short for this is not measured."""
+_SAME_LOSS = 1.005
+"""A less exact way is taken only if the loss of a batch is not higher by more than this factor."""
+
+
+KEYS = ("precision", "matmul_precision", "threads")
+"""What `auto` leaves open, in the recipe's group `training`."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make an update."""
+
+    precision: Literal["fp32", "bf16"]
+    """`training.precision`."""
+    matmul_precision: devices.MatmulPrecision
+    """`training.matmul_precision`."""
+    threads: int
+    """`training.threads`."""
+
+    def __str__(self) -> str:
+        kind = self.precision if self.precision == "bf16" else f"fp32 {self.matmul_precision}"
+        return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
+    """What a finding is kept for: all that decides how quick the ways to train are."""
+    model = recipe.model.model_dump(mode="json")
+    training = recipe.training.model_dump(
+        mode="json",
+        include={*KEYS, "accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"},
+    )
+    return {
+        "work": "training",
+        "nmtkit": __version__,
+        "torch": torch.__version__,
+        "machine": found.machine(device),
+        "processes": distributed.size(),
+        "model": {key: value for key, value in model.items() if "dropout" not in key},
+        "vocabularies": [sizes.src, sizes.tgt],
+        "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
+        "limits": list(recipe.data.cuts or ()),
+        "training": training,
+    }
+
+
+def ways(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[Way]:
+    """The ways that the settings leave open, the ones that one would rather take first: exact ones, with all threads.
+
+    Args:
+        config: what it names is not varied.
+        device: a CPU computes float32 exactly or, where its library can, with bfloat16 inside; a GPU also with tf32.
+        bf16_allowed: whether the model's settings allow bfloat16.
+    """
+    cpu = device.type == "cpu"
+    threads = [devices.cpu_threads()]
+    if config.threads != "auto":
+        threads = [config.threads]
+    elif cpu and "OMP_NUM_THREADS" not in os.environ:
+        threads += [threads[0] // 2, 1] if threads[0] >= 4 else [1]
+    less_exact: dict[str, list[devices.MatmulPrecision]] = {"cpu": ["medium"], "cuda": ["high"]}
+    exactness: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
+    kinds: list[Literal["fp32", "bf16"]] = ["fp32"]
+    if bf16_allowed and device.type in less_exact:
+        kinds.append("bf16")
+    if config.precision != "auto":
+        kinds = [config.precision]
+    measured = []
+    for kind in kinds:
+        for matmul in exactness if config.matmul_precision == "auto" else [config.matmul_precision]:
+            if kind == "bf16" and matmul != exactness[0] and config.matmul_precision == "auto":
+                continue  # hardly a product is left in float32
+            measured += [Way(kind, matmul, count) for count in dict.fromkeys(threads)]
+    return measured
+
+
+class _Again:
+    """A stream that gives the same batches to every way: those of the round, or a piece of each."""
+
+    epoch = 0
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+        self.next = 0
+        self.every = 1
+        """One sentence of so many is taken."""
+
+    def __next__(self) -> Batch:
+        batch = self.batches[self.next % len(self.batches)]
+        self.next += 1
+        rows = torch.arange(0, batch.size, min(self.every, batch.size))
+        return batch if self.every == 1 else batch.select(rows)
+
+    def state(self) -> dict[str, int]:
+        return {"batch": self.next}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        self.next = state["batch"]
+
+
+class _Surviving(Trainer):
+    """Makes updates that may need more memory than there is: they are called off, and training could go on.
+
+    Weights, gradients and the optimizer's state take the same memory in every way to train; it is the pass through the
+    model that may not fit. A process for which it does not still adds up gradients with the others.
+    """
+
+    ran_out = False
+    """Whether there was not enough memory for some update since this was last set."""
+
+    def _backward(self, batch: Batch, tokens: int, guide: Guide | None) -> Tensor:
+        with suppress(torch.OutOfMemoryError):
+            return super()._backward(batch, tokens, guide)
+        # Here the error is gone, and with it all that the pass had made.
+        self.ran_out = True
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        return torch.full((6,), math.nan, device=self.device)  # an update whose loss is not finite is called off
+
+
+def find(
+    build: Callable[[], Seq2Seq],
+    first_batches: Callable[[int], Sequence[Batch]],
+    config: TrainingConfig,
+    device: torch.device,
+    work: Mapping[str, Any],
+    updates_an_epoch: float,
+    again: bool = False,
+) -> Found[Way]:
+    """The quickest way to train, as it was once found on this machine, else by measuring it now.
+
+    Updates of a fresh model with the first batches of the data, in every way that the settings leave open, in turns;
+    nothing of it is left behind, random states included. Of several processes all take part, and the first one's clock
+    counts. Sets the process up for one of the ways: call `device.prepare` again.
+
+    That a training is too short to be measured is kept as well, for just that training: its time, reckoned anew, might
+    be enough another time, and one recipe would give two models.
+
+    Args:
+        build: makes the model.
+        first_batches: gives so many of the first batches.
+        config: how the model is trained; what it names is not varied.
+        device: where.
+        work: what the finding is kept for: all that decides how quick the ways are.
+        updates_an_epoch: how many updates a pass over the data takes, roughly.
+        again: measure even where something was found before, and even for a training of seconds.
+    """
+    begun = time.monotonic()
+    with randomness.preserved(device):
+        model = build()
+        possible = ways(config, device, model.config.bf16_allowed)
+        unmeasured = Found("training", possible[0], "target tokens/s")
+        if len(possible) == 1:
+            return unmeasured
+        limits = config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
+        this_training = {**work, found.PLAN: limits | {"updates_an_epoch": updates_an_epoch}}
+        known = None
+        if not again and distributed.rank() == 0:
+            known = found.look_up(this_training, Way) or found.look_up(work, Way)
+        known = distributed.said_by_first(known)
+        if known is not None:
+            return known
+        measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
+    devices.give_back_freed_memory()
+    if measured is None:
+        if distributed.rank() == 0:
+            found.keep(this_training, unmeasured)
+        return unmeasured
+    way, speeds, is_noisy = measured
+    if not speeds:
+        return unmeasured
+    seconds = time.monotonic() - begun
+    result = Found("training", way, "target tokens/s", speeds, seconds, is_noisy)
+    if distributed.rank() == 0:
+        if again:
+            found.forget_plans(work)
+        found.keep(work, result)
+    return result
+
+
+def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found[Way], float | None]:
+    """How many padded tokens this machine trains on in a minute, before there is a tokenizer: random words are learned.
+
+    Args:
+        recipe: of its stages the first counts.
+        lengths: tokens of a usual source and of a usual target.
+        device: where training will be.
+
+    Returns:
+        What `find` found, and the tokens, of the longer side; None where the training is too short to be measured.
+    """
+    first = next(iter(recipe.by_stage().values()))
+    tokenizer, budget = first.tokenizer, first.batch.batch_tokens
+    sizes = VocabularySizes(tokenizer.vocab_size, tokenizer.tgt_vocab_size or tokenizer.vocab_size, tokenizer.joint)
+    src, tgt = (min(length, limit) for length, limit in zip(lengths, first.data.cuts or lengths, strict=True))
+    rows = max(1, budget // (max(src, tgt) + 1))
+
+    def made_up(count: int) -> list[Batch]:
+        draw = np.random.default_rng(1)
+
+        def words(length: int, size: int) -> list[Any]:
+            return list(draw.integers(len(SPECIALS), size, (rows, length)))
+
+        return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
+
+    found_here = find(
+        lambda: MODELS.get(first.model.kind)(first.model, sizes),
+        made_up,
+        first.training,
+        device,
+        work(first, sizes, device),
+        updates_an_epoch=float("inf"),
+    )
+    speed = found_here.speed
+    return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
+
+
+def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
+    """How long the training would take at this speed; infinite if only `patience` ends it."""
+    limits = [60 * config.max_minutes] if config.max_minutes else []
+    if config.max_updates:
+        limits.append(config.max_updates * seconds_an_update)
+    if config.max_epochs:
+        limits.append(config.max_epochs * updates_an_epoch * seconds_an_update)
+    return min(limits, default=float("inf"))
+
+
+def _measure(
+    model: Seq2Seq,
+    first_batches: Callable[[int], Sequence[Batch]],
+    config: TrainingConfig,
+    device: torch.device,
+    possible: Sequence[Way],
+    updates_an_epoch: float,
+    again: bool,
+) -> tuple[Way, dict[str, float], bool] | None:
+    """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it.
+
+    A way that runs out of memory has speed 0, and if all do there are no speeds.
+    """
+    batches = first_batches(ROUNDS * config.accumulate)
+    stream = _Again(batches)
+    training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
+
+    def seconds_of(way: Way, number: int) -> float:
+        _use(way, device)
+        training.in_bf16, training.ran_out = way.precision == "bf16", False
+        stream.next = number * config.accumulate
+        _wait_for(device)
+        begun = time.monotonic()
+        training.make_update()
+        _wait_for(device)
+        taken = time.monotonic() - begun if distributed.rank() == 0 else 0.0
+        seconds, ran_out = distributed.largest([taken, training.ran_out])
+        return math.inf if ran_out else seconds
+
+    stream.every = _PIECE
+    spent = [seconds_of(possible[0], 0) for _ in range(2)]  # the first one prepares much
+    piece = spent[-1]
+    if math.isinf(sum(spent)):  # so little is in it that the whole will not fit in any way
+        return possible[0], {}, False
+    whole = _PIECE * piece
+    if whole < _SHORT_UPDATE:
+        stream.every = 1
+        spent.append(seconds_of(possible[0], 0))
+        whole = min(whole, spent[-1])
+    limit = MOST_SECONDS
+    if not again:
+        limit = min(limit, MOST_SHARE * planned_seconds(config, whole, updates_an_epoch))
+    limit -= sum(seconds for seconds in spent if seconds < math.inf)
+    # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
+    wanted = 4 * len(possible)
+    if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
+        return None
+    stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
+    measured = in_turns(possible, seconds_of, limit)
+    if math.isinf(measured.slower[measured.best]):
+        return possible[0], {}, False
+
+    def tokens(number: int) -> int:
+        stream.next = number * config.accumulate
+        masks = [next(stream).tgt_mask for _ in range(config.accumulate)]
+        return sum(int(mask.sum()) for mask in masks if mask is not None)
+
+    turns = measured.turns[measured.best]
+    speed = measured.slower[measured.best] * sum(map(tokens, range(len(turns)))) / sum(turns)
+    speeds = {str(way): distributed.size() * speed / slower for way, slower in measured.slower.items()}
+    best = measured.best
+    stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
+    sample = next(stream)
+    if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, possible[0], device):
+        exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"]
+        best = min([way for way in exact if measured.slower[way] < math.inf] or [best], key=measured.slower.__getitem__)
+    return distributed.said_by_first(best), speeds, measured.is_noisy  # each process has looked at batches of its own
+
+
+@torch.no_grad()
+def _loss(model: Seq2Seq, batch: Batch, way: Way, device: torch.device) -> float:
+    """The loss of a batch, computed in this way, in nats per target token."""
+    _use(way, device)
+    model.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+        output = model(batch.to(device), keep=batch.tgt_mask)
+        loss = likelihood(output, batch, model.sizes.tgt)
+    model.train()
+    return float(loss.nll) / loss.tokens
+
+
+def _use(way: Way, device: torch.device) -> None:
+    devices.prepare(device, way.matmul_precision, way.threads)
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

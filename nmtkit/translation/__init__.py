@@ -1,0 +1,1 @@
+"""Text to text with any model: translations, summaries, what was looked at for them."""

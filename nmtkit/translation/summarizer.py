@@ -1,0 +1,97 @@
+"""Summaries of articles longer than the model can read in one go, window by window."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.metrics import split_sentences
+from nmtkit.translation.inputs import refuse_one_text
+from nmtkit.translation.translator import Translation, Translator
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of one article."""
+
+    text: str
+    """The summaries of its windows, in order, with a space between them."""
+    windows: list[Translation]
+    """What was found for each window; none for an empty article."""
+
+
+class Summarizer:
+    """Reads an article in windows of whole sentences and summarizes each window by itself.
+
+    Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
+    grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
+
+    Args:
+        translator: a model of summaries, which stays as it is; its `max_source_tokens` is not looked at.
+        window: the most tokens of a window.
+    """
+
+    def __init__(self, translator: Translator, window: int) -> None:
+        self.translator = copy.copy(translator)
+        self.translator.max_source_tokens = None
+        self.window = window
+
+    @overload
+    def summarize(self, articles: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
+
+    @overload
+    def summarize(self, articles: Sequence[str]) -> list[str]: ...
+
+    def summarize(self, articles: str | Sequence[str]) -> str | list[str]:
+        """The summary of each article, or of the one that is given by itself; an empty line gives an empty line."""
+        if isinstance(articles, str):
+            return self.summarize([articles])[0]
+        return [summary.text for summary in self.search(articles)]
+
+    def search(self, articles: Sequence[str], need_copies: bool = False) -> list[Summary]:
+        """The summary of each article with what was found for its windows; see `Translator.search`.
+
+        Raises:
+            DataError: one article is given by itself and not in a list.
+        """
+        refuse_one_text(articles=articles)
+        tokenizer = self.translator.tokenizers.src
+        parts = [article_windows(article, tokenizer, self.window) for article in articles]
+        flat = [window for windows in parts for window in windows]
+        found = (best[0] for best in self.translator.search(flat, need_copies=need_copies))
+        summaries = []
+        for windows in parts:
+            own = [next(found) for _ in windows]
+            summaries.append(Summary(" ".join(one.text for one in own if one.text), own))
+        return summaries
+
+
+def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:
+    """Cuts an article into windows of at most `size` tokens, as many sentences as fit into each.
+
+    Sentences are those of `nmtkit.metrics.split_sentences`. One that is longer than a window is cut between words; a
+    word, as white space separates them, is never cut.
+    """
+    sentences = split_sentences(article)
+    pieces: list[tuple[str, int]] = []
+    for sentence, ids in zip(sentences, tokenizer.encode_many(sentences), strict=True):
+        if len(ids) <= size:
+            pieces.append((sentence, len(ids)))
+        else:
+            words = sentence.split()
+            lengths = [len(ids) for ids in tokenizer.encode_many(words)]
+            pieces += _packed(list(zip(words, lengths, strict=True)), size)
+    return [text for text, _ in _packed(pieces, size)]
+
+
+def _packed(pieces: Sequence[tuple[str, int]], size: int) -> list[tuple[str, int]]:
+    """Joins texts in a row while their tokens fit into `size`; each with its number of tokens."""
+    packed: list[tuple[str, int]] = []
+    for text, length in pieces:
+        if packed and packed[-1][1] + length <= size:
+            before, total = packed[-1]
+            packed[-1] = (f"{before} {text}", total + length)
+        else:
+            packed.append((text, length))
+    return packed

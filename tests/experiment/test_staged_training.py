@@ -1,0 +1,411 @@
+"""A summarizer trained in stages: lengthening text, coverage, reinforcement; stopped anywhere and taken up again."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit import recipe
+from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.experiment.checks import require_fitting_stages
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.run import Run, StageBegun
+from nmtkit.training import loop
+from nmtkit.training.checkpoint import Checkpoints, read_weights
+from nmtkit.training.loop import Evaluated, Event, Saved, Step, Stopped
+
+CPU = torch.device("cpu")
+RECIPE = """\
+task: summarization
+data:
+  train: {jsonl: train.jsonl, src_field: article, tgt_field: summary}
+  valid: {jsonl: valid.jsonl, src_field: article, tgt_field: summary}
+  max_length: 12
+  max_tgt_length: 6
+  over_long: truncate
+tokenizer: {kind: word, vocab_size: 12}
+model: {kind: pointer_generator, embedding_size: 6, hidden_size: 6, attention_size: 6, dropout: 0.1}
+batch: {batch_size: 8}
+training: {lr: 0.01, max_updates: 5, validate_every: 4, save_every: 3, log_every: 1, best_metric: rougeL}
+evaluation: {max_sentences: 4}
+search: {beam_size: 2, max_length: 8}
+stages:
+  - name: short
+    data: {max_length: 6, max_tgt_length: 3}
+  - name: coverage
+    model: {coverage: true}
+    training: {coverage_weight: 1.0}
+  - name: reward
+    model: {coverage: true}
+    training: {optimizer: sgd, reinforce: {max_length: 6}, max_updates: 4}
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Articles of three to twenty words, of which few are known; the summary is the first five."""
+    folder = tmp_path_factory.mktemp("staged")
+    draw = random.Random(5)
+    for name, count in (("train", 60), ("valid", 8)):
+        with open(folder / f"{name}.jsonl", "w", encoding="utf-8") as file:
+            for _ in range(count):
+                words = [f"w{min(int(draw.expovariate(0.1)), 99)}" for _ in range(draw.randrange(3, 20))]
+                record = {"article": " ".join(words), "summary": " ".join(words[:5])}
+                file.write(json.dumps(record) + "\n")
+    (folder / "staged.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def silent(_: object) -> None:
+    pass
+
+
+def begin(corpus: Path, folder: Path, resume: bool = False, *changes: str) -> Run:
+    return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume, False, silent, silent)
+
+
+def events_of(run: Run, resume: bool = False, notes: list[str] | None = None) -> Iterator[Event | StageBegun]:
+    return run.train(CPU, silent if notes is None else notes.append, resume)
+
+
+@pytest.fixture(scope="module")
+def straight(
+    corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Event | StageBegun], list[str]]:
+    """The same training without a stop, what it yielded and what it said."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    notes: list[str] = []
+    return folder, list(events_of(begin(corpus, folder), notes=notes)), notes
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    timing = {"seconds", "tokens_per_second", "valid_seconds"}
+    lines = lines_of(folder / "metrics.jsonl")
+    return [{key: value for key, value in line.items() if key not in timing} for line in lines]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """All weights and all that was logged, bit for bit."""
+    names = sorted(path.relative_to(expected) for path in (expected / "checkpoints").glob("*/*.safetensors"))
+    assert names == sorted(path.relative_to(found) for path in (found / "checkpoints").glob("*/*.safetensors"))
+    assert len(names) == 6
+    for name in names:
+        ours, theirs = read_weights(found / name), read_weights(expected / name)
+        assert ours.keys() == theirs.keys()
+        for key, tensor in theirs.items():
+            assert torch.equal(tensor, ours[key]), (name, key)
+    assert records(found) == records(expected)
+    for folder in (found, expected):
+        assert json.loads((folder / "result.json").read_text())["updates"] == 14
+
+
+def test_stages_follow_each_other(straight: tuple[Path, list[Event | StageBegun], list[str]]) -> None:
+    folder, events, _ = straight
+    begun = [event for event in events if isinstance(event, StageBegun)]
+    assert [(one.name, one.number, one.count, one.updates_before) for one in begun] == [
+        ("short", 1, 3, 0),
+        ("coverage", 2, 3, 5),
+        ("reward", 3, 3, 10),
+    ]
+    assert begun[2].training.max_updates == 4
+    assert [event.update for event in events if isinstance(event, Stopped)] == [5, 10, 14]
+    assert [event.update for event in events if isinstance(event, Step)] == list(range(1, 15))
+    seconds = [event.seconds for event in events if isinstance(event, Step | Evaluated)]
+    assert seconds == sorted(seconds)
+
+    logged = records(folder)
+    assert [record["update"] for record in logged if record["event"] == "step"] == list(range(1, 15))
+    assert [record["stage"] for record in logged if record["event"] == "evaluated"] == [
+        *("short", "short"),
+        *("coverage", "coverage"),
+        "reward",
+    ]
+    last = [record for record in logged if record["event"] == "evaluated"][-1]
+    assert {f"valid_{name}" for name in recipe.VALIDATED["summarization"]} <= last.keys()
+    with_coverage = {record["stage"] for record in logged if "coverage_loss" in record}
+    with_reward = {record["stage"] for record in logged if "sampled_reward" in record and "greedy_reward" in record}
+    assert (with_coverage, with_reward) == ({"coverage"}, {"reward"})
+
+    result = json.loads((folder / "result.json").read_text())
+    assert [(stage["name"], stage["updates"]) for stage in result["stages"]] == [
+        ("short", 5),
+        ("coverage", 5),
+        ("reward", 4),
+    ]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["1-short", "2-coverage", "3-reward"]
+
+
+def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]]) -> None:
+    assert any(note.startswith("valid: ") and note.endswith("are cut to 6") for note in straight[2])
+    notes = [note for note in straight[2] if not note.startswith("valid: ")]
+    articles = [len(record["article"].split()) for record in lines_of(corpus / "train.jsonl")]
+    assert notes[0] == "stage short begins (1 of 3)"
+    over = sum(length > 6 for length in articles)
+    assert notes[1] == f"train: {over} of 60 articles are longer than 6 tokens and are cut to 6"
+    assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
+    assert notes[3].startswith(
+        "stage coverage begins (2 of 3); with the best weights of stage short, those of its update"
+    )
+    assert "new, as in a fresh model: attention.score.coverage; adam goes on" in notes[3]
+    over = sum(length > 12 for length in articles)  # those that were cut when they were stored are counted too
+    assert notes[4] == f"train: {over} of 60 articles are longer than 12 tokens and are cut to 12"
+    assert notes[5].endswith("; sgd begins afresh, after adam")
+    assert "new" not in notes[5]
+
+
+@pytest.mark.parametrize("update", [2, 7, 12])
+def test_killed_in_any_stage_and_resumed(
+    corpus: Path,
+    straight: tuple[Path, list[Event | StageBegun], list[str]],
+    tmp_path: Path,
+    update: int,
+) -> None:
+    events = events_of(begin(corpus, tmp_path / "run"))
+    while not (isinstance(event := next(events), Step) and event.update == update):
+        pass
+    events.close()  # nothing is saved any more, as if the process had been killed
+    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
+    assert_same_run(tmp_path / "run", straight[0])
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_killed_between_two_stages_and_resumed(
+    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path, stage: int
+) -> None:
+    events = events_of(begin(corpus, tmp_path / "run"))
+    for _ in range(stage):
+        while not isinstance(next(events), Stopped):
+            pass
+    events.close()
+    assert len(list((tmp_path / "run/checkpoints").iterdir())) == stage
+    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
+    assert_same_run(tmp_path / "run", straight[0])
+
+
+def test_stopped_by_a_signal_and_resumed(
+    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path
+) -> None:
+    run = begin(corpus, tmp_path / "run")
+    seen: list[Event | StageBegun] = []
+    stop = [False]
+    for event in run.train(CPU, silent, stop=lambda: stop[0]):
+        seen.append(event)
+        stop[0] = stop[0] or (isinstance(event, Step) and event.update == 8)
+    assert isinstance(seen[-1], Stopped)
+    assert (seen[-1].reason, seen[-1].update) == ("interrupted", 8)
+    assert not (tmp_path / "run/result.json").exists()
+    list(events_of(begin(corpus, tmp_path / "run", resume=True), resume=True))
+    assert_same_run(tmp_path / "run", straight[0])
+
+
+def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
+    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path
+) -> None:
+    events = events_of(begin(corpus, tmp_path / "run"))
+    while not isinstance(event := next(events), StageBegun) or event.name != "coverage":
+        pass
+    next(events)  # the state of the second stage before its first update
+    first, second = (Checkpoints(tmp_path / "run/checkpoints" / name) for name in ("1-short", "2-coverage"))
+    before, after = first.load_last()[0], second.load_last()[0]
+    best = read_weights(first.best()[0])
+    for name, tensor in best.items():
+        assert torch.equal(after[f"weights/{name}"], tensor), name
+    kept = {name: tensor for name, tensor in before.items() if name.startswith("optimizer/")}
+    assert kept
+    assert kept.keys() == {name for name in after if name.startswith("optimizer/")}  # coverage has no past
+    for name, tensor in kept.items():
+        assert torch.equal(after[name], tensor), name
+    events.close()
+
+
+def test_the_newest_stage_is_opened_with_its_own_settings(
+    straight: tuple[Path, list[Event | StageBegun], list[str]],
+) -> None:
+    folder = RunFolder(straight[0])
+    model, _, found = folder.open_model(CPU)
+    assert folder.weights().parent.name == "3-reward"
+    assert model.config.model_dump()["coverage"] is True
+    assert found.data.max_length == 12
+    model, _, found = folder.open_model(CPU, "short")
+    assert folder.weights("short").parent.name == "1-short"
+    assert model.config.model_dump()["coverage"] is False
+    assert found.data.max_length == 6
+    file = next((straight[0] / "checkpoints/2-coverage").glob("weights-*"))
+    assert folder.open_model(CPU, str(file))[2].training.coverage_weight == 1.0
+    with pytest.raises(CheckpointError, match="it has: best, last, short, coverage, reward"):
+        folder.weights("shrot")
+
+
+def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp_path: Path) -> None:
+    events = events_of(begin(corpus, tmp_path / "run"))
+    while not (isinstance(event := next(events), Step) and event.update == 6):
+        pass
+    assert RunFolder(tmp_path / "run").weights().parent.name == "1-short"
+    events.close()
+
+
+def test_only_limits_of_training_may_change_when_a_run_goes_on(
+    corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]]
+) -> None:
+    run = Run.open(str(straight[0]))
+    run.require_same(recipe.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"]))
+    with pytest.raises(RecipeError, match=r"`stages.coverage.training.coverage_weight` was 1.0 and is 2.0"):
+        run.require_same(recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"]))
+
+
+def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
+    changed = recipe.load(corpus / "staged.yaml", ["stages.coverage.model.hidden_size=7"])
+    with pytest.raises(RecipeError, match="stage coverage: its `model` settings change the size of"):
+        require_fitting_stages(changed)
+
+
+@pytest.mark.parametrize("cut", [4, 300])
+def test_validation_reads_articles_as_the_stage_does(corpus: Path, tmp_path: Path, cut: int) -> None:
+    """What lies behind the limit of the stage cannot change the validation."""
+    changes = [f"data.max_length={cut}", "stages=[]", "training.max_updates=1", "training.lr=0.5"]
+    figures = []
+    for place, tail in (("a", ""), ("b", " w1 w2 w3")):
+        folder = tmp_path / place
+        folder.mkdir()
+        for name in ("train", "valid", "staged"):
+            source = next(corpus.glob(f"{name}.*"))
+            (folder / source.name).write_bytes(source.read_bytes())
+        lines = [line for line in lines_of(corpus / "valid.jsonl") if len(line["article"].split()) > 4]
+        for line in lines:
+            line["article"] += tail
+        (folder / "valid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (evaluated,) = [
+            e for e in events_of(begin(folder, folder / "run", False, *changes)) if isinstance(e, Evaluated)
+        ]
+        figures.append({key: value for key, value in evaluated.metrics.items() if key != "seconds"})
+    assert (figures[0] == figures[1]) == (cut == 4)
+
+
+def test_a_run_without_stages_looks_as_ever(corpus: Path, tmp_path: Path) -> None:
+    events = list(events_of(begin(corpus, tmp_path / "run", False, "stages=[]", "model.copying=false")))
+    assert not any(isinstance(event, StageBegun) for event in events)
+    assert (tmp_path / "run/checkpoints/last.safetensors").is_file()
+    assert all("stage" not in record for record in records(tmp_path / "run"))
+    assert "stages" not in json.loads((tmp_path / "run/result.json").read_text())
+
+
+def test_the_test_says_how_many_articles_were_cut(corpus: Path, tmp_path: Path) -> None:
+    changes = [
+        f"data.test.jsonl={corpus / 'valid.jsonl'}",
+        *("data.test.src_field=article", "data.test.tgt_field=summary", "stages=[]", "training.max_updates=1"),
+    ]
+    run = begin(corpus, tmp_path / "run", False, *changes)
+    list(events_of(run))
+    result = run.test(CPU)
+    over = sum(len(record["article"].split()) > 12 for record in lines_of(corpus / "valid.jsonl"))
+    assert over > 0
+    assert result is not None
+    assert result.cut == over
+    assert json.loads((tmp_path / "run/test.json").read_text())["sources_cut"] == over
+
+
+class Minutes:
+    """A clock of the training loop in which every update takes a minute; validations and saves take none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        make_update = loop.Trainer.make_update
+        make = loop.Trainer.__init__
+
+        def slow(trainer: loop.Trainer) -> None:
+            self.now += 60
+            make_update(trainer)
+
+        def with_clock(trainer: loop.Trainer, *args: Any) -> None:
+            make(trainer, *args[:5], lambda: self.now)
+
+        monkeypatch.setattr(loop.Trainer, "make_update", slow)
+        monkeypatch.setattr(loop.Trainer, "__init__", with_clock)
+
+
+TIMED = (
+    "training.max_minutes=12",
+    "training.max_updates=100",
+    "stages.reward.training.max_updates=100",
+    "training.validate_every=100",
+)
+SHARED = [4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ((), SHARED),
+        (("stages.short.training.max_minutes=8",), [8, 10, 12]),
+        (("stages.short.training.max_updates=2",), [2, 7, 12]),  # what it leaves goes on
+        (("stages.short.training.max_minutes=8", "stages.short.training.max_updates=2"), [2, 7, 12]),
+        (("stages.coverage.training.max_minutes=null", "stages.coverage.training.max_updates=1"), [6, 7, 12]),
+    ],
+)
+def test_minutes_of_a_recipe_are_those_of_the_whole_training(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], ends: list[int]
+) -> None:
+    Minutes(monkeypatch)
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, *changes)))
+    assert [event.update for event in events if isinstance(event, Stopped)] == ends
+    assert [round(event.seconds) for event in events if isinstance(event, Stopped)] == [60 * end for end in ends]
+
+
+def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Minutes(monkeypatch)
+    schedule = "training.schedule={kind: linear, over: budget}"
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *TIMED, schedule)))
+    rates = [event.lr for event in events if isinstance(event, Step)]
+    assert rates[1:4] == pytest.approx([0.005, 0.0025, 0])
+    assert rates[5:8] == pytest.approx([0.005, 0.0025, 0])
+
+
+@pytest.mark.parametrize("update", [2, 6, 9])
+def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
+) -> None:
+    Minutes(monkeypatch)
+    changes = (*TIMED, "stages.short.training.max_updates=3", "training.save_every=1")
+    events = events_of(begin(corpus, tmp_path / "run", False, *changes))
+    while not (isinstance(event := next(events), Saved) and event.update == update):
+        pass
+    events.close()
+    after = list(events_of(begin(corpus, tmp_path / "run", True, *changes), resume=True))
+    ends = [event.update for event in after if isinstance(event, Stopped)]
+    assert ends == [end for end in (3, 8, 12) if end > update]  # (12 - 3) / 2 is 4.5 minutes
+
+
+def test_more_time_is_the_last_stages(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Minutes(monkeypatch)
+    list(events_of(begin(corpus, tmp_path / "run", False, *TIMED)))
+    more = ("training.max_minutes=15", *TIMED[1:])
+    after = list(events_of(begin(corpus, tmp_path / "run", True, *more), resume=True))
+    assert [event.update for event in after if isinstance(event, Stopped)] == [15]
+
+
+def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Minutes(monkeypatch)
+    notes: list[str] = []
+    changes = (*TIMED, "stages.short.training.max_minutes=null", "stages.short.training.max_updates=13")
+    events = list(events_of(begin(corpus, tmp_path / "run", False, *changes), notes=notes))
+    stops = [event for event in events if isinstance(event, Stopped)]
+    assert [(event.update, event.reason) for event in stops] == [
+        (13, "max_updates"),
+        (13, "max_minutes"),
+        (13, "max_minutes"),
+    ]
+    assert sum("used up training.max_minutes" in note for note in notes) == 2
+    assert RunFolder(tmp_path / "run").weights().parent.name == "3-reward"
+    assert (tmp_path / "run/result.json").exists()

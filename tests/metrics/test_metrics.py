@@ -1,0 +1,474 @@
+"""Metrics against hand-worked numbers and against published figures."""
+
+import itertools
+import math
+import os
+
+import numpy as np
+import pytest
+from rouge_score.rouge_scorer import RougeScorer
+
+from nmtkit import metrics
+from nmtkit.data.alignments import parse
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.metrics import Options, bootstrap
+
+# ---- BLEU
+
+
+def test_bleu_by_hand() -> None:
+    # Clipped matches of orders 1 to 4: 5 of 6 ("the" counts once), 3 of 5, 2 of 4, 1 of 3; no brevity penalty.
+    score = metrics.bleu(["the cat sat on the mat"], [["the cat sat on a mat"]])
+    assert score.name == "BLEU"
+    assert score.value == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25, abs=1e-9)
+    assert score.signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_bleu_brevity_penalty_by_hand() -> None:
+    # All precisions are 1; 4 words against 6.
+    score = metrics.bleu(["the cat sat on"], [["the cat sat on the mat"]])
+    assert score.value == pytest.approx(100 * math.exp(1 - 6 / 4), abs=1e-9)
+
+
+def test_bleu_pools_counts_over_the_corpus() -> None:
+    # 4 + 4 words; matches 4 + 2, 3 + 1, 2 + 0, 1 + 0 of 8, 6, 4, 2. The mean of sentence scores would differ.
+    score = metrics.bleu(["a b c d", "e f x y"], [["a b c d", "e f g h"]])
+    assert score.value == pytest.approx(100 * (6 / 8 * 4 / 6 * 2 / 4 * 1 / 2) ** 0.25, abs=1e-9)
+
+
+def test_bleu_takes_matches_and_the_closest_length_from_all_references() -> None:
+    # Every n-gram of the hypothesis is in one of the references up to order 2; the closest length is 5.
+    score = metrics.bleu(["a b c d e"], [["a b c d e f g"], ["a b c d e"]])
+    assert score.value == pytest.approx(100.0)
+    assert score.signature.startswith("nrefs:2|")
+    assert metrics.bleu(["a b c d e"], [["a b c d e f g"]]).value == pytest.approx(100 * math.exp(1 - 7 / 5))
+
+
+def test_bleu_options() -> None:
+    hyp, ref = ["The cat, it sat."], [["the cat , it sat ."]]
+    assert metrics.bleu(hyp, ref, lowercase=True).value == pytest.approx(100.0)
+    # Case kept: 5 of 6, 4 of 5, 3 of 4, 2 of 3.
+    assert metrics.bleu(hyp, ref).value == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25)
+    unsplit = metrics.bleu(hyp, ref, tokenize="none", lowercase=True)
+    assert unsplit.value < 50
+    assert "tok:none" in unsplit.signature
+    assert "case:lc" in unsplit.signature
+    # Characters: 3 of 4, 2 of 3, 1 of 2, and no match of 1, which mteval smooths to 1/2.
+    assert metrics.bleu(["abcx"], [["abcd"]], "char").value == pytest.approx(
+        100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
+    )
+    assert metrics.bleu(["我爱你们"], [["我爱你们"]], "zh").value == pytest.approx(100.0)
+
+
+def test_unknown_tokenizer_names_the_nearest() -> None:
+    with pytest.raises(NmtkitError, match="unknown tokenizer 'int': did you mean 'intl'"):
+        metrics.bleu(["a"], [["a"]], tokenize="int")
+
+
+# ---- chrF and TER
+
+
+def test_chrf_by_hand() -> None:
+    # Order 1: 2 of 2 and 2 of 3; order 2: 1 of 1 and 1 of 2; the hypothesis has no higher order.
+    precision, recall = 1.0, (2 / 3 + 1 / 2) / 2
+    score = metrics.chrf(["ab"], [["abc"]])
+    assert score.name == "chrF2"
+    assert score.value == pytest.approx(100 * 5 * precision * recall / (4 * precision + recall), abs=1e-9)
+
+
+def test_chrf_plus_plus_adds_word_orders() -> None:
+    # Characters without spaces: order 1 has 1 of 2 and 1 of 2, order 2 has 0 of 1; words: 1 of 2, then 0 of 1.
+    average = (1 / 2 + 0 + 1 / 2 + 0) / 4
+    score = metrics.chrf(["a b"], [["a c"]], word_order=2)
+    assert score.name == "chrF2++"
+    assert score.value == pytest.approx(100 * average, abs=1e-9)
+    assert metrics.score_all(["a b"], [["a c"]], ["chrf++"]) == [score]
+
+
+def test_chrf_lowercase() -> None:
+    assert metrics.chrf(["AB"], [["ab"]]).value == 0
+    assert metrics.chrf(["AB"], [["ab"]], lowercase=True).value == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("hyp", "ref", "edits_per_word"),
+    [
+        ("the cat sat", "the dog sat down", 2 / 4),  # one substitution, one insertion
+        ("b c d a", "a b c d", 1 / 4),  # one block moved
+        ("a b c d", "a", 3.0),  # three deletions of one word: above 100
+        ("The Cat", "the cat", 0.0),  # case is ignored
+    ],
+)
+def test_ter_by_hand(hyp: str, ref: str, edits_per_word: float) -> None:
+    assert metrics.ter([hyp], [[ref]]).value == pytest.approx(100 * edits_per_word, abs=1e-9)
+
+
+def test_ter_takes_the_best_reference_over_the_average_length() -> None:
+    # No edit against the second reference; with one wrong word 1 edit over (2 + 4) / 2 words.
+    assert metrics.ter(["a b"], [["x y z q"], ["a b"]]).value == 0
+    assert metrics.ter(["a x"], [["q r s t"], ["a b"]]).value == pytest.approx(100 / 3)
+
+
+# ---- ROUGE
+
+
+def _rouge(hyp: str, *refs: str, stem: bool = False, sentences: str = "auto") -> dict[str, float]:
+    return {score.name: score.value for score in metrics.rouge([hyp], [[ref] for ref in refs], stem, sentences)}
+
+
+def test_rouge_by_hand() -> None:
+    found = _rouge("the cat sat", "the cat lay down")
+    assert found["ROUGE-1"] == pytest.approx(100 * 2 * 2 / (3 + 4))  # F1 = 2 * matches / (both lengths)
+    assert found["ROUGE-2"] == pytest.approx(100 * 2 * 1 / (2 + 3))
+    assert found["ROUGE-L"] == pytest.approx(100 * 2 * 2 / (3 + 4))
+    assert found["ROUGE-Lsum"] == pytest.approx(found["ROUGE-L"])
+
+
+@pytest.mark.parametrize("hyp", ["w1 w3 w8 w9 w5\nw1 w2 w6 w7 w8", "w1 w3 w8 w9 w5. w1 w2 w6 w7 w8."])
+def test_rouge_lsum_is_the_union_over_sentences(hyp: str) -> None:
+    # Lin 2004, section 3.2: the union of the two common subsequences holds w1 w2 w3 w5, 4 of 5 words.
+    # As one sentence the longest common subsequence is w1 w3 w5.
+    found = _rouge(hyp, "w1 w2 w3 w4 w5")
+    assert found["ROUGE-Lsum"] == pytest.approx(100 * 2 * 4 / (5 + 10))
+    assert found["ROUGE-L"] == pytest.approx(100 * 2 * 3 / (5 + 10))
+
+
+def test_rouge_newline_rule_leaves_one_line_whole() -> None:
+    found = _rouge("w1 w3 w8 w9 w5. w1 w2 w6 w7 w8.", "w1 w2 w3 w4 w5", sentences="newline")
+    assert found["ROUGE-Lsum"] == pytest.approx(found["ROUGE-L"]) == pytest.approx(40)
+
+
+def test_rouge_tags_are_sentence_ends_and_not_words() -> None:
+    tagged = _rouge("<t> w1 w3 w8 w9 w5 </t> <t> w1 w2 w6 w7 w8 </t>", "<t> w1 w2 w3 w4 w5 </t>")
+    assert tagged == _rouge("w1 w3 w8 w9 w5\nw1 w2 w6 w7 w8", "w1 w2 w3 w4 w5")
+
+
+def test_rouge_stems_words_longer_than_three_letters() -> None:
+    assert _rouge("running cats", "runs cat", stem=True)["ROUGE-1"] == pytest.approx(100)
+    assert _rouge("running cats", "runs cat", stem=False)["ROUGE-1"] == 0
+
+
+def test_rouge_takes_the_best_reference_for_each_example_and_type() -> None:
+    # Unigrams favour the reversed reference (3 of 3), bigrams the other (1 of 2 and 1 of 2).
+    found = _rouge("a b c", "c b a", "a b x")
+    assert found["ROUGE-1"] == pytest.approx(100)
+    assert found["ROUGE-2"] == pytest.approx(50)
+
+
+def test_rouge_is_the_mean_over_examples() -> None:
+    scores = metrics.rouge(["a b", "a b"], [["a b", "c d"]], types=["rouge1"])
+    assert [score.value for score in scores] == [pytest.approx(50)]
+    assert scores[0].signature.startswith("nrefs:1|agg:mean-f1|stem:porter|sents:auto|tok:a-z0-9|version:rouge-score-")
+
+
+def test_rouge_gives_precision_and_recall() -> None:
+    one, longest = metrics.rouge(["a b c d", "a"], [["a b x", "a b"]], types=["rouge1", "rougeL"])
+    assert one.precision == longest.precision == pytest.approx(100 * (2 / 4 + 1 / 1) / 2)
+    assert one.recall == longest.recall == pytest.approx(100 * (2 / 3 + 1 / 2) / 2)
+    assert one.value == pytest.approx(100 * (2 * 2 / 7 + 2 * 1 / 3) / 2)
+
+
+def test_precision_and_recall_are_those_of_the_reference_with_the_best_f1() -> None:
+    # Against "a" the recall is 1 and F1 2 / 4; against "a b c d e f" F1 is 2 * 3 / 9.
+    (score,) = metrics.rouge(["a b c"], [["a"], ["a b c d e f"]], types=["rouge1"])
+    assert (score.precision, score.recall) == (pytest.approx(100), pytest.approx(50))
+    assert score.signature.startswith("nrefs:2|multi:best-f1|")
+
+
+@pytest.mark.parametrize("stem", [False, True])
+def test_rouge_is_that_of_rouge_score_itself(stem: bool) -> None:
+    random = np.random.default_rng(5)
+    words = ["The", "cats", "cat's", "running", "ran", "generalization", "U.S.", "3.5", "naïve", "skies", "dying", "-"]
+    texts = [" ".join(random.choice(words, size=size)) for size in random.integers(0, 12, size=60)]
+    hyps, refs = texts[:30], texts[30:]
+    plain = RougeScorer(list(metrics.ROUGE_METRICS), use_stemmer=stem)
+    for hyp, ref in zip(hyps, refs, strict=True):
+        expected = plain.score(ref, hyp)
+        for name, score in zip(metrics.ROUGE_METRICS, metrics.rouge([hyp], [[ref]], stem, "newline"), strict=True):
+            found = (score.precision, score.recall, score.value)
+            assert found == pytest.approx(tuple(100 * value for value in expected[name]), abs=1e-9), (hyp, ref, name)
+
+
+def test_rouge_of_empty_sides_is_zero() -> None:
+    assert set(_rouge("", "a b").values()) == {0.0}
+    assert set(_rouge("a b", "").values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "expected"),
+    [
+        ("One. Two! Three", "auto", ["One.", "Two!", "Three"]),
+        ('He said "no." She (too?) left. End', "auto", ['He said "no."', "She (too?)", "left.", "End"]),
+        ("3.5 is a number", "auto", ["3.5 is a number"]),
+        ("One. Two\nThree. Four", "auto", ["One. Two", "Three. Four"]),
+        ("<t> One . </t> <t> two . three </t>", "auto", ["One .", "two . three"]),
+        ("<s>a</s> <s>b</s>", "auto", ["a", "b"]),
+        ("one <q> two. three", "auto", ["one", "two. three"]),
+        ("One. Two", "newline", ["One. Two"]),
+        ("<t> One. Two </t>", "newline", ["<t> One. Two </t>"]),
+        ("One. Two\nthree", "tags", ["One. Two\nthree"]),
+        ("<t> a. </t> <t> b </t>", "tags", ["a.", "b"]),
+        ("One. Two\nthree", "punctuation", ["One.", "Two", "three"]),
+        ("", "auto", []),
+    ],
+)
+def test_split_sentences(text: str, rule: str, expected: list[str]) -> None:
+    assert metrics.split_sentences(text, rule) == expected
+
+
+def test_lead_is_the_first_sentences_on_one_line() -> None:
+    article = "One ended. Two did, too! Three?\tFour."
+    assert metrics.lead(article, 3) == "One ended. Two did, too! Three?"
+    assert metrics.lead(article, 9) == "One ended. Two did, too! Three? Four."
+    assert metrics.lead("<t> one . </t> <t> two . </t>", 1) == "one ."
+    assert metrics.lead("one\ntwo\nthree", 2) == "one two"
+    assert metrics.lead("", 3) == ""
+    with pytest.raises(NmtkitError, match="at least 1 sentence, not 0"):
+        metrics.lead(article, 0)
+
+
+def test_outside_rouge_counts_lines_with_dropped_letters() -> None:
+    assert metrics.outside_rouge(["plain, text!", "schön", "“quotes” – only", "日本"]) == 2
+
+
+def test_unknown_sentence_rule() -> None:
+    with pytest.raises(NmtkitError, match="unknown sentence rule 'newlines': did you mean 'newline'"):
+        metrics.rouge(["a"], [["a"]], sentences="newlines")
+
+
+# ---- one call for several metrics
+
+
+def test_score_all_keeps_the_order_asked_for_and_passes_the_options_on() -> None:
+    hyps, refs = ["The cats sat on the mat"], [["the cat sat on the mat"]]
+    options = Options(tokenize="none", lowercase=True, stem=False, sentences="newline")
+    scores = metrics.score_all(hyps, refs, ["rougeL", "ter", "bleu", "chrf", "rouge1"], options)
+    assert [score.name for score in scores] == ["ROUGE-L", "TER", "BLEU", "chrF2", "ROUGE-1"]
+    assert scores[0] == metrics.rouge(hyps, refs, stem=False, sentences="newline", types=["rougeL"])[0]
+    assert scores[1] == metrics.ter(hyps, refs)
+    assert scores[2] == metrics.bleu(hyps, refs, "none", True)
+    assert scores[3] == metrics.chrf(hyps, refs, lowercase=True)
+
+
+def test_metric_names() -> None:
+    assert metrics.metric_names(["rouge2", "bleu", "rouge", "bleu"]) == [
+        "rouge2",
+        "bleu",
+        "rouge1",
+        "rougeL",
+        "rougeLsum",
+    ]
+    with pytest.raises(NmtkitError, match="unknown metric 'blue': did you mean 'bleu'"):
+        metrics.metric_names(["blue"])
+    with pytest.raises(NmtkitError, match="no metric is named"):
+        metrics.metric_names([])
+
+
+@pytest.mark.parametrize("name", [*metrics.SACREBLEU_METRICS, *metrics.ROUGE_METRICS])
+def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
+    with pytest.raises(DataError, match="hypotheses have 2 lines, but reference 2 has 3"):
+        metrics.score_all(["a", "b"], [["a", "b"], ["a", "b", "c"]], [name])
+    with pytest.raises(DataError, match="no reference"):
+        metrics.score_all(["a"], [], [name])
+    with pytest.raises(DataError, match="no hypotheses"):
+        metrics.score_all([], [[]], [name])
+    with pytest.raises(DataError, match="hypotheses have 1 lines, but reference 1 has 2"):
+        metrics.compare([("x", ["a", "b"]), ("y", ["a"])], [["a", "b"]], [name])
+
+
+# ---- significance
+
+
+REF = [
+    f"the quick brown fox jumps over the lazy dog of {place}"
+    for place in ("Rome", "Oslo", "Bonn", "Riga", "Cork", "Nice")
+]
+GOOD = [line.replace("lazy", "idle") for line in REF]
+BAD = [line.replace("brown", "red").replace("over", "at").replace("the", "a") for line in REF]
+ALL = ["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum"]
+
+
+def test_compare_gives_the_plain_scores_and_a_seeded_answer() -> None:
+    systems = [("good", GOOD), ("bad", BAD)]
+    rows = metrics.compare(systems, [REF], ALL, n_samples=50, seed=7)
+    for (_, hyps), row in zip(systems, rows, strict=True):
+        plain = metrics.score_all(hyps, [REF], ALL)
+        assert [cell.score.name for cell in row] == [score.name for score in plain]
+        assert [cell.score.value for cell in row] == pytest.approx([score.value for score in plain])
+        assert all("bs:50|seed:7" in cell.score.signature for cell in row)
+    assert [cell.p_value for cell in rows[0]] == [None] * len(ALL)
+    # Every draw has nearly the same gap, so none exceeds its mean by the gap itself: the smallest p there is.
+    assert [cell.p_value for cell in rows[1]] == [pytest.approx(1 / 51)] * len(ALL)
+    assert metrics.compare(systems, [REF], ALL, n_samples=50, seed=7) == rows
+    mixed = [("good", GOOD[:3] + BAD[3:]), ("bad", BAD[:3] + REF[3:])]
+    assert metrics.compare(mixed, [REF], ALL, n_samples=50, seed=7) != metrics.compare(
+        mixed, [REF], ALL, n_samples=50, seed=8
+    )
+
+
+def test_equal_systems_do_not_differ() -> None:
+    rows = metrics.compare([("one", GOOD), ("two", list(GOOD))], [REF], ALL, n_samples=50)
+    assert [cell.p_value for cell in rows[1]] == [1.0] * len(ALL)
+
+
+def test_rouge_bootstrap_approaches_the_exact_distribution() -> None:
+    # F1 per example: baseline 1, 0, 0, 1/2; system 1, 1, 1/2, 0. All 4^4 draws are equally likely.
+    refs = ["a b", "a b", "a b", "a b"]
+    systems = [("base", ["a b", "x y", "x y", "a x"]), ("new", ["a b", "a b", "a x", "x y"])]
+    base, new = np.array([100, 0, 0, 50.0]), np.array([100, 100, 50.0, 0])
+    draws = np.array(list(itertools.product(range(4), repeat=4)))
+    gaps = np.abs(new[draws].mean(axis=1) - base[draws].mean(axis=1))
+    exact = np.mean(gaps - gaps.mean() > 25.0)
+    assert 0.02 < exact < 0.5
+
+    cell = metrics.compare(systems, [refs], ["rouge1"], n_samples=4000)[1][0]
+    assert cell.p_value == pytest.approx(exact, abs=0.03)
+    assert cell.mean == pytest.approx(62.5, abs=1.5)
+
+
+def test_rouge_interval_is_that_of_the_normal_distribution() -> None:
+    # 400 examples, half of them right: the standard error is 100 * sqrt(1/2 * 1/2 / 400) = 2.5 points.
+    hyps = ["a", "b"] * 200
+    cell = metrics.compare([("one", hyps)], [["a"] * 400], ["rouge1"], n_samples=2000)[0][0]
+    assert cell.interval == pytest.approx(1.96 * 2.5, abs=0.3)
+
+
+def test_bootstrap_draws_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).random((2, 3, 10))
+    whole = bootstrap.bootstrap(values, 25, seed=3)
+    monkeypatch.setattr(bootstrap, "_CHUNK", 40)  # four draws at a time
+    for system, of_parts in zip(whole, bootstrap.bootstrap(values, 25, seed=3), strict=True):
+        for one, other in zip(system, of_parts, strict=True):
+            assert one.mean == pytest.approx(other.mean)
+            assert one.interval == pytest.approx(other.interval)
+            assert one.p_value == other.p_value
+
+
+def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "99")
+    rows = metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=5, seed=7)
+    assert "seed:7" in rows[0][0].score.signature
+    assert os.environ["SACREBLEU_SEED"] == "99"
+    monkeypatch.delenv("SACREBLEU_SEED")
+    metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=5)
+    assert "SACREBLEU_SEED" not in os.environ
+
+
+@pytest.mark.parametrize(("n_samples", "seed"), [(0, 1), (10, 0)])
+def test_compare_refuses_numbers_out_of_range(n_samples: int, seed: int) -> None:
+    with pytest.raises(NmtkitError, match="must be at least 1"):
+        metrics.compare([("one", GOOD)], [REF], ["bleu"], n_samples=n_samples, seed=seed)
+
+
+# ---- by length
+
+
+def test_by_length_sorts_by_the_words_of_the_given_lines() -> None:
+    hyps = ["a b c d", "a b c d e", "x", "a b c d"]
+    refs = [["a b c d", "a b c d e", "y", "a b c d e f"]]
+    sources = ["1 2", "1 2 3", "", "1 2 3 4 5 6 7"]
+    buckets = metrics.by_length(hyps, refs, sources, edges=[2, 4, 6])
+    assert [(bucket.low, bucket.high, bucket.count) for bucket in buckets] == [
+        (0, 2, 2),
+        (3, 4, 1),
+        (5, 6, 0),
+        (7, None, 1),
+    ]
+    first, second, third, last = (bucket.score for bucket in buckets)
+    assert first == metrics.bleu(["a b c d", "x"], [["a b c d", "y"]])
+    assert second is not None
+    assert second.value == pytest.approx(100)
+    assert third is None
+    assert last is not None
+    assert last.value == pytest.approx(100 * math.exp(1 - 6 / 4))
+
+
+def test_by_length_refuses_what_does_not_fit() -> None:
+    with pytest.raises(DataError, match="given by 2 lines, but the hypotheses have 1"):
+        metrics.by_length(["a"], [["a"]], ["a", "b"])
+    for edges in ([10, 10], [20, 10], [-1]):
+        with pytest.raises(NmtkitError, match="must rise"):
+            metrics.by_length(["a"], [["a"]], ["a"], edges)
+
+
+# ---- wanted words
+
+
+@pytest.mark.parametrize(
+    ("summary", "phrase", "found"),
+    [
+        ("Amawaki scored.", "Amawaki", True),
+        ("Amawaki's goal", "Amawaki", True),
+        ("the Amawakis", "Amawaki", False),
+        ("amawaki scored", "Amawaki", False),
+        ("won 2-1 at home", "2-1", True),
+        ("won 12-1 at home", "2-1", False),
+        ("won 2-1 at home", "1", False),
+        ("rose to $28.80.", "28.80", True),
+        ("rose to $28.80.", "28", False),
+        ("rose to $28.80.", "8.80", False),
+        ("46,861 spectators", "46,861", True),
+        ("in 1911, 5 people", "5", True),
+        ("at St. Mary's hall", "St Mary", True),
+        ("at St. Mary's hall", "Mary hall", False),
+        ("", "Amawaki", False),
+    ],
+)
+def test_a_wanted_word_stands_as_whole_tokens(summary: str, phrase: str, found: bool) -> None:
+    assert metrics.copied_right([summary], [[phrase]]).value == (100 if found else 0)
+
+
+def test_copied_right_is_a_share_over_the_corpus() -> None:
+    wanted = [["Rome", "Oslo", "Rome"], [], ["7"]]
+    score = metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted)
+    assert score.name == "wanted words"
+    assert score.value == pytest.approx(100 * 2 / 3)
+    assert score.signature.startswith("wanted:3|examples:2|case:mixed|version:nmtkit-")
+    assert metrics.copied_right(["rome and Oslo", "Bonn", "7 of 7"], wanted, lowercase=True).value == 100
+
+
+def test_copied_right_refuses_what_cannot_be_found() -> None:
+    with pytest.raises(DataError, match="1 summaries, but 2 lists"):
+        metrics.copied_right(["a"], [["a"], ["b"]])
+    with pytest.raises(DataError, match="nothing to look for"):
+        metrics.copied_right(["a"], [[]])
+    with pytest.raises(DataError, match="example 2: the wanted '--' holds no letter or digit"):
+        metrics.copied_right(["a", "b"], [["a"], ["--"]])
+
+
+# ---- alignments
+
+
+def test_aer_by_hand() -> None:
+    # Och and Ney 2003: |A| = 4, |S| = 3, sure links found 2, possible links found 3.
+    gold = parse(["0-0 1-1 1?2", "0-1 0p0"], "gold.txt").pairs
+    predicted = [frozenset({(0, 0), (1, 2), (2, 2)}), frozenset({(0, 1)})]
+    scores = metrics.aer(predicted, gold)
+    assert scores.aer.name == "AER"
+    assert scores.aer.value == pytest.approx(100 * (1 - (2 + 3) / (4 + 3)))
+    assert scores.precision.value == pytest.approx(100 * 3 / 4)
+    assert scores.recall.value == pytest.approx(100 * 2 / 3)
+    assert scores.aer.signature.startswith("pairs:2|links:4|sure:3|possible:5|version:nmtkit-")
+
+
+def test_aer_of_perfect_and_of_empty_alignments() -> None:
+    gold = parse(["0-0 1?1", ""], "gold.txt").pairs
+    perfect = metrics.aer([alignment.possible for alignment in gold], gold)
+    assert (perfect.aer.value, perfect.precision.value, perfect.recall.value) == (0, 100, 100)
+    empty = metrics.aer([frozenset(), frozenset()], gold)
+    assert (empty.aer.value, empty.precision.value, empty.recall.value) == (100, 0, 0)
+    with pytest.raises(DataError, match="not defined"):
+        metrics.aer([frozenset()], gold[1:])
+    with pytest.raises(DataError, match="1 sentence pairs have a predicted alignment, but 2"):
+        metrics.aer([frozenset()], gold)
+
+
+# ---- perplexity
+
+
+def test_perplexity() -> None:
+    assert metrics.perplexity(-3 * math.log(4), 3).value == pytest.approx(4)
+    assert metrics.perplexity(0.0, 5).value == 1
+    assert metrics.perplexity(-1e6, 1).value == math.inf
+    with pytest.raises(DataError, match="no tokens"):
+        metrics.perplexity(0.0, 0)

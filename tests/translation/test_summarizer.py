@@ -1,0 +1,218 @@
+"""Copying from text to text: unknown words come through, and who says from where; long articles in windows."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from copy_model import CopyModel
+
+from nmtkit.data.reading import Example
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.errors import DataError
+from nmtkit.search.beam import SearchConfig
+from nmtkit.translation.copies import CopiedSpan, copied_from, copied_spans
+from nmtkit.translation.summarizer import Summarizer, article_windows
+from nmtkit.translation.translator import Translation, Translator
+
+KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
+NAMES = "Zyx sees the dog , Zyx Abc ."
+
+
+def tokenizers(kind: str = "word", **settings: object) -> TokenizerPair:
+    config = TokenizerConfig.model_validate({"kind": kind, **settings})
+    return learn(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
+
+
+WORDS = tokenizers()
+
+
+def copier(
+    pair: TokenizerPair = WORDS, search: dict[str, object] | None = None, limit: int | None = None, p_gen: float = 0.2
+) -> Translator:
+    config = SearchConfig.model_validate({"beam_size": 3, **(search or {})})
+    model = CopyModel(len(pair.tgt.vocabulary), p_gen)
+    return Translator(model, pair, config, batch_tokens=30, max_source_tokens=limit)
+
+
+LINES = ["Zyx sleeps .", "", KNOWN[0], NAMES, "Def , Abc , Zyx sees Ghi .", "   ", "Abc"]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [WORDS, tokenizers(joint=False), tokenizers("char", vocab_size=60), tokenizers("bpe", vocab_size=40)],
+    ids=["word", "two-vocabularies", "char", "bpe"],
+)
+def test_unknown_words_come_through(pair: TokenizerPair) -> None:
+    """Characters that a subword vocabulary lacks are copied as words are."""
+    lines = [*LINES, "Zyx sees 漢字 ."]
+    assert copier(pair).translate(lines) == [line.strip() for line in lines]
+
+
+def test_many_together_are_each_alone() -> None:
+    """Batches differ in the number of unknown words, and so in the width of the distribution."""
+    together = copier().search(LINES, 3, need_attention=True)
+    for line, found in zip(LINES, together, strict=True):
+        (alone,) = copier().search([line], 3, need_attention=True)
+        assert [one.text for one in found] == [one.text for one in alone]
+        assert [one.copied for one in found] == [one.copied for one in alone]
+        for one, other in zip(found, alone, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-12)
+
+
+def test_who_copied_what_by_hand() -> None:
+    """The word whose turn it is has 0.9 of the attention, the other four words 0.025 each."""
+    ((found,),) = copier().search(["Zyx sees the dog Zyx"], need_attention=True)
+    assert found.text == "Zyx sees the dog Zyx"
+    assert found.p_gen == pytest.approx([0.2] * 6)
+    assert found.copied == [0, 1, 2, 3, 4]
+    size = len(WORDS.tgt.vocabulary)
+    expected = [0.8 * 0.925, *[0.8 * 0.9 + 0.2 / (size - 1)] * 3, 0.8 * 0.925, 0.8 * 0.9]
+    assert found.token_log_probs == pytest.approx([math.log(one) for one in expected])
+    assert found.attention is not None
+    assert found.attention.shape == (6, 6)
+    (alone,), (quiet,) = copier().search(["Zyx sees"], need_copies=True), copier().search(["Zyx sees"])
+    assert (alone[0].copied, alone[0].attention) == ([0, 1], None)
+    assert (quiet[0].copied, quiet[0].p_gen, quiet[0].text) == (None, None, "Zyx sees")
+
+
+def test_copied_is_what_copying_made_more_likely_than_generating() -> None:
+    attention = np.array([[0.5, 0.3, 0.2], [0.1, 0.3, 0.6], [0.1, 0.8, 0.1], [0.1, 0.8, 0.1]])
+    # Word 7 stands at 0 and 2, word 20 at 1. Copying gives 0.7 and 0.7 times 1 - p_gen, then 0.8 times it.
+    ids, p_gen = [7, 7, 20, 9], [0.5, 0.5, 0.5, 0.0]
+    for total, decided in ((0.69, True), (0.71, False)):
+        log_probs = [math.log(total), math.log(total), math.log(0.4), math.log(0.1), 0.0]
+        found = copied_from(ids, log_probs, [*p_gen, 0.5], attention, [7, 20, 7])
+        assert found == [0 if decided else None, 2 if decided else None, 1, None]
+    assert copied_from([], [], [], np.zeros((0, 3)), [7, 20, 7]) == []
+
+
+def test_spans_are_in_a_row_on_both_sides() -> None:
+    source = ["▁the", "▁old", "▁man", ",", "▁Zyx", "s", "▁sleeps", "."]
+    target = ["▁Zyx", "s", "▁and", "▁the", "▁old", "▁sleeps", ".", "."]
+    spans = copied_spans(WORDS.tgt, target, source, [4, 5, None, 0, 1, 6, 7, 7])
+    assert spans == [
+        CopiedSpan("Zyxs", (0, 2), (4, 6), (3, 4)),
+        CopiedSpan("the old", (3, 5), (0, 2), (0, 2)),
+        CopiedSpan("sleeps.", (5, 7), (6, 8), (4, 5)),
+        CopiedSpan(".", (7, 8), (7, 8), (4, 5)),
+    ]
+    assert copied_spans(WORDS.tgt, [], source, []) == []
+
+
+@pytest.mark.parametrize("pair", [WORDS, tokenizers("char", vocab_size=60)], ids=["word", "char"])
+def test_rescoring_gives_the_same_numbers(pair: TokenizerPair) -> None:
+    translator = copier(pair)
+    searched = [best[0] for best in translator.search(LINES, need_attention=True)]
+    given: list[list[str | Translation]] = [list(searched), [one.text for one in searched]]
+    for targets in given:
+        for one, other in zip(searched, translator.rescore(LINES, targets, need_attention=True), strict=True):
+            assert other.tokens == one.tokens
+            assert other.text == one.text
+            assert other.score == pytest.approx(one.score, abs=1e-6)
+            assert other.copied == one.copied
+            assert (other.p_gen is None) == (one.p_gen is None)
+
+
+def test_a_word_that_neither_vocabulary_nor_source_has() -> None:
+    ((found,),) = copier().search(["Zyx sees"])
+    (text,) = copier().rescore(["Zyx sees"], ["Abc sees"])
+    assert text.tokens == ["▁<unk>", "▁sees"]
+    with pytest.raises(DataError, match=r"pair 4: the model's vocabulary has no token '▁Zyx', nor has its source"):
+        copier().rescore(["Abc sees"], [found], first=4)
+
+
+def test_forbidding_unknown_leaves_the_words_of_the_source() -> None:
+    # A gate that always generates, evenly: all words are alike, and UNK comes first.
+    assert "<unk>" in copier(p_gen=1.0, search={"beam_size": 1, "min_length": 1}).translate(["Zyx sees"])[0]
+    assert copier(search={"forbid_unknown": True}).translate([NAMES]) == [NAMES]
+
+
+def test_no_repeated_ngram_counts_unknown_words_apart() -> None:
+    ruled = copier(search={"no_repeat_ngram": 2})
+    assert ruled.translate(["Zyx Abc Zyx Def Zyx Ghi"]) == ["Zyx Abc Zyx Def Zyx Ghi"]
+    (text,) = ruled.translate(["Zyx Abc Zyx Abc"])
+    pairs = list(zip(text.split(), text.split()[1:], strict=False))
+    assert len(set(pairs)) == len(pairs)
+
+
+def test_a_long_article_is_cut_and_says_so() -> None:
+    translator = copier(limit=4)
+    found = [best[0] for best in translator.search([NAMES, "Zyx sees Abc", "", KNOWN[0]])]
+    assert [one.text for one in found] == ["Zyx sees the dog", "Zyx sees Abc", "", "the dog sees the"]
+    assert [one.src_left_out for one in found] == [4, 0, 0, 3]
+    assert found[0].src_tokens == ["▁Zyx", "▁sees", "▁the", "▁dog"]
+    (again,) = translator.rescore([NAMES], [found[0]])
+    assert again.log_prob == pytest.approx(found[0].log_prob)
+
+
+def test_unknown_words_of_a_cut_article_are_replaced_by_what_was_read() -> None:
+    translator = copier(limit=3, p_gen=1.0, search={"beam_size": 1, "max_length": 4})
+    translator.replace_unknown()
+    ((found,),) = translator.search(["Zyx sees Abc , Def Ghi Jkl"])
+    assert found.text == "Zyx sees Abc Zyx"  # at last it looks at the end of what it read, and that is no word
+    assert [one.source_token for one in found.replaced] == [0, 1, 2, 0]
+
+
+ARTICLE = "Zyx sees the dog. The dog sleeps. Abc is a man, who is old. Def sees Abc."
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (100, [ARTICLE]),
+        (9, ["Zyx sees the dog. The dog sleeps.", "Abc is a man, who is old.", "Def sees Abc."]),
+        (8, ["Zyx sees the dog.", "The dog sleeps.", "Abc is a man, who is", "old. Def sees Abc."]),
+        (
+            1,
+            ARTICLE.split(),
+        ),
+    ],
+)
+def test_windows_are_whole_sentences(size: int, expected: list[str]) -> None:
+    assert article_windows(ARTICLE, WORDS.src, size) == expected
+
+
+def test_windows_hold_all_of_the_article() -> None:
+    for size in range(1, 30):
+        found = article_windows(ARTICLE, WORDS.src, size)
+        assert " ".join(found) == ARTICLE
+        assert all(len(WORDS.src.encode(window)) <= max(size, 2) for window in found)
+
+
+def test_summaries_of_windows_are_joined() -> None:
+    summarizer = Summarizer(copier(limit=3), 9)
+    first, empty, last = summarizer.search([ARTICLE, " ", "Zyx sees"], need_copies=True)
+    assert first.text == ARTICLE
+    assert [one.src_left_out for one in first.windows] == [0, 0, 0]
+    assert (empty.text, empty.windows) == ("", [])
+    assert [one.copied for one in last.windows] == [[0, 1]]
+    assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
+
+
+def test_a_model_that_does_not_copy_is_not_asked_what_it_copied() -> None:
+    translator = copier()
+    translator.copies = False  # as if its config said so: the batch then has no extended ids
+    ((found,),) = translator.search(["Zyx sees"], need_copies=True)
+    assert found.src_tokens == ["▁<unk>", "▁sees"]
+    assert found.copied is None
+    assert torch.equal(torch.tensor(found.token_log_probs), torch.tensor(replace(found).token_log_probs))
+
+
+def test_long_articles_are_searched_by_many_at_a_time() -> None:
+    translator = Translator(copier().model, WORDS, SearchConfig())
+    lengths = np.array([401, 20, 400, *[30] * 10, *[400] * 60, 3000])
+    batches = translator._search_batches(lengths)
+    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
+    assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
+    assert batches[1] == list(range(15, 47))
+    assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
+    asked = Translator(copier().model, WORDS, SearchConfig(), batch_tokens=1024)
+    assert max(int(lengths[batch].max()) * len(batch) for batch in asked._search_batches(lengths[:-1])) <= 1024
+
+
+def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
+    translator = copier(limit=3)
+    Summarizer(translator, 4).summarize([NAMES])
+    assert translator.max_source_tokens == 3

@@ -1,0 +1,143 @@
+"""Every model that copies, from text to text: with unknown words in every batch; nothing here is trained."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import nmtkit.models  # noqa: F401  # fills the registry
+from nmtkit.data.reading import Example
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.search.beam import SearchConfig
+from nmtkit.translation.translator import Translator
+
+KNOWN = ["the old man sees the dog .", "a dog , who is old , sleeps in the house ."]
+LINES = [
+    "Zyx sees the dog , Abc .",
+    "",
+    "Def and Ghi and Jkl see Zyx in the old house , and Mno sleeps .",
+    "the dog",
+    "Abc",
+    "the old man and Abc see Abc and Zyx .",
+]
+
+RNN = {"embedding_size": 12, "hidden_size": 12}
+TRANSFORMER = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+COPYING: dict[str, tuple[str, dict[str, object]]] = {
+    "pointer-generator": ("pointer_generator", RNN),
+    "pointer-generator-coverage": ("pointer_generator", {**RNN, "coverage": True}),
+    "intra-attention": ("intra_attention", RNN),
+    "transformer-head": ("transformer", {**TRANSFORMER, "copying": "head"}),
+    "transformer-learned": ("transformer", {**TRANSFORMER, "copying": "learned"}),
+}
+
+
+@pytest.fixture(scope="module")
+def words() -> TokenizerPair:
+    config = TokenizerConfig(kind="word")
+    return learn(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
+
+
+def untrained(name: str, tokenizers: TokenizerPair, **search: object) -> Translator:
+    torch.manual_seed(4)
+    kind, settings = COPYING[name]
+    model_class = MODELS.get(kind)
+    size = len(tokenizers.tgt.vocabulary)
+    model = model_class(model_class.Config.model_validate(settings), VocabularySizes(size, size, shared=True))
+    config = {"beam_size": 4, "min_length": 3, "max_length": 9, "no_repeat_ngram": 2, **search}
+    return Translator(model.double().eval(), tokenizers, SearchConfig.model_validate(config), batch_tokens=40)
+
+
+def test_every_model_that_can_copy_is_asked() -> None:
+    able = {name for name in MODELS.names() if "copying" in MODELS.get(name).Config.model_fields}
+    assert able == {kind for kind, _ in COPYING.values()}
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_several_batches_at_a_time_change_nothing(words: TokenizerPair, two_threads: None) -> None:
+    translator = untrained("pointer-generator-coverage", words)
+    found = [best[0] for best in translator.search(LINES, need_copies=True)]
+    torch.set_num_threads(1)
+    alone = [best[0] for best in translator.search(LINES, need_copies=True)]
+    assert [(one.tokens, one.copied) for one in found] == [(one.tokens, one.copied) for one in alone]
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_many_together_are_each_alone(name: str, words: TokenizerPair) -> None:
+    """Batches differ in padding and in the number of unknown words."""
+    translator = untrained(name, words)
+    together = translator.search(LINES, 4, need_copies=True)
+    assert any(token in ("▁Zyx", "▁Abc") for found in together for one in found for token in one.tokens)
+    assert any(place is not None for found in together for one in found for place in one.copied or [])
+    for line, found in zip(LINES, together, strict=True):
+        (alone,) = translator.search([line], 4, need_copies=True)
+        assert [one.tokens for one in found] == [one.tokens for one in alone]
+        assert [one.copied for one in found] == [one.copied for one in alone]
+        assert [one.score for one in found] == pytest.approx([one.score for one in alone], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_rescoring_gives_what_the_search_gave(name: str, words: TokenizerPair) -> None:
+    translator = untrained(name, words, coverage_penalty=0.5, coverage_kind="summary")
+    searched = [best[0] for best in translator.search(LINES, need_attention=True)]
+    again = translator.rescore(LINES, searched, need_attention=True)
+    for one, other in zip(searched, again, strict=True):
+        assert other.tokens == one.tokens
+        assert other.score == pytest.approx(one.score, abs=1e-5)
+        assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
+        assert other.copied == one.copied
+        if one.p_gen is not None:
+            assert other.p_gen == pytest.approx(one.p_gen, abs=1e-5)
+            np.testing.assert_allclose(other.attention, one.attention, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_rescoring_in_parts_changes_nothing(name: str, words: TokenizerPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output layer is asked for real target tokens alone, and for no more of them at a time than was said."""
+    translator = untrained(name, words, coverage_penalty=0.5, coverage_kind="summary")
+    whole = translator.rescore(LINES, LINES, need_attention=True)
+    sizes: list[int] = []
+    predict = translator.model.predict
+
+    def noted(*given: Any) -> Tensor:
+        log_probs = predict(*given)
+        sizes.append(4 * log_probs.numel())
+        assert log_probs.dim() == 2
+        return log_probs
+
+    monkeypatch.setattr(translator.model, "predict", noted)
+    for most in (1, 400, 1 << 20):
+        sizes.clear()
+        monkeypatch.setattr("nmtkit.translation.translator.PART_BYTES", {"cpu": most})
+        for one, other in zip(whole, translator.rescore(LINES, LINES, need_attention=True), strict=True):
+            assert other.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-5)
+            assert other.score == pytest.approx(one.score, abs=1e-5)
+            assert other.copied == one.copied
+        assert max(sizes) <= max(most, 4 * (translator.model.sizes.tgt + 10))  # at least a row
+        if most == 1:
+            assert len(sizes) == sum(len(one.token_log_probs) for one in whole)
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_pictures_show_the_copied_words(name: str, words: TokenizerPair) -> None:
+    line = LINES[0]
+    ((found,),) = untrained(name, words).search([line], need_attention=True)
+    (picture,) = untrained(name, words).pictures([line])
+    assert picture.src_words[0] == "Zyx"
+    assert picture.p_gen is not None
+    assert len(picture.p_gen) == len(picture.tgt_words)
+    assert found.copied is not None
+    (given,) = untrained(name, words).pictures([line], ["Abc sees Zyx"])
+    assert list(given.tgt_words) == ["Abc", "sees", "Zyx", "</s>"]
+    assert {0, 2} <= given.copied  # there is no other way to write them
