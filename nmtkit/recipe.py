@@ -35,6 +35,7 @@ from nmtkit.settings import (
     parse_value,
     shortened,
 )
+from nmtkit.task import TASKS
 from nmtkit.training.loop import TrainingConfig
 
 if TYPE_CHECKING:
@@ -46,19 +47,6 @@ else:
 
 WEIGHTS = ("auto", "average", "best", "last")
 """The weights of a run that can be asked for by a word; a stage is called otherwise."""
-
-VALIDATED = {
-    "translation": {"bleu": True, "loss": False, "perplexity": False},
-    "summarization": {
-        "rouge1": True,
-        "rouge2": True,
-        "rougeL": True,
-        "rougeLsum": True,
-        "loss": False,
-        "perplexity": False,
-    },
-}
-"""What validation measures in each task and may decide which weights are best, and whether higher is better."""
 
 
 class EvaluationConfig(Settings):
@@ -121,7 +109,7 @@ class Recipe(Settings):
     """The recipe's name, and its run's: its file's name without `.yaml`, unless given. A word or several, no path."""
     description: str = ""
     """What the recipe is for, in a sentence."""
-    task: Literal["translation", "summarization"] = "translation"
+    task: str = Field(default="translation", json_schema_extra={"enum": [*TASKS.names()]})
     """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
     """Seeds the weights, the order of the data and dropout."""
@@ -143,6 +131,13 @@ class Recipe(Settings):
     """How the model is judged while it trains."""
     stages: list[Stage] = Field(default_factory=list, max_length=MOST_STAGES)
     """Training in stages, one after the other, each with a name and what it changes of the groups above."""
+
+    @field_validator("task")
+    @classmethod
+    def _task(cls, name: str) -> str:
+        if name not in TASKS.names():
+            raise ValueError(f"there is no task {shortened(name)!r}; {near_names(name, TASKS.names())}")
+        return name
 
     @field_validator("stages")
     @classmethod
@@ -172,7 +167,7 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
         name, higher = self.training.best_metric, self.training.higher_is_better
-        given = VALIDATED[self.task]
+        given = TASKS.get(self.task).best_metrics()
         if name not in given:
             raise ValueError(
                 f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {near_names(name, given)}"

@@ -18,6 +18,7 @@ FLOORS = {
     "registry": 2,
     "sums": 2,
     "settings": 3,
+    "task": 3,
     "data": 4,
     "device": 4,
     "layers": 4,

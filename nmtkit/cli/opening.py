@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from nmtkit import console, device
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment import folder, opening
+from nmtkit.task import TASKS
 from nmtkit.translation.translator import Translator
-
-COMMAND_OF_TASK = {"translation": "translate", "summarization": "summarize"}
 
 
 def open_translator(
@@ -29,7 +28,7 @@ def open_translator(
     found = run.load_recipe().task
     if task is not None and found != task:
         raise NmtkitError(
-            f"{run.path} ({why}) was trained for {found}: use `nmtkit {COMMAND_OF_TASK[found]}`, or name another run "
+            f"{run.path} ({why}) was trained for {found}: use `nmtkit {TASKS.get(found).command}`, or name another run "
             "with -m RUN"
         )
     translator = opening.open_translator(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)

@@ -19,6 +19,7 @@ from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
 from nmtkit.experiment import run
 from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
 from nmtkit.training.schedules import Ending
@@ -294,8 +295,8 @@ def _test(work: run.Run, place: torch.device, threads: int | None) -> None:
     if result is None:
         return
     speed = len(result.sources) / max(result.seconds, 1e-9)
-    did, text = ("summarized", "summary") if work.recipe.task == "summarization" else ("translated", "translation")
-    _say(f"{did} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    task = TASKS.get(work.recipe.task)
+    _say(f"{task.done} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
     if result.cut:
         _say(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
@@ -305,7 +306,7 @@ def _test(work: run.Run, place: torch.device, threads: int | None) -> None:
         console.say("")
         console.say(f"source       {result.sources[number]}")
         console.say(f"reference    {result.references[number]}")
-        console.say(f"{text:11}  {result.translations[number].text}")
+        console.say(f"{task.result:11}  {result.translations[number].text}")
     console.say("")
     rows = [[score.name, f"{score.value:.2f}", score.signature] for score in result.scores]
     console.table("test set", ["metric", "score", "signature"], rows)

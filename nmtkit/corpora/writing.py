@@ -16,6 +16,7 @@ from nmtkit.corpora.pairs import Pair
 from nmtkit.corpora.splits import Divider
 from nmtkit.errors import DataError
 from nmtkit.experiment.presets import Counts
+from nmtkit.task import TASKS
 
 SPLITS = ("train", "valid", "test")
 FIELDS = ("article", "summary")
@@ -55,14 +56,14 @@ class Written:
 
 def file_names(entry: Entry, split: str) -> list[str]:
     """The files of one split: source and target, or one of JSON lines."""
-    if entry.task == "summarization":
+    if TASKS.get(entry.task).in_one_language:
         return [f"{split}.jsonl"]
     return [f"{split}.{entry.src}", f"{split}.{entry.tgt}"]
 
 
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
     """The group `data` of a recipe that lies beside the files."""
-    if entry.task == "summarization":
+    if TASKS.get(entry.task).in_one_language:
         keys = {"src_field": FIELDS[0], "tgt_field": FIELDS[1]}
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
     return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -18,13 +17,14 @@ from nmtkit.diagnosis.oddities import find_oddities
 from nmtkit.diagnosis.pairs import examine_pairs
 from nmtkit.diagnosis.repeats import Repeats, note_overlaps
 from nmtkit.diagnosis.watch import ShiftWatch
+from nmtkit.task import TASKS
 
 
 @dataclass(frozen=True)
 class ExamineOptions:
     """How a corpus is examined."""
 
-    task: Literal["translation", "summarization"] = "translation"
+    task: str = "translation"
     """Summaries are shorter than their sources and in the same language, so that other rules hold."""
     duplicates: bool = True
     """Whether to look for pairs that occur twice, in one split or in two of them, which takes up to 16 bytes of
@@ -73,7 +73,7 @@ def verdicts(
         diagnosis.splits[name] = SplitDiagnosis(name)
     main = "train" if "train" in splits else next(iter(splits))
     usual = learn(main, splits[main])
-    summaries = options.task == "summarization"
+    summaries = TASKS.get(options.task).in_one_language
     if summaries:  # both sides are in one language
         usual = replace(usual, languages=None)
     repeats = Repeats() if options.duplicates else None

@@ -17,6 +17,7 @@ from nmtkit.errors import CheckpointError, DataError, NmtkitError, require_repla
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.settings import parse_json
+from nmtkit.task import TASKS
 from nmtkit.training import checkpoint
 from nmtkit.training.checkpoint import Checkpoints
 
@@ -320,7 +321,7 @@ def find(model: str | None = None, runs: Path = RUNS, task: str | None = None) -
     if newest is None:
         raise CheckpointError(
             f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
-            f"or train one (`nmtkit train {'demo-news-pointer-generator' if task == 'summarization' else 'demo'}`)"
+            f"or train one (`nmtkit train {TASKS.get(task or 'translation').demo}`)"
         )
     return newest, f"the newest finished run{of_task} under {runs}/"
 

@@ -6,6 +6,7 @@ from nmtkit import device as devices
 from nmtkit.experiment import folder as folders
 from nmtkit.experiment.tuning import Found, look_up, searching
 from nmtkit.recipe import Recipe
+from nmtkit.task import TASKS
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.way import SearchWay
 
@@ -100,4 +101,4 @@ def source_limit(recipe: Recipe) -> int | None:
     A model of summaries that was trained on the beginnings of articles reads the beginnings.
     """
     cuts = recipe.data.cuts
-    return cuts[0] if cuts is not None and recipe.task == "summarization" else None
+    return cuts[0] if cuts is not None and TASKS.get(recipe.task).reads_beginnings else None

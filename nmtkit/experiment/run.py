@@ -41,6 +41,7 @@ from nmtkit.experiment.opening import find_way, open_translator
 from nmtkit.experiment.validation import Validation, validation_files
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
+from nmtkit.task import TASKS
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Event, Saved, Stopped, TrainingConfig, train
@@ -368,7 +369,7 @@ class Run:
             tokenizers = self._tokenizers(notify, found, learned_before)
             progress = Progress(self.folder.progress, mark, found.tokenizer)
             progress.save()
-        checker = Checker(config, found, need_references=recipe.task == "summarization")
+        checker = Checker(config, found, need_references=TASKS.get(recipe.task).in_one_language)
         for name, files in splits.items():
             if name != "train":
                 seek(checker, read_pairs(files))
@@ -661,8 +662,8 @@ def _best_name(checkpoints: Checkpoints) -> str | None:
 
 def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
     """In a sentence a side, how many examples are longer than the recipe's limits."""
-    words = ("articles", "summaries") if recipe.task == "summarization" else ("sources", "targets")
-    for side, what, limit in zip(("src", "tgt"), words, recipe.data.cuts or (), strict=False):
+    sides = TASKS.get(recipe.task).sides
+    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.cuts or (), strict=False):
         longer = store.longer(side, limit)
         if longer:
             of = f"{longer:,} of {len(store):,} {what}"

@@ -42,7 +42,7 @@ class Validation:
         self.pairs = [(pair.src, pair.tgt or "") for pair in pairs]
 
     def __call__(self, model: Seq2Seq) -> dict[str, float]:
-        """The metrics of `recipe.VALIDATED`, and the seconds that they took."""
+        """The metrics of `Task.best_metrics`, and the seconds that they took."""
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0

@@ -10,7 +10,8 @@ from in_process import Console, console_in
 from nmtkit.cli.train import _advice
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run
-from nmtkit.recipe import VALIDATED, load
+from nmtkit.recipe import load
+from nmtkit.task import SUMMARIZATION
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Stopped
 
@@ -93,7 +94,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Console) -> None:
     assert [score["name"] for score in scores][:2] == ["ROUGE-1", "ROUGE-2"]
     assert (folder / "test.out").read_text().count("\n") == 5
     logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {f"valid_{name}" for name in VALIDATED["summarization"]} <= logged[-1].keys()
+    assert {f"valid_{name}" for name in SUMMARIZATION.best_metrics()} <= logged[-1].keys()
 
     again = console("train", corpus / "news.yaml", "--run", folder, "--resume", "--device", "cpu")
     assert again.code == 0, again
