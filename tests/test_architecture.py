@@ -3,13 +3,10 @@
 import ast
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "nmtkit"
+from house import ENTRANCES, FILES, PACKAGE, ROOT, imports, name_of, room_of, rooms, tree_of
 
 # Room (a file or a folder of the package) -> floor. A room imports from lower floors, and from itself.
 FLOORS = {
@@ -53,42 +50,9 @@ DOORS = {
 # Imports that do not stand at the top of a file: lazy commands, and heavy libraries in their one door.
 LAZY = {"cli/__init__.py", "pictures", "experiment/hold.py", "experiment/log.py", "metrics/rouge.py", "__init__.py"}
 
-FILES = sorted(PACKAGE.rglob("*.py"))
-ENTRANCES = {"__init__.py", "__main__.py"}
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
-
-
-def room_of(name: str) -> str:
-    return name.split("/")[0].removesuffix(".py")
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def imports(path: Path, nested: bool) -> list[str]:
-    """Absolute dotted names imported by a file; `nested` includes those inside functions."""
-    tree = tree_of(path)
-    nodes = ast.walk(tree) if nested else iter(tree.body)
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            # `from nmtkit.data import batch` may name a module; `from nmtkit.errors import X` names a thing in one.
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
-
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {room_of(name_of(path)) for path in FILES if name_of(path) not in ENTRANCES}
-    assert rooms == set(FLOORS)
+    assert rooms() == set(FLOORS)
 
 
 def test_every_package_is_built() -> None:

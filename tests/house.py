@@ -1,0 +1,141 @@
+"""What the house looks like in numbers, read from the source with `ast`.   Print them:  python -m tests.house
+
+A room is a folder of the package, or a file beside the folders. It stands one floor above the highest room that it
+imports from; an arrow says that one room imports from another.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "nmtkit"
+FILES = sorted(PACKAGE.rglob("*.py"))
+ENTRANCES = {"__init__.py", "__main__.py"}
+SHORT = 60
+"""A file with fewer lines is a short one."""
+SCREEN = 50
+"""A function with more lines does not fit on a screen."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(name: str) -> str:
+    return name.split("/")[0].removesuffix(".py")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def length_of(path: Path) -> int:
+    return path.read_text(encoding="utf-8").count("\n")
+
+
+@cache
+def imports(path: Path, nested: bool) -> list[str]:
+    """Absolute dotted names imported by a file; `nested` includes those inside functions."""
+    tree = tree_of(path)
+    nodes = ast.walk(tree) if nested else iter(tree.body)
+    found = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            # `from nmtkit.data import batch` may name a module; `from nmtkit.errors import X` names a thing in one.
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def rooms() -> set[str]:
+    return {room_of(name_of(path)) for path in FILES if name_of(path) not in ENTRANCES}
+
+
+def arrows() -> dict[str, set[str]]:
+    """For each room those that it imports from."""
+    known, found = rooms(), {room: set[str]() for room in rooms()}
+    for path in FILES:
+        room = room_of(name_of(path))
+        if room in known:
+            parts = (module.split(".") for module in imports(path, nested=True))
+            found[room] |= {part[1] for part in parts if part[0] == "nmtkit" and len(part) > 1} & known - {room}
+    return found
+
+
+def floors() -> dict[str, int]:
+    """The floor of each room.
+
+    Raises:
+        RecursionError: rooms import each other in a circle.
+    """
+    below = arrows()
+
+    @cache
+    def floor(room: str) -> int:
+        return 1 + max((floor(other) for other in below[room]), default=0)
+
+    return {room: floor(room) for room in below}
+
+
+def names_defined_twice() -> dict[str, list[str]]:
+    """Public classes and functions of several modules; `command` is what every command is called."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in tree_of(path).body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
+                found[node.name].append(name_of(path))
+    return {name: places for name, places in sorted(found.items()) if len(places) > 1 and name != "command"}
+
+
+def modules_named_twice() -> dict[str, list[str]]:
+    """Files of one name; those in `cli` are called as the command is."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        if path.name != "__init__.py" and room_of(name_of(path)) != "cli":
+            found[path.name].append(name_of(path))
+    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
+
+
+def functions() -> Iterator[tuple[int, str]]:
+    """Lines and name of every function."""
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                yield node.end_lineno - node.lineno + 1, f"{name_of(path)}: {node.name}"
+
+
+def main() -> None:
+    lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
+    loose = [name for _, name in lengths if "/" not in name and name not in ENTRANCES]
+    by_room: defaultdict[str, list[int]] = defaultdict(list)
+    for length, name in lengths:
+        by_room[room_of(name)].append(length)
+    longest = sorted(functions(), reverse=True)
+    rows = {
+        "rooms, floors, arrows": f"{len(rooms())}, {max(floors().values())}, {sum(map(len, arrows().values()))}",
+        "loose modules at the top": f"{len(loose)}: {', '.join(sorted(loose))}",
+        "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
+        f"files under {SHORT} lines": sum(length < SHORT for length, _ in lengths),
+        f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
+        "names defined in several modules": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
+        "modules of one name": f"{len(modules_named_twice())} {modules_named_twice() or ''}",
+        "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
+        "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),
+        "rooms (files, lines)": ", ".join(
+            f"{room} {len(sizes)}, {sum(sizes):,}" for room, sizes in sorted(by_room.items()) if room in rooms()
+        ),
+    }
+    for name, value in rows.items():
+        print(f"{name:34}{value}")
+
+
+if __name__ == "__main__":
+    main()
