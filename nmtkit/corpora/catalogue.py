@@ -57,7 +57,8 @@ class Catalogue:
         for path in (beside_package("data", "corpora.yaml"), *([extra] if extra else [])):
             data, places = load_yaml(path)
             for name, given in data.items():
-                templates[name] = _template(name, given, places)
+                # A name that is no text, as 1.5 or null, has no place of its own.
+                templates[name] = _template(name, given, places, places.get((name,), str(path)))
         return cls(templates)
 
     def names(self) -> list[str]:
@@ -116,9 +117,8 @@ def beside_package(folder: str, name: str) -> Path:
     return inside if inside.is_file() else package.parent / folder / name
 
 
-def _template(name: str, data: Any, places: Mapping[KeyPath, str]) -> _Template:
+def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:
     """Reads the parameters of an entry; the rest is read when their values are known."""
-    where = places[(name,)]
     if not isinstance(data, dict):
         raise RecipeError(f"{where}: expected the settings of a corpus below `{name}:`")
     if not isinstance(name, str) or not is_name(PLACEHOLDER.sub("x", name)):

@@ -107,6 +107,8 @@ FAULTS = {
     "no-values": (FAMILY.replace("{example: Books}", "{pattern: x}"), "give an `example`"),
     "name": (PLAIN.replace("ours:", "../ours:"), "line 1: '../ours' is no name"),
     "nothing": ("ours: 3\n", "line 1: expected the settings of a corpus"),
+    "number-as-name": (PLAIN.replace("ours:", "1.5:"), "1.5 is no name of a corpus"),
+    "null-as-name": (PLAIN.replace("ours:", "null:"), "None is no name of a corpus"),
 }  # fmt: skip
 
 
