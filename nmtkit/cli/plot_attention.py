@@ -10,6 +10,7 @@ from nmtkit.cli import options
 from nmtkit.cli.opening import open_translator, show_heads
 from nmtkit.cli.reading import stdin_texts
 from nmtkit.cli.reporting import save_picture
+from nmtkit.console.shading import show_attention
 from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
@@ -127,7 +128,7 @@ def command(
             console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
     else:
         for picture in _drawn(translator, pairs):
-            _print(picture)
+            show_attention(picture)
 
 
 def _check_options(source: str | None, output: Path | None, grid: bool, layers: bool, what: str) -> None:
@@ -174,14 +175,6 @@ def _drawn(translator: Translator, pairs: Pairs) -> list[pictures.AttentionPictu
     for text, given in pairs:
         found += translator.pictures([text], None if given is None else [given])
     return found
-
-
-def _print(picture: pictures.AttentionPicture) -> None:
-    words, title = (picture.src_words, picture.tgt_words), picture.heading
-    if picture.is_summary:
-        console.summary(*words, picture.weights, picture.p_gen, picture.copied, title)
-    else:
-        console.heatmap(*words, picture.weights, title, windows=picture.windows)
 
 
 def _layered(translator: Translator, pairs: Pairs) -> list[pictures.LayeredPicture]:

@@ -1,0 +1,242 @@
+"""How far a long piece of work is, on stderr: live lines at the foot of a terminal, plain lines elsewhere."""
+
+import math
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TextIO
+
+from rich.console import RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn
+from rich.text import Text
+
+from nmtkit.console.tables import console_on, write_line
+
+# A live display is redrawn at most this often, so that it costs a training step nothing.
+SECONDS_PER_FRAME = 0.2
+
+# Name in the metrics -> how it is shown. Others follow under their own name.
+METRICS = {
+    "tokens_per_second": "{:,.0f} tok/s",
+    "loss": "loss {:.3f}",
+    "perplexity": "ppl {:.2f}",
+    "learning_rate": "lr {:.2e}",
+    "gradient_norm": "grad {:.2f}",
+}
+
+
+class _Frame(Progress):
+    """A line of columns, and below it a line of facts where the display has any."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """See `Progress`."""
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            if task.fields["facts"]:
+                yield Text(task.fields["facts"], "cyan")
+
+
+class _Fact(ProgressColumn):
+    """A field of the task, cut with "…" where the line is full."""
+
+    def __init__(self, name: str, style: str = "") -> None:
+        super().__init__()
+        self._name, self._style = name, style
+
+    def render(self, task: Task) -> Text:
+        """See `ProgressColumn`."""
+        return Text(task.fields[self._name], self._style, no_wrap=True, overflow="ellipsis")
+
+
+class _Display(ABC):
+    """What the displays share; each is a context manager, so that the cursor and the last line are right in the end."""
+
+    def __init__(self, columns: Sequence[ProgressColumn], stream: TextIO | None, seconds_between_lines: float) -> None:
+        """Shows nothing yet."""
+        self._file = stream or sys.stderr
+        console = console_on(self._file)
+        self._is_live = console.is_terminal and not console.is_dumb_terminal
+        self._seconds = SECONDS_PER_FRAME if self._is_live else seconds_between_lines
+        self._shown_at = time.monotonic()
+        self._is_news = False
+        self._share: float | None = None
+        # What the program writes to stdout stays there unless it is the same terminal.
+        redirect = sys.stdout.isatty()
+        self._frame = _Frame(*columns, console=console, auto_refresh=False, redirect_stdout=redirect)
+        self._frame.add_task("", text="", facts="")
+
+    @abstractmethod
+    def _line(self) -> str:
+        """What a plain line says."""
+
+    def _fields(self) -> dict[str, str]:
+        """What the columns of the live line say, and the facts below it."""
+        return {"text": self._line()}
+
+    def _tell(self, share: float | None, at_once: bool = False) -> None:
+        """Takes note of something new, and shows it if the last time is long enough ago."""
+        self._share, self._is_news = share, True
+        if at_once or time.monotonic() - self._shown_at >= self._seconds:
+            self._show()
+
+    def _show(self) -> None:
+        if self._is_live:
+            (task,) = self._frame.tasks
+            task.total, task.completed = None if self._share is None else 1.0, self._share or 0.0
+            task.fields.update(self._fields())
+            self._frame.start()
+            self._frame.refresh()
+        else:
+            write_line(self._line(), self._file)
+        self._shown_at, self._is_news = time.monotonic(), False
+
+    def message(self, text: str) -> None:
+        """Writes a line that stays, above the live part."""
+        if self._frame.live.is_started:
+            self._frame.print(Text(text), soft_wrap=True)
+        else:
+            write_line(text, self._file)
+
+    def close(self) -> None:
+        """Shows the last state in a terminal, if it was not shown, and ends the display."""
+        if self._is_news and self._is_live:
+            self._show()
+        if self._frame.live.is_started:
+            self._frame.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TrainingDisplay(_Display):
+    """The progress of training, on stderr: two live lines in a terminal, else a plain line now and then."""
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet.
+
+        Args:
+            stream: Where to write; stderr if not given.
+            seconds_between_lines: How often to write a line where there is no terminal.
+        """
+        columns = (_Fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _Fact("left"))
+        super().__init__(columns, stream, seconds_between_lines)
+        self._shown_at = -math.inf  # the first update is shown at once
+        self._first: tuple[float, float] | None = None  # the share done at the first update shown, and when
+        self._update = 0
+        self._metrics: Mapping[str, float] = {}
+
+    def update(self, update: int, share: float | None, metrics: Mapping[str, float]) -> None:
+        """Shows that `update` optimizer steps are done, and their metrics.
+
+        Args:
+            update: Optimizer steps done since training began, earlier runs included.
+            share: How much of the training, or of its stage, that is, from 0 to 1; None if its end is not known.
+            metrics: `tokens_per_second`, `loss` (nats per token), `perplexity`, `learning_rate`, `gradient_norm`;
+                any others are shown after them by name.
+        """
+        if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
+            self._first = (share, time.monotonic())
+        self._update, self._metrics = update, metrics
+        self._tell(share)
+
+    def _line(self) -> str:
+        share = "" if self._share is None else f" ({self._share:.0%})"
+        return "  ".join([f"update {self._update}{share}", *self._facts(), self._time_left()])
+
+    def _fields(self) -> dict[str, str]:
+        return {"text": f"update {self._update:,}", "left": self._time_left(), "facts": "  ".join(self._facts())}
+
+    def _facts(self) -> list[str]:
+        known = [form.format(self._metrics[name]) for name, form in METRICS.items() if name in self._metrics]
+        return known + [f"{name} {value:.4g}" for name, value in self._metrics.items() if name not in METRICS]
+
+    def _time_left(self) -> str:
+        """Reckoned from the first update shown, so that it is right for a resumed training too."""
+        if self._first is None or self._share is None or self._share <= self._first[0]:
+            return "? left"
+        first, then = self._first
+        return f"{_clock((time.monotonic() - then) / (self._share - first) * max(1 - self._share, 0.0))} left"
+
+    def close(self) -> None:
+        """Shows the last update, if it was not shown, and ends the display."""
+        if self._is_news:
+            self._show()
+        super().close()
+
+
+class WorkDisplay(_Display):
+    """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet.
+
+        Args:
+            stream: Where to write; stderr if not given.
+            seconds_between_lines: How often to write a line where there is no terminal.
+        """
+        super().__init__((BarColumn(30), TaskProgressColumn(), _Fact("text", "cyan")), stream, seconds_between_lines)
+        self._text = ""
+
+    def update(self, text: str, share: float | None = None) -> None:
+        """Shows how far it is.
+
+        Args:
+            text: In words.
+            share: From 0 to 1; None if the end is not known.
+        """
+        self._text = text
+        self._tell(share, at_once=self._is_live and share == 1.0)
+
+    def _line(self) -> str:
+        return self._text
+
+
+class LineProgress(_Display):
+    """How many lines of a stream are done, on stderr; shows nothing where stderr is not a terminal.
+
+    It shows nothing either where stdout is a terminal too: there the results themselves tell how far the work is.
+    """
+
+    def __init__(self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None) -> None:
+        """Starts the clock.
+
+        Args:
+            unit: What is counted, in the plural.
+            total: How many there will be, if known.
+            stream: Where to show it; stderr if not given.
+        """
+        super().__init__((_Fact("text", "cyan"),), stream, seconds_between_lines=math.inf)
+        self._unit = unit
+        self._total = total
+        self._done = 0
+        self._started = time.monotonic()
+        if sys.stdout.isatty():
+            self._is_live, self._seconds = False, math.inf
+
+    def advance(self, lines: int = 1) -> None:
+        """Counts lines that are done."""
+        self._done += lines
+        self._tell(None)
+
+    def _line(self) -> str:
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        speed = self._done / elapsed
+        total = f"/{self._total:,}" if self._total is not None else ""
+        text = f"{self._done:,}{total} {self._unit}  {speed:,.1f} {self._unit}/s  {_clock(elapsed)}"
+        if self._total is not None and self._done:
+            text += f"  {_clock(max(self._total - self._done, 0) / speed)} left"
+        return text
+
+
+def _clock(seconds: float) -> str:
+    """Seconds as m:ss, or as h:mm:ss from an hour on."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

@@ -1,0 +1,235 @@
+"""Where a model looked, in a terminal: the heat-map of a translation, or an article shaded by its summary."""
+
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from nmtkit.console.tables import Stream, console_on, file_of
+from nmtkit.pictures import AttentionPicture
+from nmtkit.pictures.files import printable
+
+BLOCKS = " ░▒▓█"
+# Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
+COLOURS = (17, 18, 24, 30, 36, 72, 113, 185, 227)
+TALLEST_LABEL = 16
+LEAST_WEIGHT = 0.005  # what is written as 0.00 is not written
+# Letters of these scripts join or change places: they cannot be written one below the other.
+JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "KHMER", "MYANMAR", "MONGOLIAN")
+
+
+def show_attention(picture: AttentionPicture, width: int | None = None, stream: Stream = "stdout") -> None:
+    """Prints where a model looked.
+
+    A translation is a heat-map: a row for each target word, a column for each source word. A colour terminal shows a
+    background colour and the weight in hundredths in each cell, anything else a block that is the darker the larger the
+    weight. The strongest colour or block stands for the largest weight, which is told below. Source words stand upright
+    over their columns, or are numbered where they are long or of a joining script. When they do not fit beside one
+    another, several panels follow. Where attention is local, a "+" marks the centre of each row's window, and what lies
+    outside the window is dotted, or has no colour.
+
+    A picture that `is_summary` has too many words for columns. First comes the article, shaded by its coverage: how
+    much each of its words was looked at in all. A colour terminal shows it as background colours, anything else as
+    blocks below the words. Then a line for each word of the summary: its p_gen, a "*" if it was copied, and as many of
+    the words that it looked at most as fit, with their weights.
+
+    Args:
+        picture: What to show.
+        width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
+        stream: Where to print.
+    """
+    console = console_on(file_of(stream))
+    width = width or console.width
+    heading = printable(picture.heading)
+    lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
+    if picture.weights.size == 0:
+        lines.append(Text("(no words)"))
+    elif picture.is_summary:
+        lines += _Summary(picture, width, _is_coloured(console)).lines()
+    else:
+        lines += _HeatMap(picture, width, _is_coloured(console)).lines()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _is_coloured(console: Console) -> bool:
+    return console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
+
+
+class _Shaded:
+    """A picture that is shaded by colours, or by blocks where there are none."""
+
+    def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
+        self.picture = picture
+        self.width = width
+        self.coloured = coloured
+        self.src_words = [printable(word) for word in picture.src_words]
+        self.tgt_words = [printable(word) for word in picture.tgt_words]
+        self.weights: list[list[float]] = picture.weights.tolist()
+        self.margin = min(max(cell_len(word) for word in self.tgt_words), max(width // 3, 8))
+
+    def level(self, share: float) -> int:
+        """The step, from 0, that is nearest to a share between 0 and 1."""
+        return round(share * (len(COLOURS if self.coloured else BLOCKS) - 1))
+
+    def scale(self, largest: float) -> Text:
+        """All steps, and what the last one stands for."""
+        scale = Text() if self.coloured else Text(BLOCKS[1:])
+        for colour in COLOURS if self.coloured else ():
+            scale.append(" ", Style.parse(f"on color({colour})"))
+        return scale.append(f" to {largest:.2f}")
+
+
+class _HeatMap(_Shaded):
+    """A row for each target word, a column for each source word, in as many panels as the width asks for."""
+
+    def __init__(self, picture: AttentionPicture, width: int, coloured: bool) -> None:
+        super().__init__(picture, width, coloured)
+        self.numbered = any(cell_len(word) > TALLEST_LABEL or not _can_stand(word) for word in self.src_words)
+        cell = max(3 if coloured else 2, len(str(len(self.src_words))) + 1 if self.numbered else 0)
+        self.cell = cell + bool(picture.windows)  # for the "+"
+
+    def lines(self) -> list[Text]:
+        columns = len(self.src_words)
+        per_panel = max(1, (self.width - self.margin - 1) // self.cell)
+        lines: list[Text] = []
+        for start in range(0, columns, per_panel):
+            if start:
+                lines.append(Text())
+            shown = range(start, min(start + per_panel, columns))
+            lines += self._heads(shown)
+            for row, word in enumerate(self.tgt_words):
+                cells = (self._cell(row, column) for column in shown)
+                lines.append(Text().join([Text(_fit(word, self.margin) + " "), *cells]))
+        if self.numbered:
+            lines += [Text(), *self._legend()]
+        lines.append(self.scale(self.picture.top))
+        if self.picture.windows:
+            outside = "" if self.coloured else ", · outside the window"
+            lines.append(Text(f"+ centre of the window{outside}"))
+        return lines
+
+    def _heads(self, shown: Sequence[int]) -> list[Text]:
+        """The lines above the cells: words that stand upright with their last letter lowest, or numbers."""
+        indent = " " * (self.margin + 1)
+        if self.numbered:
+            return [Text(indent + "".join(str(s + 1).rjust(self.cell - 1) + " " for s in shown).rstrip())]
+        height = max(len(self.src_words[s]) for s in shown)
+        columns = [self.src_words[s].rjust(height) for s in shown]
+        pad = " " * ((self.cell - 1) // 2)
+        rows = ("".join(set_cell_size(pad + column[i], self.cell) for column in columns) for i in range(height))
+        return [Text((indent + row).rstrip()) for row in rows]
+
+    def _cell(self, row: int, column: int) -> Text:
+        weight, windows = self.weights[row][column], self.picture.windows
+        if self.picture.outside(row, column):
+            return Text(("" if self.coloured else "·").ljust(self.cell))
+        mark = "+" if windows and -0.5 <= windows[row].centre - column < 0.5 else ""
+        level = self.level(weight / self.picture.top)
+        if not self.coloured:
+            return Text(BLOCKS[level] * (self.cell - len(mark)) + mark)
+        hundredths = f"{weight * 100:.0f}"
+        number = hundredths if hundredths != "0" else ""
+        width = self.cell - bool(windows)
+        return Text((number.rjust(width - 1).ljust(width)[:width] + mark).ljust(self.cell), _style(level))
+
+    def _legend(self) -> list[Text]:
+        """The numbered source words."""
+        lines, line = [], ""
+        for number, word in enumerate(self.src_words, start=1):
+            entry = f"{number} {_then_left_to_right(word)}"
+            if line and cell_len(line) + 2 + cell_len(entry) > self.width:
+                lines.append(line)
+                line = ""
+            line = f"{line}  {entry}" if line else entry
+        return [Text(piece) for line in [*lines, line] for piece in _cut(line, self.width)]
+
+
+class _Summary(_Shaded):
+    """The article as a text, then a line for each word of the summary."""
+
+    def lines(self) -> list[Text]:
+        coverage = self.picture.coverage.tolist()
+        rows = [self._row(row) for row in range(len(self.tgt_words))]
+        facts = ["word of the summary", "words of the article with the largest weights"]
+        if self.picture.p_gen is not None:
+            facts = ["p_gen, the probability of generating", f"{facts[0]}, * if copied", facts[1]]
+        about = textwrap.wrap("Columns: " + "; ".join(facts), self.width)
+        scale = Text("coverage ").append_text(self.scale(max(coverage)))
+        return [*self._article(coverage), scale, Text(), *rows, *map(Text, about)]
+
+    def _article(self, coverage: Sequence[float]) -> list[Text]:
+        """The words, each shaded by its coverage: in a colour of its own, or by blocks in a line below."""
+        largest = max(coverage) or 1.0
+        lines: list[Text] = []
+        shades: list[Text] = []
+        for word, value in zip(self.src_words, coverage, strict=True):
+            level = self.level(value / largest)
+            for piece in _cut(_then_left_to_right(word), self.width):
+                if not lines or cell_len(lines[-1].plain) + 1 + cell_len(piece) > self.width:
+                    lines.append(Text())
+                    shades.append(Text())
+                elif lines[-1]:
+                    lines[-1].append(" ")
+                    shades[-1].append(" ")
+                lines[-1].append(piece, _style(level) if self.coloured and level else None)
+                shades[-1].append(("" if self.coloured else BLOCKS[level]) * cell_len(piece))
+        for shade in shades:
+            shade.rstrip()
+        return lines if self.coloured else [line for both in zip(lines, shades, strict=True) for line in both if line]
+
+    def _row(self, row: int) -> Text:
+        """A word of the summary, and the words of the article with the largest weights."""
+        picture, weights = self.picture, self.weights[row]
+        copied = row in picture.copied
+        line = Text("" if picture.p_gen is None else f"{picture.p_gen[row]:.2f} ")
+        line.append(_fit(self.tgt_words[row], self.margin), "bold" if copied else None)
+        line.append("* " if copied else "  ")
+        for rank, column in enumerate(sorted(range(len(weights)), key=lambda column: -weights[column])):
+            name, weight = self.src_words[column], f" {weights[column]:.2f} "
+            room = self.width - cell_len(line.plain) - 1 - len(weight)
+            if rank == 0 and 1 < room < cell_len(name):  # the best is always there, if not all of its letters
+                name = _cut(name, room - 1)[0] + "…"
+            if weights[column] < LEAST_WEIGHT or cell_len(name) > room:
+                break
+            style = _style(self.level(weights[column] / picture.top)) if self.coloured else None
+            line.append(f" {_then_left_to_right(name)}{weight}", style)
+        line.rstrip()
+        return line
+
+
+def _style(level: int) -> Style:
+    """A background colour, and ink that can be read on it."""
+    ink = "color(232)" if level >= len(COLOURS) // 2 else "color(252)"
+    return Style.parse(f"{ink} on color({COLOURS[level]})")
+
+
+def _fit(word: str, width: int) -> str:
+    """The word set to the right in `width` cells; one that is too long ends in "…"."""
+    if cell_len(word) > width:
+        word = _cut(word, width - 1)[0] + "…"
+    return " " * (width - cell_len(word)) + _then_left_to_right(word)
+
+
+def _cut(text: str, width: int) -> list[str]:
+    """The text in pieces that fill at most `width` cells each."""
+    pieces = [""]
+    for letter in text:
+        if cell_len(pieces[-1] + letter) > width:
+            pieces.append("")
+        pieces[-1] += letter
+    return pieces
+
+
+def _then_left_to_right(word: str) -> str:
+    """Ends a Hebrew or Arabic word with an invisible mark, lest a terminal turn round the numbers that follow it."""
+    return word + "\u200e" if any(unicodedata.bidirectional(c) in ("R", "AL") for c in word) else word
+
+
+def _can_stand(word: str) -> bool:
+    """Whether the word can be written from top to bottom, one letter a line."""
+    return all(cell_len(c) > 0 and not unicodedata.name(c, "").startswith(JOINING) for c in word)

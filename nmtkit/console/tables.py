@@ -1,0 +1,112 @@
+"""Lines, tables and bars in the terminal.
+
+Results go to stdout and everything about them to stderr, so that a command's output can be piped.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Literal, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+Stream = Literal["stdout", "stderr"]
+
+
+def console_on(file: TextIO) -> Console:
+    """A console that reads nothing in a text as markup."""
+    return Console(file=file, highlight=False, markup=False, emoji=False)
+
+
+def file_of(stream: Stream) -> TextIO:
+    """The file of a stream as it is now: tests and live displays change it."""
+    return sys.stdout if stream == "stdout" else sys.stderr
+
+
+def say(text: str, stderr: bool = False) -> None:
+    """Writes a line of plain text as it is: nothing is wrapped, cut or read as markup."""
+    write_line(text, sys.stderr if stderr else sys.stdout)
+
+
+def write_line(text: str, file: TextIO) -> None:
+    """Writes a line to a file, at once."""
+    file.write(text + "\n")
+    file.flush()
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stream: Stream = "stdout") -> None:
+    """Prints a table; a column that holds only numbers is set to the right.
+
+    In a terminal, long cells are folded to fit; elsewhere the table is as wide as it needs to be.
+    """
+    file = file_of(stream)
+    console = console_on(file)
+    cells = [[str(cell) for cell in row] for row in rows]
+    grid = Table(
+        title=Text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
+    for index, name in enumerate(columns):
+        numeric = bool(cells) and all(_is_number(row[index]) for row in cells)
+        grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in cells:
+        grid.add_row(*(Text(cell) for cell in row))
+    if not console.is_terminal:
+        console.width = max(console.width, Console(width=1_000_000).measure(grid).maximum, cell_len(title))
+    with console.capture() as captured:
+        console.print(grid)
+    for line in captured.get().splitlines():
+        file.write(line.rstrip() + "\n")
+    file.flush()
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.strip().rstrip("%").replace(",", "") or "nothing")
+    except ValueError:
+        return cell.strip() in ("", "-", "–")
+    return True
+
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def histogram(
+    title: str,
+    labels: Sequence[str],
+    series: Sequence[tuple[str, Sequence[int]]],
+    width: int | None = None,
+    stream: Stream = "stdout",
+) -> None:
+    """Prints horizontal bars, a line for each label; several series stand side by side, each with its shares.
+
+    Args:
+        title: Stands above the labels.
+        labels: What each bar is.
+        series: Name and count of each label, for every series.
+        width: The columns to fit into; the terminal's own width, at most 100, if not given.
+        stream: Where to print.
+    """
+    file = file_of(stream)
+    width = width or min(console_on(file).width, 100)
+    margin = max(cell_len(label) for label in [*labels, ""])
+    room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)
+    heads = "".join("  " + set_cell_size(name, room + len(" 100.0%")) for name, _ in series)
+    file.write(f"{title}\n" + (f"{' ' * margin}{heads}".rstrip() + "\n" if len(series) > 1 else ""))
+    for index, label in enumerate(labels):
+        line = " " * (margin - cell_len(label)) + label
+        for _, counts in series:
+            total, most = sum(counts) or 1, max(counts) or 1
+            part = f"{counts[index] / total:.1%}" if counts[index] else ""
+            line += "  " + _bar(counts[index] / most, room) + part.rjust(len(" 100.0%"))
+        file.write(line.rstrip() + "\n")
+    file.flush()
+
+
+def _bar(share: float, width: int) -> str:
+    """A bar as long as the share of `width`, in eighths of a column; whatever is there can be seen."""
+    eighths = max(round(share * width * 8), 1 if share else 0)
+    bar = EIGHTHS[-1] * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return bar.ljust(width)

@@ -1,0 +1,157 @@
+"""The displays of progress: plain lines now and then where there is no terminal, live lines where there is."""
+
+import io
+import os
+import pty
+import re
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+from terminal import in_terminal
+
+from nmtkit.console import LineProgress, TrainingDisplay, WorkDisplay
+
+METRICS = {
+    "loss": 2.3456,
+    "perplexity": 10.44,
+    "tokens_per_second": 3152.4,
+    "learning_rate": 0.0007,
+    "gradient_norm": 0.82,
+    "bleu": 31.25,
+}
+
+
+def test_training_display_writes_plain_lines():
+    stream = io.StringIO()
+    with TrainingDisplay(stream=stream, seconds_between_lines=0.0) as display:
+        display.update(50, 0.25, METRICS)
+        display.message("saved")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    facts = lines[0].split("  ")
+    shown = ["3,152 tok/s", "loss 2.346", "ppl 10.44", "lr 7.00e-04", "grad 0.82", "bleu 31.25"]
+    assert facts[:-1] == ["update 50 (25%)", *shown]
+    assert facts[-1] == "? left"  # one update tells no speed
+    assert lines[1] == "saved"
+
+
+def test_training_display_is_quiet_between_lines_but_tells_the_last():
+    stream = io.StringIO()
+    with TrainingDisplay(stream=stream, seconds_between_lines=60.0) as display:
+        for update in range(1, 151):
+            display.update(update, update / 200, METRICS)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[1] for line in lines] == ["1", "150"]
+    display.close()
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_time_left_is_reckoned_from_where_training_resumed():
+    stream = io.StringIO()
+    display = TrainingDisplay(stream=stream, seconds_between_lines=0.0)
+    display.update(1000, 1000 / 1020, {})
+    time.sleep(0.5)
+    display.update(1005, 1005 / 1020, {})  # a tenth of a second each, 15 to go
+    first, second = stream.getvalue().splitlines()
+    assert first.endswith("? left")
+    assert second.endswith(("0:01 left", "0:02 left"))
+
+
+TRAINING_PROGRAM = """
+import time
+from nmtkit.console import TrainingDisplay
+with TrainingDisplay() as display:
+    for update in range(1, 5):
+        time.sleep(0.21)
+        metrics = {"loss": 2.5, "perplexity": 12.18, "learning_rate": 7e-4, "gradient_norm": 0.8}
+        display.update(update * 100, update / 10, metrics)
+        if update == 2:
+            display.message("BLEU 31.2 " + "x" * 100)
+"""
+
+
+@pytest.mark.parametrize("columns", [50, 100])
+def test_training_display_in_a_terminal(columns):
+    out = in_terminal(TRAINING_PROGRAM, columns)
+    frames = out.split("\x1b[2K")
+    plain = [Text.from_ansi(frame).plain for frame in frames]
+    assert any("update 100 " in frame and "10%" in frame for frame in plain)
+    assert "update 400 " in plain[-1]
+    assert "loss 2.500" in plain[-1]
+    assert "grad 0.80" in plain[-1]
+    assert "BLEU 31.2 " + "x" * 100 + "\n" in out
+    assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor comes back
+    for line in out.splitlines():
+        assert "x" * 100 in line or cell_len(Text.from_ansi(line.split("\x1b[2K")[-1]).plain) <= columns
+
+
+PROGRESS_PROGRAM = """
+import sys, time
+from nmtkit.console import LineProgress
+with LineProgress(total=40) as progress:
+    for _ in range(4):
+        time.sleep(0.21)
+        progress.advance(10)
+        print("translation")
+"""
+
+
+def test_line_progress_when_only_stderr_is_a_terminal(tmp_path):
+    with open(tmp_path / "out", "w") as out:
+        shown = Text.from_ansi(in_terminal(PROGRESS_PROGRAM, stdout=out.fileno()).split("\x1b[2K")[-1]).plain
+    assert re.match(r"40/40 lines  \d+\.\d lines/s  0:01  0:00 left", shown)
+    assert (tmp_path / "out").read_text() == "translation\n" * 4
+
+
+def test_line_progress_leaves_a_terminal_full_of_results_alone():
+    assert in_terminal(PROGRESS_PROGRAM) == "translation\n" * 4
+
+
+def test_line_progress_is_silent_elsewhere():
+    stream = io.StringIO()
+    with LineProgress(total=40, stream=stream) as progress:
+        progress.advance(40)
+    assert stream.getvalue() == ""
+
+
+def test_without_a_terminal_lines_come_now_and_then():
+    stream = io.StringIO()
+    with WorkDisplay(stream, seconds_between_lines=0.0) as display:
+        display.update("1 of 4 MB", 0.25)
+        display.message("a word in between")
+        display.update("2 of 4 MB", 0.5)
+    assert stream.getvalue() == "1 of 4 MB\na word in between\n2 of 4 MB\n"
+    rare = io.StringIO()
+    with WorkDisplay(rare, seconds_between_lines=1000.0) as display:
+        for step in range(100):
+            display.update(f"{step} MB", step / 100)
+    assert rare.getvalue() == ""
+
+
+def read_to_end(terminal: int) -> str:
+    """What was written to a pseudo-terminal whose other end is closed; reading then ends in an error."""
+    blocks = []
+    with suppress(OSError):
+        while block := os.read(terminal, 4096):
+            blocks.append(block)
+    os.close(terminal)
+    return b"".join(blocks).decode("utf-8")
+
+
+def test_in_a_terminal_there_is_one_live_line(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream, WorkDisplay(stream) as display:
+        display.update("2.0 of 4.0 MB", 0.5)  # too early to be drawn
+        display.update("4.0 of 4.0 MB", 1.0)
+        display.message("done")
+    shown = read_to_end(ours)
+    assert "4.0 of 4.0 MB" in shown
+    assert "100%" in shown
+    assert "done" in shown
+    assert "2.0 of 4.0 MB" not in shown

@@ -1,0 +1,221 @@
+"""Where a model looked, in the terminal: heat-maps of translations, and articles shaded by their summaries."""
+
+import re
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+from terminal import in_terminal
+
+from nmtkit.console.shading import BLOCKS, COLOURS, show_attention
+from nmtkit.pictures import AttentionPicture, Window
+
+SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
+
+
+def printed(capsys, src, tgt, weights, width=80, **facts):
+    show_attention(AttentionPicture(src, tgt, np.asarray(weights), **facts), width)
+    return capsys.readouterr().out.splitlines()
+
+
+# ----------------------------------------------------------------------------------------------------------- heat-maps
+
+
+def test_heatmap_in_plain_characters(capsys):
+    lines = printed(capsys, ["the", "cat", "</s>"], ["le", "chat"], SHARP, title="demo")
+    assert lines == [
+        "demo",
+        "         <",
+        "     t c /",
+        "     h a s",
+        "     e t >",
+        "  le   ██  ",
+        "chat ▒▒░░░░",
+        "░▒▓█ to 0.90",
+    ]
+
+
+def test_darkest_block_is_at_the_largest_weight(capsys):
+    weights = np.random.default_rng(3).dirichlet(np.ones(7), size=6)
+    lines = printed(capsys, list("abcdefg"), list("uvwxyz"), weights)
+    shades = np.array([[BLOCKS.index(line[2 + 2 * s]) for s in range(7)] for line in lines[1:7]])
+    np.testing.assert_array_equal(shades, np.round(weights / weights.max() * 4))
+    assert shades[np.unravel_index(weights.argmax(), weights.shape)] == 4
+    assert shades.min() == 0
+
+
+def test_heatmap_with_windows(capsys):
+    """Row x may look at the first two words, y at the last two; a weight of nothing inside a window is a space."""
+    weights = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    windows = [Window(0.2, 1.0), Window(2.75, 1.0)]
+    assert printed(capsys, list("abcd"), ["x", "y"], weights, windows=windows) == [
+        "   a  b  c  d",
+        "x ▒▒+▒▒▒·  ·  ",
+        "y ·  ·     ██+",
+        "░▒▓█ to 1.00",
+        "+ centre of the window, · outside the window",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 33, 80])
+@pytest.mark.parametrize("longest", [3, 30])
+def test_heatmap_fits_the_width(capsys, width, longest):
+    src = [f"{'w' * (longest - 2)}{i:02}" for i in range(45)]
+    tgt = [f"{'z' * longest}{i}" for i in range(5)]
+    weights = np.eye(5, 45) + np.eye(5, 45, k=40)
+    lines = printed(capsys, src, tgt, weights, width, title="a title that is longer than the narrow terminal")
+    assert max(map(cell_len, lines)) <= width
+    # Every cell is there, over all panels: two columns for each of the ten weights, in blocks of the darkest kind.
+    cells = [line for line in lines if "to 1.00" not in line]
+    per_cell = 2 if longest == 3 else 3
+    assert sum(line.count("█") for line in cells) == 10 * per_cell
+    if longest == 30:  # too long to stand upright: the columns are numbered, and a legend tells the words
+        assert all(word in "".join(lines) for word in src)
+
+
+def test_joining_scripts_are_numbered(capsys):
+    lines = printed(capsys, ["أحب", "القطط"], ["I", "cats"], [[0.0, 1.0], [0.5, 0.5]])
+    assert lines[0] == "     1 2"
+    assert lines[1] == "   I   ██"
+    assert lines[2] == "cats ▒▒▒▒"
+    assert [word for word in ("أحب", "القطط") if any(word in line for line in lines[3:])] == ["أحب", "القطط"]
+
+
+def test_wide_letters_keep_the_columns(capsys):
+    lines = printed(capsys, ["黑", "猫", "x"], ["喜欢", "a"], [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    assert lines == ["     黑猫x", "喜欢 ██  ██", "   a   ██  ", "░▒▓█ to 1.00"]
+
+
+@pytest.mark.parametrize("article", [False, True])
+def test_control_characters_do_not_reach_the_terminal(capsys, article):
+    out = "\n".join(printed(capsys, ["\x1b[2J"], ["a\rb"], [[1.0]], title="\x07", article=article))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", out)
+    assert "a�b" in out
+
+
+@pytest.mark.parametrize("article", [False, True])
+def test_no_words(capsys, article):
+    assert printed(capsys, ["a"], [], np.zeros((0, 1)), article=article) == ["(no words)"]
+
+
+COLOUR_PROGRAM = """
+import numpy as np
+from nmtkit.console.shading import show_attention
+from nmtkit.pictures import AttentionPicture
+weights = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
+show_attention(AttentionPicture(["the", "cat", "sat"], ["le", "chat"], weights))
+"""
+
+
+def test_heatmap_in_colours():
+    lines = in_terminal(COLOUR_PROGRAM).splitlines()
+    row = lines[3]
+    assert Text.from_ansi(row).plain.rstrip() == "  le 10 90"
+    backgrounds = [int(colour) for colour in re.findall(r"48;5;(\d+)m", row)]
+    assert backgrounds == [COLOURS[1], COLOURS[-1], COLOURS[0]]
+    assert not set(BLOCKS[1:]) & set("".join(lines))
+
+
+def test_no_color_is_respected():
+    out = in_terminal(COLOUR_PROGRAM, NO_COLOR="1")
+    assert "48;5;" not in out
+    assert "  le   ██  " in out.splitlines()
+
+
+# ----------------------------------------------------------------------------------------------------------- summaries
+
+ARTICLE = ["Ravensmoor", "beat", "Westbrook", "4-2."]
+WORDS = ["Ravensmoor", "won.", "</s>"]
+WEIGHTS = np.array([[0.9, 0.0, 0.1, 0.0], [0.1, 0.6, 0.1, 0.2], [0.0, 0.004, 0.0, 0.996]])
+
+
+def test_summary_in_plain_characters(capsys):
+    lines = printed(
+        capsys,
+        ARTICLE,
+        WORDS,
+        WEIGHTS,
+        p_gen=np.array([0.05, 0.8, 1.0]),
+        copied=frozenset({0}),
+        title="news",
+        score=-1.5,
+    )
+    assert lines == [
+        "news  (score -1.50)",
+        "Ravensmoor beat Westbrook 4-2.",
+        "▓▓▓▓▓▓▓▓▓▓ ▒▒▒▒ ░░░░░░░░░ ████",
+        "coverage ░▒▓█ to 1.20",
+        "",
+        "0.05 Ravensmoor*  Ravensmoor 0.90  Westbrook 0.10",
+        "0.80       won.   beat 0.60  4-2. 0.20  Ravensmoor 0.10  Westbrook 0.10",
+        "1.00       </s>   4-2. 1.00",
+        "Columns: p_gen, the probability of generating; word of the summary, * if copied;",
+        "words of the article with the largest weights",
+    ]
+
+
+def test_a_model_that_cannot_copy(capsys):
+    lines = printed(capsys, ARTICLE, WORDS, WEIGHTS, article=True)
+    assert lines[0] == " ".join(ARTICLE)
+    assert lines[4:] == [
+        "Ravensmoor   Ravensmoor 0.90  Westbrook 0.10",
+        "      won.   beat 0.60  4-2. 0.20  Ravensmoor 0.10  Westbrook 0.10",
+        "      </s>   4-2. 1.00",
+        "Columns: word of the summary; words of the article with the largest weights",
+    ]
+
+
+@pytest.mark.parametrize("width", [24, 50, 80, 200])
+def test_a_long_article_fits_the_width_and_nothing_of_it_is_lost(capsys, width: int):
+    draw = np.random.default_rng(5)
+    article = [f"word{i}" + "y" * int(draw.integers(0, 30)) for i in range(400)]
+    words = [f"out{i}" for i in range(60)]
+    weights = draw.dirichlet(np.full(400, 0.05), size=60)
+    lines = printed(capsys, article, words, weights, width, p_gen=draw.random(60), copied=frozenset({3, 7}))
+    assert max(map(cell_len, lines)) <= width
+    text, (_, *rows) = lines[: lines.index("")], lines[lines.index("") :]
+    letters = "".join(line.replace(" ", "") for line in text if not set(line) <= set(" " + BLOCKS))
+    assert letters.startswith("".join(article))
+    marks = [row for row in rows if re.match(r"[01]\.\d\d +out\d+\* ", row + " ")]
+    assert len(marks) == 2
+    assert sum(bool(re.match(r"[01]\.\d\d +out\d+[ *]?", row)) for row in rows) == 60
+    for row, values in zip(rows, weights, strict=False):
+        best, weight = re.split(r"[ *]  ", row, maxsplit=1)[1].split()[:2]
+        assert weight == f"{values.max():.2f}"
+        assert article[values.argmax()].startswith(best.removesuffix("…"))
+
+
+def test_shades_stand_below_their_words(capsys):
+    lines = printed(capsys, ["黑猫", "b", "cc"], ["x"], [[1.0, 0.0, 0.5]], width=30, article=True)
+    assert lines[:2] == ["黑猫 b cc", "████   ▒▒"]
+
+
+def test_no_weight_at_all(capsys):
+    assert printed(capsys, ["a"], ["b"], np.zeros((1, 1)), article=True)[:2] == ["a", "coverage ░▒▓█ to 0.00"]
+
+
+SUMMARY_PROGRAM = """
+import numpy as np
+from nmtkit.console.shading import show_attention
+from nmtkit.pictures import AttentionPicture
+weights = np.array([[0.0, 0.9, 0.0], [0.0, 0.0, 0.5]])
+facts = {"p_gen": np.array([0.1, 1]), "copied": frozenset({0})}
+show_attention(AttentionPicture(["the", "cat", "sat"], ["cat", "."], weights, **facts))
+"""
+
+
+def test_summary_in_colours():
+    lines = in_terminal(SUMMARY_PROGRAM).splitlines()
+    assert Text.from_ansi(lines[0]).plain == "the cat sat"
+    half = round(0.5 / 0.9 * (len(COLOURS) - 1))
+    assert [int(colour) for colour in re.findall(r"48;5;(\d+)m", lines[0])] == [COLOURS[-1], COLOURS[half]]
+    assert "\x1b[1mcat" in lines[3]  # copied words are bold
+    assert Text.from_ansi(lines[3]).plain.rstrip() == "0.10 cat*  cat 0.90"
+    assert not set(BLOCKS[1:]) & set("".join(lines))
+
+
+def test_no_color_is_respected_by_summaries():
+    out = in_terminal(SUMMARY_PROGRAM, NO_COLOR="1")
+    assert "48;5;" not in out
+    assert "    ███ ▒▒▒" in [Text.from_ansi(line).plain for line in out.splitlines()]

@@ -1,0 +1,85 @@
+"""Lines, tables and bars in the terminal."""
+
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+from rich.text import Text
+from terminal import in_terminal
+
+from nmtkit.console import histogram, say, table
+
+
+def test_import_is_light():
+    program = "import sys, nmtkit.console; print(*[m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_say_leaves_text_alone(capsys):
+    text = "[bold]x[/bold] :smile: " + "word " * 60
+    say(text)
+    say("to stderr", stderr=True)
+    captured = capsys.readouterr()
+    assert captured.out == text + "\n"
+    assert captured.err == "to stderr\n"
+
+
+def test_table_outside_a_terminal_cuts_nothing(capsys):
+    long = "[red]" + "x" * 200
+    table("Scores", ["system", "BLEU"], [[long, 41.25], ["b", 7]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Scores"
+    assert lines[1].split() == ["system", "BLEU"]
+    assert lines[3].split() == [long, "41.25"]
+    assert lines[4].endswith("     7")  # numbers stand to the right
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_table_to_stderr(capsys):
+    table("", ["a"], [["1"]], stream="stderr")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.split()[::2] == ["a", "1"]
+
+
+def test_table_folds_in_a_terminal():
+    program = "from nmtkit.console import table; table('t', ['name', 'n'], [['x' * 100, 1]])"
+    lines = [Text.from_ansi(line).plain for line in in_terminal(program, columns=40).splitlines()]
+    assert max(map(cell_len, lines)) <= 40
+    assert "".join(lines).count("x") == 100
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object, width: int = 40) -> list[str]:
+    histogram(*arguments, width=width)  # type: ignore[arg-type]  # as given by each test
+    return capsys.readouterr().out.splitlines()
+
+
+def test_bars_are_as_long_as_their_share(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "lengths", ["0–4", "5 and more"], [("all", [50, 100])], width=36)
+    assert lines == [
+        "lengths",
+        "       0–4  ████████          33.3%",
+        "5 and more  ████████████████  66.7%",
+    ]
+
+
+def test_series_stand_side_by_side_under_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "words", ["1", "2"], [("source", [1, 3]), ("target", [1000, 0])], width=45)
+    assert lines[1].split() == ["source", "target"]
+    assert lines[1].index("target") == lines[2].index("█", 20)
+    assert lines[2].endswith("100.0%")
+    assert lines[3].endswith(" 75.0%")
+    assert all(len(line) <= 45 for line in lines)
+
+
+def test_what_is_there_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "lengths", ["a", "b", "c"], [("all", [1, 0, 1_000_000])])
+    assert "▏" in lines[1]
+    assert lines[2] == "b"
+
+
+def test_nothing_at_all_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "lengths", [], [("all", [])]) == ["lengths"]
+    assert printed(capsys, "lengths", ["a"], [("all", [0])]) == ["lengths", "a"]
