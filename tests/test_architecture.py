@@ -42,6 +42,8 @@ DOORS = {
     "yaml": {"settings.py"},
     "pydantic": {"settings.py"},
     "matplotlib": {"pictures"},
+    "jinja2": {"pictures/pages.py"},
+    "markupsafe": {"pictures/pages.py"},
     "safetensors": {"training/checkpoint.py"},
     "requests": {"corpora/download.py"},
     "urllib3": {"corpora/download.py"},

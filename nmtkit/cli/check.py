@@ -16,8 +16,9 @@ from nmtkit.cli import options as shared
 from nmtkit.cli.diagnosing import show_report, write_text
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import LOOKED_AT, read_lines, refuse_json_lines
-from nmtkit.diagnosis import html, report
+from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.mend import LOG, mend, require_new
 from nmtkit.diagnosis.report import Sheet
 from nmtkit.errors import DataError, NmtkitError
@@ -148,7 +149,7 @@ def command(
             failed = not report.is_wrong(diagnosis)  # else it is one of the faults that are shown
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
-        write_text(html_path, html.page(diagnosis, f"Data check: {subject.title}", files, sheets))
+        write_text(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, sheets))
         console.say(f"wrote {html_path}", stderr=True)
     if json_path:
         values = report.as_values(diagnosis, strict) | {"tokens": tokens}

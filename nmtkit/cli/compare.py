@@ -51,7 +51,7 @@ def command(
       nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
     """
     if plot is not None:
-        pictures.check_path(plot)
+        pictures.picture_format(plot)
     named = (f"training.threads={threads}",) if threads else ()
     loaded = [recipe.load(name, (*overrides, *named)) for name in names]
     for one in loaded:

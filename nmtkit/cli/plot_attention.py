@@ -14,9 +14,8 @@ from nmtkit.console.shading import show_attention
 from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
-from nmtkit.pictures.entropy import Entropies, of_heads, of_words, save_entropies
-from nmtkit.pictures.explorer import save_layered
-from nmtkit.pictures.positions import save_positions
+from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
+from nmtkit.pictures.pages import save_layered
 from nmtkit.translation.translator import Translator
 
 Pairs = list[tuple[str, str | None]]
@@ -107,7 +106,7 @@ def command(
     if (layer or head) and (layers or what != "attention"):
         raise click.UsageError("--layer and --head choose one attention to draw; this draws all of them")
     if output is not None:
-        pictures.check_path(output)
+        pictures.picture_format(output)
     translator = open_translator(model, device, weights, None, options.search_settings(beam_size, length_penalty))
     show_heads(translator, layer, head)
     if what == "positions":

@@ -54,7 +54,7 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
       nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
     """
     if output is not None:
-        pictures.check_path(output)
+        pictures.picture_format(output)
     trainings = [_read(name, folder.find(run)[0]) for name, run in zip(_names(runs), runs, strict=True)]
     if output is None:
         _print(trainings)

@@ -31,7 +31,7 @@ from nmtkit.metrics import (
     outside_rouge,
     score_all,
 )
-from nmtkit.pictures import check_path
+from nmtkit.pictures import picture_format
 
 # What the files may hold, by the option that says so (none: text), and the options that go with some of it only.
 TEXT, ALIGNMENT, SUMMARY = "", "--alignment", "--summary"
@@ -189,7 +189,7 @@ def command(
     if plot is not None:
         if not lengths_shown:
             raise click.UsageError("--plot draws --by-length; give both or neither")
-        check_path(plot)
+        picture_format(plot)
 
     systems = [(path, _read(path)) for path in hyps]
     n_lines = len(systems[0][1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
-from nmtkit.pictures.files import check_path, printable
+from nmtkit.pictures.files import picture_format, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +58,7 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
     Warns:
         PictureWarning: No installed font can show some of the letters of a name.
     """
-    suffix = check_path(path)
+    suffix = picture_format(path)
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
         raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
     names = [printable(run.name) for run in runs]
@@ -179,7 +179,7 @@ def save_by_length(
     Warns:
         PictureWarning: No installed font can show some of the letters of a name.
     """
-    suffix = check_path(path)
+    suffix = picture_format(path)
     assert all(len(scores) == len(ranges) for _, scores in systems), "a score for each range"
     assert not counts or len(counts) == len(ranges), "a count for each range"
     if not any(score is not None for _, scores in systems for score in scores):

@@ -1,20 +1,21 @@
-"""What all matplotlib pictures share: colours, settings, and turning a figure into the bytes of a file."""
+"""What all matplotlib pictures share: colours, settings, titles and labels that fit, and the bytes of a file."""
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 import warnings
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import fonts
-from nmtkit.pictures.files import check_path, printable, write
+from nmtkit.pictures.files import picture_format, printable, write_picture
+from nmtkit.pictures.pages import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,12 @@ FAINT = "#4b5563"
 LINE = "#e3e7ec"
 BLUES = ("#ffffff", "#cfe0f7", "#6ea3e0", "#1f5fbf", "#0b2a63")
 SERIES = ("#1f5fbf", "#d1580b", "#1b8a5a", "#8e44ad", "#c2185b", "#7a6a00", "#0e7c8c", "#5b6675")
+
+LONGEST_LABEL = 36
+ROTATION = 50.0
+COLOUR_BAR = 0.9
+TITLE_SIZE = 12.0
+WIDE_ENOUGH_FOR_A_TITLE = 4.5
 
 BEST_DPI = 150.0
 LEAST_DPI = 60.0
@@ -42,9 +49,9 @@ def settings(text: str, suffix: str) -> Iterator[list[str]]:
     """
     import matplotlib
 
-    families, missing = fonts.choose(text)
+    families, missing = fonts.choose_fonts(text)
     if suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
-        fonts.warn(text, missing)
+        fonts.warn_of_letters(text, missing)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r".*Glyph .* missing from")  # ours is one, and names the remedy
         warnings.filterwarnings("ignore", message=r".*Matplotlib currently does not support .* natively")
@@ -64,7 +71,7 @@ def settings(text: str, suffix: str) -> Iterator[list[str]]:
             yield families
 
 
-def check_size(width: float, height: float, suffix: str, path: str | Path) -> None:
+def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
     """Refuses a sheet that nobody could read, before the work of drawing it.
 
     Args:
@@ -111,22 +118,6 @@ def content(figures: Iterable[Figure], suffix: str) -> bytes:
     return buffer.getvalue()
 
 
-# The policy forbids the page to load anything from anywhere.
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>:root {{ color-scheme: light dark; }} body {{ margin: 1.5rem; }} img {{ max-width: 100%; height: auto; }}</style>
-</head>
-<body><img alt="{title}" src="data:image/svg+xml;base64,{image}"></body>
-</html>
-"""
-
-
 def save_figure(figure: Figure, path: str | Path, title: str) -> None:
     """Writes a figure that is not a heat-map of a sentence; its file's suffix chooses the format.
 
@@ -138,12 +129,12 @@ def save_figure(figure: Figure, path: str | Path, title: str) -> None:
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.
     """
-    suffix = check_path(path)
+    suffix = picture_format(path)
     if suffix == ".html":
         image = b64encode(content([figure], ".svg")).decode("ascii")
-        write(PAGE.format(title=escape(printable(title)), image=image).encode(), path)
+        write_picture(render("pictures/figure.html", {"title": title, "image": image}).encode(), path)
     else:
-        write(content([figure], suffix), path)
+        write_picture(content([figure], suffix), path)
 
 
 def colour_map() -> Any:
@@ -181,3 +172,52 @@ def plain_axes(axes: Axes) -> None:
     axes.grid(True, color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9, length=3, colors=FAINT)
+
+
+# ------------------------------------------------------------------------------------------------------------- panels
+
+
+class Panel(Protocol):
+    """A picture with its measures, ready to be put in its place on a sheet; all lengths in inches."""
+
+    @property
+    def width(self) -> float:
+        """All of it, from the labels on the left to the colour bar on the right."""
+
+    @property
+    def height(self) -> float:
+        """All of it, title included."""
+
+    def draw(self, figure: Figure, x: float, y: float) -> None:
+        """Draws it with its upper left corner `x` from the left edge of the figure and `y` from the upper one."""
+
+
+def fit_title(heading: str, families: list[str], width: float) -> tuple[str, float, float]:
+    """Breaks a heading into lines for a panel that is `width` inches wide without it.
+
+    Returns:
+        The lines, the panel's width with them, and the height that they need: nothing where there is no heading.
+    """
+    heading = printable(heading)
+    if not heading:
+        return "", width, 0.0
+    ((title_width, line_height),) = fonts.measure_labels([heading], families, TITLE_SIZE)
+    width = max(width, min(title_width, WIDE_ENOUGH_FOR_A_TITLE))
+    letters = max(1, int(len(heading) * width / title_width))
+    lines = textwrap.wrap(heading, letters) if title_width > width else [heading]
+    return "\n".join(lines), width, len(lines) * line_height * 1.35 + 0.15
+
+
+def draw_title(figure: Figure, title: str, x: float, y: float) -> None:
+    """Draws the lines of a title, if there are any, with their upper left corner at (x, y) in fractions."""
+    if title:
+        figure.text(x, y, title, fontsize=TITLE_SIZE, color=INK, va="top")
+
+
+def shorten(word: str) -> str:
+    """A label of at most `LONGEST_LABEL` letters: a longer one has "…" in its middle."""
+    word = printable(word)
+    if len(word) <= LONGEST_LABEL:
+        return word
+    half = LONGEST_LABEL // 2
+    return f"{word[:half]}…{word[-half + 1 :]}"

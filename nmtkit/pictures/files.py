@@ -12,7 +12,7 @@ class PictureWarning(UserWarning):
     """A picture was written, but some of its letters cannot be shown as they should."""
 
 
-def check_path(path: str | Path) -> str:
+def picture_format(path: str | Path) -> str:
     """Tells the format of a picture file from its suffix; to be called before the work whose result goes there.
 
     Raises:
@@ -28,7 +28,7 @@ def check_path(path: str | Path) -> str:
     return suffix
 
 
-def write(content: bytes, path: str | Path) -> None:
+def write_picture(content: bytes, path: str | Path) -> None:
     """Writes a finished picture.
 
     Raises:
@@ -41,5 +41,7 @@ def write(content: bytes, path: str | Path) -> None:
 
 
 def printable(text: str) -> str:
-    """Makes control characters and lone surrogates visible: neither XML nor UTF-8 can carry them."""
+    """Makes control characters and lone surrogates visible: neither XML, UTF-8 nor a terminal can carry them."""
+    if text.isprintable():
+        return text
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)

@@ -16,7 +16,7 @@ SHAPED_SCRIPTS = (
 )
 
 
-def choose(text: str) -> tuple[list[str], set[str]]:
+def choose_fonts(text: str) -> tuple[list[str], set[str]]:
     """The first font family and as few others as give every letter a glyph; and the letters that none can show."""
     families = [FIRST_FONT]
     missing = {c for c in text if not c.isspace() and unicodedata.category(c) != "Cf"}
@@ -30,7 +30,7 @@ def choose(text: str) -> tuple[list[str], set[str]]:
     return families, missing
 
 
-def warn(text: str, missing: set[str]) -> None:
+def warn_of_letters(text: str, missing: set[str]) -> None:
     """Warns of letters without a glyph, and of scripts that the installed matplotlib cannot set.
 
     Warns:
@@ -95,7 +95,7 @@ def _glyphs(path: str) -> frozenset[int]:
         return frozenset()
 
 
-def measure(
+def measure_labels(
     labels: Iterable[str], fonts: Sequence[str], font_size: float, bold: Container[int] = ()
 ) -> list[tuple[float, float]]:
     """Width and height of each label in inches; `bold` has the numbers of those that are written in bold."""

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import AttentionPicture
-from nmtkit.pictures.condense import condense
-from nmtkit.pictures.panel import COLOUR_BAR, ROTATION, draw_title, fit_title, shorten
+from nmtkit.pictures.attended import AttentionPicture, condense
+from nmtkit.pictures.drawing import COLOUR_BAR, ROTATION, draw_title, fit_title, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,17 +78,17 @@ class SummaryPanel:
         columns, rows = picture.weights.shape
         src_labels = [shorten(word) for word in picture.src_words]
         tgt_labels = [shorten(word) for word in picture.tgt_words]
-        left = max(width for width, _ in fonts.measure(src_labels, families, src_size)) + 0.12
+        left = max(width for width, _ in fonts.measure_labels(src_labels, families, src_size)) + 0.12
         left = max(left, 0.5)  # the scale of p_gen
         sine, cosine = math.sin(math.radians(ROTATION)), math.cos(math.radians(ROTATION))
-        tgt_sizes = fonts.measure(tgt_labels, families, tgt_size, bold=picture.copied)
+        tgt_sizes = fonts.measure_labels(tgt_labels, families, tgt_size, bold=picture.copied)
         label_top = max(width * sine + height * cosine for width, height in tgt_sizes) + 0.12
         overhang = max(
             (j + 0.5) * column + width * cosine + height * sine for j, (width, height) in enumerate(tgt_sizes)
         )
         width = left + max(columns * column + GAP + STRIP + COLOUR_BAR, overhang)
         notes = _notes(picture, sizes)
-        width = max([width, *(note_width for note_width, _ in fonts.measure(notes, families, NOTE_SIZE))])
+        width = max([width, *(note_width for note_width, _ in fonts.measure_labels(notes, families, NOTE_SIZE))])
         title, width, title_height = fit_title(picture.heading, families, width)
         return cls(
             picture=picture,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import AttentionPicture
-from nmtkit.pictures.panel import COLOUR_BAR, ROTATION, draw_title, fit_title, shorten
+from nmtkit.pictures.attended import AttentionPicture
+from nmtkit.pictures.drawing import COLOUR_BAR, ROTATION, draw_title, fit_title, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,11 +50,11 @@ class TranslationPanel:
         cell, font_size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
         src_labels = [shorten(word) for word in picture.src_words]
         tgt_labels = [shorten(word) for word in picture.tgt_words]
-        src_sizes = fonts.measure(src_labels, families, font_size)
+        src_sizes = fonts.measure_labels(src_labels, families, font_size)
         label_height = max(height for _, height in src_sizes)
         rotation = 0.0 if max(width for width, _ in src_sizes) < cell * 0.9 else ROTATION
         sine, cosine = math.sin(math.radians(rotation)), math.cos(math.radians(rotation))
-        left = max(width for width, _ in fonts.measure(tgt_labels, families, font_size)) + 0.12
+        left = max(width for width, _ in fonts.measure_labels(tgt_labels, families, font_size)) + 0.12
         label_top = max(width * sine + height * cosine for width, height in src_sizes) + 0.12
         overhang = max(
             (j + 0.5) * cell + width * cosine + label_height * sine for j, (width, _) in enumerate(src_sizes)

@@ -18,7 +18,7 @@ from nmtkit.data.vocabulary import EOS
 from nmtkit.data.words import cut
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import Readout, Seq2Seq
-from nmtkit.pictures import AttentionPicture, LayeredPicture, Window, merge_gates, merge_subwords, merge_windows
+from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow, merge_gates, merge_subwords, merge_windows
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.translation.copies import copied_from
@@ -467,7 +467,7 @@ class Translator:
         )
 
     @torch.no_grad()
-    def _windows(self, translation: Translation) -> list[Window]:
+    def _windows(self, translation: Translation) -> list[SourceWindow]:
         """The window of local attention in each row of a translation's attention; none where it is global.
 
         A pass of its own, since a search does not keep where the centres were.
@@ -481,7 +481,7 @@ class Translator:
         centres = self.model.unroll(batch, self.model.encode(batch), need_attention=True).centres  # (1,T)
         assert centres is not None
         rows = len(translation.attention)
-        return [Window(centre, half_width) for centre in centres[0, :rows].tolist()]
+        return [SourceWindow(centre, half_width) for centre in centres[0, :rows].tolist()]
 
     @torch.no_grad()
     def layered(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[LayeredPicture]:

@@ -70,7 +70,7 @@ def test_layers(transformer: Path, tmp_path: Path) -> None:
     text = place.read_text(encoding="utf-8")
     assert text.count('"layers":{"encoder":3,"decoder":2,"cross":2}') == 3
     assert text.count('"heads":{"encoder":4,"decoder":4,"cross":4}') == 3
-    assert '"tgt":["▁GU","▁FO","\\u003c/s>"]' in text
+    assert '"tgt":["▁GU","▁FO","\\u003c/s\\u003e"]' in text
 
 
 def test_a_page_of_a_transformer_tells_of_its_layers(transformer: Path, trained: Path, tmp_path: Path) -> None:

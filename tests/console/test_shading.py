@@ -9,7 +9,7 @@ from rich.text import Text
 from terminal import in_terminal
 
 from nmtkit.console.shading import BLOCKS, COLOURS, show_attention
-from nmtkit.pictures import AttentionPicture, Window
+from nmtkit.pictures import AttentionPicture, SourceWindow
 
 SHARP = np.array([[0.1, 0.9, 0.0], [0.5, 0.2, 0.3]])
 
@@ -48,7 +48,7 @@ def test_darkest_block_is_at_the_largest_weight(capsys):
 def test_heatmap_with_windows(capsys):
     """Row x may look at the first two words, y at the last two; a weight of nothing inside a window is a space."""
     weights = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
-    windows = [Window(0.2, 1.0), Window(2.75, 1.0)]
+    windows = [SourceWindow(0.2, 1.0), SourceWindow(2.75, 1.0)]
     assert printed(capsys, list("abcd"), ["x", "y"], weights, windows=windows) == [
         "   a  b  c  d",
         "x ▒▒+▒▒▒·  ·  ",

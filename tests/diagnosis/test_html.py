@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.diagnosis import html
 from nmtkit.diagnosis.findings import Diagnosis, Place, SplitDiagnosis
+from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.kinds import DUPLICATE, ENCODING
 from nmtkit.diagnosis.report import Sheet
 
@@ -61,7 +61,7 @@ def diagnosis() -> Diagnosis:
     train.tgt.words = Counter({6: 700, 70: 300})
     train.ratios = Counter({10: 900, 45: 100})
     train.src.scripts = Counter({"Latin": 5000, "Cyrillic": 100})
-    train.find(ENCODING, Place("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script>"))
+    train.find(ENCODING, Place("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}"))
     train.find(DUPLICATE, Place("data/train.en", 30, None, "שלום & goodbye"), 400)
     test = SplitDiagnosis("test", pairs=0)
     return Diagnosis({"train": train, "test": test}, seconds=2.5)
@@ -69,13 +69,13 @@ def diagnosis() -> Diagnosis:
 
 def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
     sheet = Sheet("What preprocessing will do", ("split", "pairs"), (("train", "1,000"),), "A note.")
-    reader = read(html.page(diagnosis, "Data check: <mine>", "train.en", [sheet]))
+    reader = read(diagnosis_page(diagnosis, "Data check: <mine>", "train.en", [sheet]))
     for said in (
         "Data check: <mine>",
         "Not ready to train on: 1 error in 1,000 pairs, and 400 places to look at.",
         "train.en:12:4",
         "⟨byte E9⟩",
-        "<script>alert(1)</script>",
+        "<script>alert(1)</script> {{ 7 * 7 }}{% raw %}",
         ENCODING.remedy,
         DUPLICATE.title,
         "and 399 more",
@@ -91,7 +91,7 @@ def test_the_page_says_all_that_was_found(diagnosis: Diagnosis) -> None:
 
 
 def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
-    page = html.page(diagnosis)
+    page = diagnosis_page(diagnosis)
     reader = read(page)
     assert reader.tags["script"] == 0
     assert all(link.startswith(("#", "data:")) for link in reader.links)
@@ -106,11 +106,13 @@ def test_the_page_needs_nothing_else(diagnosis: Diagnosis) -> None:
 def test_a_clean_corpus_makes_a_short_page() -> None:
     split = SplitDiagnosis("data", pairs=3)
     split.src.words = Counter({4: 3})
-    reader = read(html.page(Diagnosis({"data": split})))
+    reader = read(diagnosis_page(Diagnosis({"data": split})))
     assert "Nothing wrong was found in 3 lines." in reader.text
     assert "Where, and what to do" not in reader.text
     assert reader.tags["svg"] == 1
 
 
 def test_an_empty_corpus_makes_a_page() -> None:
-    assert "Nothing wrong was found in 0 lines." in read(html.page(Diagnosis({"data": SplitDiagnosis("data")}))).text
+    assert (
+        "Nothing wrong was found in 0 lines." in read(diagnosis_page(Diagnosis({"data": SplitDiagnosis("data")}))).text
+    )

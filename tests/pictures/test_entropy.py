@@ -7,7 +7,7 @@ from PIL import Image
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.pictures.entropy import Entropies, entropy, of_heads, of_words, save_entropies
+from nmtkit.pictures.colour_tables import Entropies, entropy, of_heads, of_words, save_entropies
 
 
 def test_entropy_by_hand():

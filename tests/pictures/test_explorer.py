@@ -9,8 +9,7 @@ from explorer_example import SRC, TGT, layered
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import LayeredPicture
-from nmtkit.pictures.explorer import save_layered
-from nmtkit.pictures.markup import DIGITS, pack
+from nmtkit.pictures.pages import DIGITS, pack, save_layered
 
 
 class Page(HTMLParser):
@@ -38,11 +37,13 @@ def unpack(text: str, shape: tuple[int, ...]) -> np.ndarray:
 def test_what_the_pages_are_made_of_is_installed():
     """An installed package has only the files that `pyproject.toml` names."""
     root = Path(__file__).resolve().parents[2]
-    parts = sorted(path.suffix for path in (root / "nmtkit" / "pictures").iterdir() if path.suffix in (".css", ".js"))
-    assert parts == [".css"] * 5 + [".js"] * 3
+    parts = sorted(
+        path.suffix for path in (root / "nmtkit" / "pictures").iterdir() if path.suffix in (".css", ".html", ".js")
+    )
+    assert parts == [".css"] * 4 + [".html"] * 5 + [".js"] * 3
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
-    assert {"*.css", "*.js"} <= set(json.loads(named))
+    assert {"*.css", "*.html", "*.js"} <= set(json.loads(named))
 
 
 def test_two_signs_a_weight():
@@ -81,7 +82,7 @@ def test_the_page_stands_alone(tmp_path: Path):
 
 
 def test_no_word_can_end_the_script(tmp_path: Path):
-    evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028"]
+    evil = ["</script><script>alert(1)</script>", "<!--", '"', "\\", "\u2028", "{{ 7 * 7 }}{% raw %}"]
     save_layered(layered(evil, evil, title=evil[0]), tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     assert sum(tag == "script" for tag, _ in page.tags) == 2

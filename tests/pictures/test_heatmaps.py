@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from nmtkit.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, PictureWarning, Window, check_path, save
+from nmtkit.pictures import AttentionPicture, PictureWarning, SourceWindow, picture_format, save
 
 
 def picture(rows: int, columns: int, title: str = "rnnsearch") -> AttentionPicture:
@@ -95,9 +95,9 @@ def test_a_grid_is_one_page_of_pdf(tmp_path):
 
 
 def test_windows_grey_out_what_cannot_be_seen(tmp_path):
-    """Window 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
+    """SourceWindow 0.5 to 2.5 over four columns: the second and the third have their middles in it."""
     words, weights = list("abcd"), np.array([[0.0, 0.5, 0.5, 0.0]])
-    local = AttentionPicture(words, ["x"], weights, windows=[Window(1.5, 1.0)])
+    local = AttentionPicture(words, ["x"], weights, windows=[SourceWindow(1.5, 1.0)])
     assert [local.outside(0, column) for column in range(4)] == [True, False, False, True]
     save(AttentionPicture(words, ["x"], weights), tmp_path / "global.png")
     save(local, tmp_path / "local.png")
@@ -114,13 +114,13 @@ def test_windows_grey_out_what_cannot_be_seen(tmp_path):
 
 def test_a_word_with_weight_is_never_out_of_sight():
     """After merging a window may end before the middle of a word of which it saw a piece."""
-    local = AttentionPicture(["a", "b"], ["x"], np.array([[0.75, 0.25]]), windows=[Window(0.0, 0.75)])
+    local = AttentionPicture(["a", "b"], ["x"], np.array([[0.75, 0.25]]), windows=[SourceWindow(0.0, 0.75)])
     assert not local.outside(0, 1)
 
 
 def test_windows_need_one_a_row():
     with pytest.raises(AssertionError, match="2 windows for 1 rows"):
-        AttentionPicture(["a"], ["b"], np.ones((1, 1)), windows=[Window(0, 1)] * 2)
+        AttentionPicture(["a"], ["b"], np.ones((1, 1)), windows=[SourceWindow(0, 1)] * 2)
 
 
 def test_the_sheet_too_large_for_png_is_refused(tmp_path):
@@ -254,7 +254,7 @@ def page(tmp_path: Path, *pictures: AttentionPicture) -> tuple[str, Page]:
 
 
 def test_html_escapes_everything(tmp_path):
-    evil = '"><script>alert(1)</script>'
+    evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
     text, parsed = page(tmp_path, AttentionPicture([evil, "&amp;"], ["</td>", "'"], np.full((2, 2), 0.5), title=evil))
     assert "<script>alert" not in text
     assert parsed.count("script") == 1
@@ -289,7 +289,7 @@ def test_html_shows_every_sentence(tmp_path):
 
 def test_html_marks_windows(tmp_path):
     """Row x: window 0.25 to 2.75 around 1.5; row y: all of the sentence, centre in the first column."""
-    windows = [Window(1.5, 1.25), Window(0.0, 9.0)]
+    windows = [SourceWindow(1.5, 1.25), SourceWindow(0.0, 9.0)]
     weights = np.array([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
     text, parsed = page(tmp_path, AttentionPicture(list("abcd"), ["x", "y"], weights, windows=windows))
     cells = [attributes for tag, attributes in parsed.tags if tag == "td"][1:]
@@ -317,7 +317,7 @@ def test_html_lines_run_in_the_direction_of_their_script(tmp_path):
 )
 def test_bad_paths_are_refused_before_the_work(tmp_path, name, message):
     with pytest.raises(NmtkitError, match=message):
-        check_path(tmp_path / name)
+        picture_format(tmp_path / name)
     with pytest.raises(NmtkitError, match=message):
         save(picture(2, 2), tmp_path / name)
 

@@ -8,8 +8,8 @@ import pytest
 from browser import CHROMIUM, DRIVER, MISSING, Browser
 from explorer_example import SRC, TGT, layered
 
-from nmtkit.pictures import AttentionPicture, Window, save
-from nmtkit.pictures.explorer import save_layered
+from nmtkit.pictures import AttentionPicture, SourceWindow, save
+from nmtkit.pictures.pages import save_layered
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason=MISSING)
 
@@ -252,7 +252,7 @@ def test_a_narrow_window_shows_everything(browser: Browser, tmp_path: Path):
 
 def test_the_page_of_heatmaps(browser: Browser, tmp_path: Path):
     weights = np.array([[0.75, 0.25, 0.0], [0.0, 0.2, 0.8]])
-    windows = [Window(0.5, 1.0), Window(1.5, 1.0)]
+    windows = [SourceWindow(0.5, 1.0), SourceWindow(1.5, 1.0)]
     save(AttentionPicture(["a", "b", "c"], ["x", "y"], weights, "local", -1.0, windows=windows), tmp_path / "a.html")
     browser.open(tmp_path / "a.html")
     browser.point(".tgt span:nth-child(2)")

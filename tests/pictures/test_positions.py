@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.pictures.positions import save_positions
+from nmtkit.pictures.colour_tables import save_positions
 
 
 def test_positions_are_drawn_value_by_value(tmp_path: Path):

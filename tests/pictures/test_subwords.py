@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nmtkit.pictures import Window, merge_gates, merge_subwords, merge_windows
+from nmtkit.pictures import SourceWindow, merge_gates, merge_subwords, merge_windows
 
 # Merging, by hand: two target pieces over the four source pieces.
 SRC_PIECES = ["▁un", "seen", "▁cat", "</s>"]
@@ -60,14 +60,14 @@ def test_word_borders(pieces, words):
 
 def test_a_window_moves_with_its_words():
     """Pieces un|seen|cat|</s> are columns of width 1/2, 1/2, 1 and 1 of the words unseen, cat, </s>."""
-    (window,) = merge_windows(SRC_PIECES, ["▁x"], [Window(1.0, 1.0)])
+    (window,) = merge_windows(SRC_PIECES, ["▁x"], [SourceWindow(1.0, 1.0)])
     assert window.centre == pytest.approx(0.25)  # the middle of the second half of column 0
     assert window.left == pytest.approx(-0.25)  # the middle of its first half
     assert window.right == pytest.approx(1.0)  # the middle of "cat"
 
 
 def test_a_window_may_reach_beyond_the_sentence():
-    (window,) = merge_windows(SRC_PIECES, ["▁x"], [Window(3.0, 5.0)])
+    (window,) = merge_windows(SRC_PIECES, ["▁x"], [SourceWindow(3.0, 5.0)])
     assert window.centre == pytest.approx(2.0)
     assert window.left == pytest.approx(-2.0)  # 1.5 pieces before the edge at -0.5
     assert window.right == pytest.approx(7.0)  # 4.5 pieces behind the edge at 2.5
@@ -75,14 +75,14 @@ def test_a_window_may_reach_beyond_the_sentence():
 
 def test_the_window_of_a_word_spans_those_of_its_pieces():
     first, second = merge_windows(
-        ["▁a", "▁b", "▁c"], ["▁x", "y", "▁z"], [Window(0.0, 0.5), Window(1.0, 0.5), Window(2.0, 1.0)]
+        ["▁a", "▁b", "▁c"], ["▁x", "y", "▁z"], [SourceWindow(0.0, 0.5), SourceWindow(1.0, 0.5), SourceWindow(2.0, 1.0)]
     )
     assert (first.centre, first.left, first.right) == (0.5, -0.5, 1.5)
     assert (second.centre, second.left, second.right) == (2.0, 1.0, 3.0)
 
 
 def test_windows_over_whole_words_stay_as_they_are():
-    given = [Window(0.3, 1.5), Window(2.0, 1.5)]
+    given = [SourceWindow(0.3, 1.5), SourceWindow(2.0, 1.5)]
     merged = merge_windows(["▁a", "▁b", "▁c"], ["▁x", "▁y"], given)
     for before, after in zip(given, merged, strict=True):
         assert (after.centre, after.left, after.right) == pytest.approx((before.centre, before.left, before.right))

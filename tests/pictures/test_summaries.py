@@ -13,8 +13,8 @@ from PIL import Image
 from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 from nmtkit.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, Window, drawing, save, summary_panel
-from nmtkit.pictures.condense import condense
+from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, save, summary_panel
+from nmtkit.pictures.attended import condense
 from nmtkit.pictures.summary_panel import COPIED, COPYING, GENERATING, MOST_ROWS
 
 
@@ -28,7 +28,7 @@ def test_which_pictures_are_summaries():
     assert summary(p_gen=None, copied=frozenset()).is_summary  # the baseline that cannot copy
     assert not summary(p_gen=None, copied=frozenset(), article=False).is_summary
     # Windows and known alignments are drawn in the heat-map of a translation, and nothing may be lost.
-    assert not summary(p_gen=None, copied=frozenset(), windows=[Window(0, 1)] * 5).is_summary
+    assert not summary(p_gen=None, copied=frozenset(), windows=[SourceWindow(0, 1)] * 5).is_summary
     assert not summary(p_gen=None, copied=frozenset(), gold=[(0, 2)]).is_summary
 
 
@@ -38,7 +38,7 @@ def test_which_pictures_are_summaries():
         ({"p_gen": np.ones(4)}, "5 rows"),
         ({"copied": frozenset({5})}, r"copied rows \[5\] of 5"),
         ({"p_gen": None}, "copied rows without p_gen"),
-        ({"windows": [Window(0, 1)] * 5}, "p_gen beside windows"),
+        ({"windows": [SourceWindow(0, 1)] * 5}, "p_gen beside windows"),
     ],
     ids=["p_gen", "copied", "copied only", "windows"],
 )
@@ -309,7 +309,7 @@ def test_html_of_a_model_that_cannot_copy(tmp_path: Path):
 
 
 def test_html_of_summaries_stands_alone(tmp_path: Path):
-    evil = '"><script>alert(1)</script>'
+    evil = '"><script>alert(1)</script>{{ 7 * 7 }}{% raw %}{#'
     one = AttentionPicture([evil, "&amp;"], ["</span>", "'"], np.full((2, 2), 0.5), title=evil, p_gen=np.ones(2))
     text = html(tmp_path, one)
     assert text.count("<script>") == 1

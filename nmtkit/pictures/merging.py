@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.pictures.attention import Window
+from nmtkit.pictures.attended import SourceWindow
 
 WORD_START = "▁"
 STANDALONE = ("<s>", "</s>")
@@ -44,7 +44,9 @@ def merge_subwords(
     return src_words, tgt_words, merged / lengths[:, None]
 
 
-def merge_windows(src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows: Sequence[Window]) -> list[Window]:
+def merge_windows(
+    src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows: Sequence[SourceWindow]
+) -> list[SourceWindow]:
     """Windows over pieces become windows over the words that `merge_subwords` makes of the pieces.
 
     Columns: a word of three pieces is one column wide, so each of its pieces is a third of a column; before the first
@@ -77,7 +79,7 @@ def merge_windows(src_pieces: Sequence[str], tgt_pieces: Sequence[str], windows:
         own = windows[start:end]
         centre = sum(place(window.centre) for window in own) / len(own)
         left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
-        merged.append(Window(centre, centre - left, right - centre))
+        merged.append(SourceWindow(centre, centre - left, right - centre))
     return merged
 
 

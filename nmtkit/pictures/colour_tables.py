@@ -1,4 +1,4 @@
-"""How spread out attention is: the entropy of its weights, head by head and layer by layer."""
+"""Tables of colours: how spread out attention is, head by head and layer by layer; and vectors of positions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
-from nmtkit.pictures.attention import AttentionPicture, LayeredPicture
-from nmtkit.pictures.files import check_path, printable
+from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
+from nmtkit.pictures.files import picture_format, printable
 
 CELL = 0.55
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
@@ -79,14 +79,14 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> 
     Warns:
         PictureWarning: No installed font can show some of the letters of the title.
     """
-    suffix = check_path(path)
+    suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
     title = printable(title)
     from matplotlib.figure import Figure
 
     with drawing.settings(title, suffix) as families:
-        ((title_width, _),) = fonts.measure([title], families, 12.0)
+        ((title_width, _),) = fonts.measure_labels([title], families, 12.0)
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
         tallest = max(part.values.shape[0] for part in parts) * CELL
         width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
@@ -121,4 +121,48 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> 
         tall = max(tallest, 0.8)
         place = ((x - BETWEEN + 0.2) / width, 1 - (TOP + tall) / height, 0.12 / width, tall / height)
         drawing.colour_bar(figure, mesh, place, "entropy (nats)")
+        drawing.save_figure(figure, path, title)
+
+
+def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:
+    """Writes a table of position vectors (Vaswani et al. 2017, 3.5) as colours: a row for each position.
+
+    Args:
+        table: (positions, width of the model).
+        path: The file; its suffix chooses the format.
+        title: A line above.
+
+    Raises:
+        NmtkitError: The format is unknown, or the file cannot be written.
+
+    Warns:
+        PictureWarning: No installed font can show some of the letters of the title.
+    """
+    suffix = picture_format(path)
+    title = printable(title)
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    length, size = table.shape
+    with drawing.settings(title, suffix):
+        width, height = 9.0, 5.0
+        figure = Figure(figsize=(width, height), facecolor="white")
+        axes = figure.add_axes((0.09, 0.12, 0.79, 0.76))
+        colours = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
+        most = float(abs(table).max()) or 1.0
+        image = axes.imshow(
+            table,
+            cmap=colours,
+            vmin=-most,
+            vmax=most,
+            aspect="auto",
+            interpolation="nearest",
+            extent=(-0.5, size - 0.5, length - 0.5, -0.5),
+        )
+        axes.set_frame_on(False)
+        axes.set_xlabel("dimension", fontsize=10, color=drawing.FAINT)
+        axes.set_ylabel("position", fontsize=10, color=drawing.FAINT)
+        axes.tick_params(labelsize=9, length=3, colors=drawing.FAINT)
+        figure.text(0.09, 0.93, title, fontsize=12, color=drawing.INK, va="bottom")
+        drawing.colour_bar(figure, image, (0.905, 0.12, 0.016, 0.76), "value")
         drawing.save_figure(figure, path, title)

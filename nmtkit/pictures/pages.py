@@ -1,0 +1,235 @@
+"""HTML pages that need nothing but a browser, made from the templates beside this file.
+
+A template shows a value by `{{ value }}`: markup in it is escaped, and control characters become visible.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
+from nmtkit.pictures.files import picture_format, printable, write_picture
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PACKAGE = Path(__file__).parent.parent
+# A weight is rounded to thousandths and written as two of these signs: its number of thousandths to the base of 64.
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+# From these shares of the strongest shade on, a word of a summary is written in black, then in white (in dark: the
+# other way round).
+LIT = 0.1
+STRONG = 0.785
+START = "<s>"
+
+Word = tuple[str, dict[str, str]]
+"""A word and the attributes of its element; an attribute without a value is left out."""
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def asset(name: str) -> Markup:
+        return Markup((PACKAGE / name).read_text(encoding="utf-8"))
+
+    def visible(value: object) -> object:
+        return value if isinstance(value, Markup) else printable(str(value))
+
+    environment = Environment(
+        loader=FileSystemLoader(PACKAGE),
+        autoescape=True,
+        finalize=visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["asset"] = asset  # style sheets and scripts are ours, and go in as they are
+    environment.filters["direction"] = direction
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    return environment
+
+
+def render(template: str, facts: Mapping[str, object]) -> str:
+    """A page as text.
+
+    Args:
+        template: Its file, from the folder of the package on.
+        facts: What it shows.
+    """
+    return _environment().get_template(template).render(facts) + "\n"
+
+
+def direction(words: Sequence[str]) -> str:
+    """Which way the line runs, told by its first letter that has a direction."""
+    kinds = (unicodedata.bidirectional(letter) for word in words for letter in word)
+    first = next((kind for kind in kinds if kind in ("L", "R", "AL")), "L")
+    return "ltr" if first == "L" else "rtl"
+
+
+def pack(weights: NDArray[np.floating]) -> str:
+    """Two signs a weight, rounded to thousandths: `DIGITS[thousandths // 64]`, `DIGITS[thousandths % 64]`."""
+    thousandths = np.rint(np.clip(weights, 0, 1) * 1000).astype(np.int64).ravel()
+    signs = np.frombuffer(DIGITS.encode("ascii"), dtype=np.uint8)
+    packed: bytes = signs[np.stack([thousandths // 64, thousandths % 64], axis=1)].tobytes()
+    return packed.decode("ascii")
+
+
+# ----------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_page(pictures: Sequence[AttentionPicture], grid: bool) -> str:
+    """The page as text: a section for each sentence pair or article.
+
+    Args:
+        pictures: What to show.
+        grid: Whether sections stand side by side where the window is wide enough.
+    """
+    kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
+    unit = "sentences" if kinds["translation"] else "articles"
+    facts = {
+        "title": f"Attention: {len(pictures)} {unit}" if len(pictures) > 1 else "Attention",
+        "kinds": [kind for kind, shown in kinds.items() if shown],
+        "known": any(picture.gold for picture in pictures),
+        "windows": any(picture.windows for picture in pictures),
+        "copying": any(picture.p_gen is not None for picture in pictures),
+        "pictures": [_summary(picture) if picture.is_summary else _translation(picture) for picture in pictures],
+        "grid": grid,
+    }
+    return render("pictures/attention.html", facts)
+
+
+def _translation(picture: AttentionPicture) -> dict[str, object]:
+    """A translation for the template: its words, and its table of weights."""
+    known = set(picture.gold)
+    rows = [
+        (word, [_cell(picture, t, s, (s, t) in known) for s in range(len(picture.src_words))])
+        for t, word in enumerate(picture.tgt_words)
+    ]
+    attributes = {"tabindex": "0", "dir": "auto"}
+    return {
+        "picture": picture,
+        "src": [(word, attributes) for word in picture.src_words],
+        "tgt": [(word, attributes) for word in picture.tgt_words],
+        "columns": [(word, "upright" if _is_upright(word) else "") for word in picture.src_words],
+        "rows": rows,
+    }
+
+
+def _is_upright(word: str) -> bool:
+    """East Asian letters read upright from top to bottom; all others are turned to read from bottom to top."""
+    return any(unicodedata.east_asian_width(c) in "WF" for c in word)
+
+
+def _cell(picture: AttentionPicture, row: int, column: int, known: bool) -> Word:
+    weight = float(picture.weights[row, column])
+    shade = weight / picture.top
+    classes = [name for name, on in (("strong", shade > 0.7), ("gold", known)) if on]
+    values = [("w", shade)] if shade >= 0.001 else []
+    if picture.windows:
+        if picture.outside(row, column):
+            classes.append("outside")
+        place = picture.windows[row].centre - column + 0.5  # in widths of this cell, from its left edge
+        if 0 <= place < 1:
+            classes.append("centre")
+            values.append(("centre", place))
+    style = ";".join(f"--{name}:{value:.3f}" for name, value in values)
+    return f"{weight:.2f}" if weight >= 0.005 else "", {"class": " ".join(classes), "style": style}
+
+
+def _summary(picture: AttentionPicture) -> dict[str, object]:
+    """A summary for the template. Without JavaScript it shows coverage, p_gen and copied words."""
+    coverage = picture.coverage
+    most = float(coverage.max()) or 1.0
+    return {
+        "picture": picture,
+        "src": [_article_word(*pair) for pair in zip(picture.src_words, coverage / most, strict=True)],
+        "tgt": [_summary_word(picture, row) for row in range(len(picture.tgt_words))],
+        "lit": LIT,
+        "strong": STRONG,
+        "most": most,
+        "weights": pack(picture.weights / picture.top),
+    }
+
+
+def _article_word(word: str, share: float) -> Word:
+    return word, {
+        "role": "option",
+        "tabindex": "-1",
+        "dir": "auto",
+        "class": "strong" if share > STRONG else "lit" if share > LIT else "",
+        "style": f"--w:{share:.3f}" if share >= 0.0005 else "",
+    }
+
+
+def _summary_word(picture: AttentionPicture, row: int) -> Word:
+    word, copied = picture.tgt_words[row], row in picture.copied
+    p_gen = None if picture.p_gen is None else float(np.clip(picture.p_gen[row], 0, 1))
+    facts = [word, *(["copied"] if copied else []), *([] if p_gen is None else [f"p_gen {p_gen:.2f}"])]
+    return word, {
+        "role": "option",
+        "tabindex": "0" if row == 0 else "-1",
+        "dir": "auto",
+        "class": "copied" if copied else "",
+        "style": "" if p_gen is None else f"--p:{p_gen:.3f}",
+        "aria-label": ", ".join(facts) if len(facts) > 1 else "",
+    }
+
+
+# -------------------------------------------------------------------------------------------------------- all the heads
+
+
+def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str | Path) -> None:
+    """Writes the attention of every layer and head as one .html file.
+
+    The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
+    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard.
+
+    Raises:
+        NmtkitError: The name does not end in .html, there is nothing to draw, a weight is not between 0 and 1, or the
+            file cannot be written.
+    """
+    if picture_format(path) != ".html":
+        raise NmtkitError(f"{path}: all layers and heads are shown by a page with buttons; let the name end in .html")
+    pictures = [pictures] if isinstance(pictures, LayeredPicture) else list(pictures)
+    if not pictures:
+        raise NmtkitError(f"{path}: no sentences were given, so there is nothing to draw")
+    sentences = []
+    for number, picture in enumerate(pictures, start=1):
+        if not picture.src_tokens or not picture.tgt_tokens:
+            raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
+        if not all(_are_weights(weights) for weights in (picture.encoder, picture.decoder, picture.cross)):
+            raise NmtkitError(
+                f"{path}: sentence {number} has attention weights that are not between 0 and 1; "
+                "the model is broken, use an earlier checkpoint"
+            )
+        sentences.append(_sentence(picture, printable(picture.heading) or f"Sentence {number}"))
+    title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
+    write_picture(render("pictures/explorer.html", {"title": title, "sentences": sentences}).encode(), path)
+
+
+def _are_weights(weights: NDArray[Any]) -> bool:
+    return bool(((weights > -1e-3) & (weights < 1 + 1e-3)).all())  # a weight that is not a number is neither
+
+
+def _sentence(picture: LayeredPicture, heading: str) -> dict[str, Any]:
+    src, tgt = ([printable(token) for token in tokens] for tokens in (picture.src_tokens, picture.tgt_tokens))
+    kinds = {"encoder": picture.encoder, "decoder": picture.decoder, "cross": picture.cross}
+    return {
+        "heading": heading,
+        "src": src,
+        "tgt": tgt,
+        "inputs": [START, *tgt[:-1]],
+        "layers": {kind: weights.shape[0] for kind, weights in kinds.items()},
+        "heads": {kind: weights.shape[1] for kind, weights in kinds.items()},
+        **{kind: pack(weights) for kind, weights in kinds.items()},
+    }
