@@ -9,7 +9,7 @@ import click
 from nmtkit import console
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.entries import Entry
-from nmtkit.corpora.fetch import Fetched, Telling, already_there, fetch
+from nmtkit.corpora.fetching import Fetched, Telling, already_there, fetch
 from nmtkit.errors import NmtkitError
 
 CORPORA = Path("corpora")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from nmtkit.console.tables import Stream, console_on, file_of
+from nmtkit.console.tables import Stream, console_on, stream_file
 from nmtkit.pictures import AttentionPicture
 from nmtkit.pictures.files import printable
 
@@ -42,7 +42,7 @@ def show_attention(picture: AttentionPicture, width: int | None = None, stream: 
         width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
         stream: Where to print.
     """
-    console = console_on(file_of(stream))
+    console = console_on(stream_file(stream))
     width = width or console.width
     heading = printable(picture.heading)
     lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []

@@ -21,7 +21,7 @@ def console_on(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False)
 
 
-def file_of(stream: Stream) -> TextIO:
+def stream_file(stream: Stream) -> TextIO:
     """The file of a stream as it is now: tests and live displays change it."""
     return sys.stdout if stream == "stdout" else sys.stderr
 
@@ -42,7 +42,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
     In a terminal, long cells are folded to fit; elsewhere the table is as wide as it needs to be.
     """
-    file = file_of(stream)
+    file = stream_file(stream)
     console = console_on(file)
     cells = [[str(cell) for cell in row] for row in rows]
     grid = Table(
@@ -89,7 +89,7 @@ def histogram(
         width: The columns to fit into; the terminal's own width, at most 100, if not given.
         stream: Where to print.
     """
-    file = file_of(stream)
+    file = stream_file(stream)
     width = width or min(console_on(file).width, 100)
     margin = max(cell_len(label) for label in [*labels, ""])
     room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)

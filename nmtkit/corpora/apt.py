@@ -14,8 +14,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
+from nmtkit.corpora.download import file_sum
+from nmtkit.corpora.sources import SOURCES, CorpusSource, Obtained, Workplace
 from nmtkit.errors import DataError
+from nmtkit.settings import Field
 
 # apt reads this after the machine's own settings, so that `#clear` undoes theirs. Commands that the machine runs at an
 # update are for its own state, not ours. Lists are kept as plain text, for us to read.
@@ -202,7 +206,7 @@ class Apt:
         return "".join(f'Acquire::IndexTargets::{name}::DefaultEnabled "false";\n' for name in sorted(names))
 
 
-def members(deb: Path) -> Iterator[tuple[str, bytes]]:
+def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
     """The regular files in a package, one at a time: their path from the root, and their bytes. Nothing is unpacked.
 
     Raises:
@@ -250,3 +254,86 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
 def _complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
     """Its warnings and errors, in its own words."""
     return [" ".join(line[2:].split()) for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
+
+
+# ------------------------------------------------------------------------------------------------------------- sources
+
+
+@SOURCES.register("apt")
+class AptPackage(CorpusSource):
+    """One package of the Debian release, or relative of it, that this machine runs."""
+
+    kind: Literal["apt"] = "apt"
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
+    """Its name."""
+
+    def named(self) -> str:
+        """The package's name."""
+        return f"Debian package {self.package}"
+
+    def obtain(self, work: Workplace) -> list[Obtained]:
+        """Downloads the package through apt, or finds it in the cache.
+
+        Raises:
+            DataError: there is no apt here, no network, or no such package.
+        """
+        apt = Apt(work.folder / "apt")
+        _refresh(apt, work)
+        package = apt.find(self.package)
+        path = work.folder / package.file_name
+        if not path.is_file() or file_sum(path) != package.sha256:
+            work.notify(f"downloading {package.name} {package.version} ({package.size / 1e6:.1f} MB)")
+            work.progress(0, package.size)
+            path.unlink(missing_ok=True)  # apt would leave a file as it is
+            apt.download(package, work.folder)
+            work.progress(package.size, package.size)
+            if file_sum(path) != package.sha256:
+                path.unlink()
+                raise DataError(f"{package.name}: the bytes that came are not those of the index; fetch it again")
+        return [Obtained(path, package.name, package.sha256, package.size, package.version)]
+
+
+@SOURCES.register("apt_descriptions")
+class AptDescriptions(CorpusSource):
+    """The descriptions of all packages of the Debian release, or relative of it, that this machine runs."""
+
+    kind: Literal["apt_descriptions"] = "apt_descriptions"
+    languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(min_length=1)
+    """The languages of the descriptions, as Debian calls them: en, pt_BR."""
+
+    def named(self) -> str:
+        """The languages."""
+        return f"Debian's descriptions of packages ({', '.join(self.languages)})"
+
+    def obtain(self, work: Workplace) -> list[Obtained]:
+        """Reads the indexes through apt: of packages, and of their descriptions in each language.
+
+        Raises:
+            DataError: there is no apt here, no network, or no descriptions in a language.
+        """
+        apt = Apt(work.folder / f"apt-{'-'.join(sorted(self.languages))}", self.languages)
+        _refresh(apt, work)
+        indexes = apt.indexes()
+        missing = sorted(set(self.languages) - {index.language for index in indexes})
+        if missing:
+            raise DataError(
+                f"the sources of apt on this machine have no descriptions of packages in {', '.join(missing)}; "
+                f"they have: {', '.join(apt.languages()) or 'none'}"
+            )
+        return [
+            Obtained(
+                index.path,
+                f"Debian's {index.kind}{f' ({index.language})' if index.language else ''}",
+                file_sum(index.path),
+                index.path.stat().st_size,
+                index.release,
+            )
+            for index in indexes
+        ]
+
+
+def _refresh(apt: Apt, work: Workplace) -> None:
+    if not apt.fresh:
+        work.notify("asking apt for the index of packages")
+    for warning in apt.refresh():
+        work.notify(f"apt warns: {warning}")

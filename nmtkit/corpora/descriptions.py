@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.corpora.pairs import Pair
-from nmtkit.corpora.readers import READERS, Reader
+from nmtkit.corpora.readers import READERS, Pair, Reader
 from nmtkit.errors import DataError
 
 _BULLET = re.compile(r"[-*+o•·] +")

@@ -4,21 +4,24 @@ What has come so far lies in NAME.part, and in NAME.part.json which file it is a
 of another version of the file, or all of it again, is noticed; so is one that sends less or more than it said.
 """
 
+import hashlib
+import json
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import requests
-from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3 import Retry
+from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
 from nmtkit import __version__
-from nmtkit.corpora.parts import CHUNK, Part, Version, file_sum, require_room, sum_so_far
 from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 
 TIMEOUT = (20.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes."""
@@ -31,10 +34,89 @@ ATTEMPTS = 6
 LONGEST_WAIT = 120.0
 """The most seconds between two attempts; a server that asks for more is not waited for."""
 
-Progress = Callable[[int, int | None], None]
+CHUNK = 1 << 18
+"""Bytes that are read at once."""
 
 
-class Retry(Exception):
+@dataclass(frozen=True)
+class Version:
+    """What a server says of a file, by which a part is known to belong to it."""
+
+    url: str
+    """Its address."""
+    etag: str = ""
+    """The server's mark of this version; one that promises only likeness does not count."""
+    modified: str = ""
+    """When it was changed, in the server's words."""
+    total: int | None = None
+    """Its bytes, if the server says."""
+
+    @property
+    def condition(self) -> str:
+        """What `If-Range` may say of it; empty if nothing."""
+        return self.etag or self.modified
+
+
+class PartialFile:
+    """What has come of a file so far, on disk, and which version of which file it is a part of."""
+
+    def __init__(self, target: Path, url: str) -> None:
+        self.target = target
+        self.path = target.with_name(target.name + ".part")
+        self._facts = target.with_name(target.name + ".part.json")
+        self.version = Version(url)
+        with suppress(OSError, DataError, TypeError):
+            known = Version(**parse_json(self._facts.read_bytes(), str(self._facts)))
+            if known.url == url:
+                self.version = known
+                return
+        self.forget()
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def begin(self, version: Version) -> None:
+        """Starts afresh with a version of the file."""
+        self.forget()
+        self.version = version
+        self._facts.write_text(json.dumps(asdict(version)), encoding="utf-8")
+
+    def forget(self) -> None:
+        """Deletes what is there."""
+        self.path.unlink(missing_ok=True)
+        self._facts.unlink(missing_ok=True)
+        self.version = Version(self.version.url)
+
+    def finish(self) -> None:
+        """Gives the whole file its name."""
+        os.replace(self.path, self.target)
+        self._facts.unlink(missing_ok=True)
+
+
+def require_room(path: Path, count: int) -> None:
+    """Raises a DataError where a file of so many bytes more does not fit beside `path`."""
+    free = shutil.disk_usage(path.parent).free
+    if count > free:
+        raise DataError(f"{path.parent}: {count:,} bytes are to be downloaded, and {free:,} are free; make room")
+
+
+def sum_so_far(path: Path) -> "hashlib._Hash":
+    """The SHA-256 sum of a file, to be gone on with; that of nothing where there is no file."""
+    digest = hashlib.sha256()
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+    return digest
+
+
+def file_sum(path: Path) -> str:
+    """The SHA-256 sum of a file, as hexadecimal digits."""
+    return sum_so_far(path).hexdigest()
+
+
+class TryAgain(Exception):
     """An attempt failed in a way that another may not.
 
     Args:
@@ -47,7 +129,7 @@ class Retry(Exception):
         self.wait = wait
 
 
-class Unreachable(Retry):
+class Unreachable(TryAgain):
     """The server cannot be reached at all: only worth another attempt if it could be a moment ago."""
 
 
@@ -57,7 +139,7 @@ class Habits:
 
     notify: Callable[[str], None]
     """Takes a sentence for the user."""
-    progress: Progress
+    progress: Callable[[int, int | None], None]
     """Takes how many bytes are there, and how many there will be where that is known."""
     sleep: Callable[[float], None] = time.sleep
     """Waits so many seconds."""
@@ -82,13 +164,13 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
         DataError: it cannot be had, is another file than was expected, or cannot be written.
     """
     with requests.Session() as session, _clear_messages(url, target):
-        part = Part(target, url)
+        part = PartialFile(target, url)
         failures, found, furthest = 0, part.size, part.size
         while True:
             try:
                 digest = _attempt(session, url, part, habits, sha256, size)
                 break
-            except Retry as fault:
+            except TryAgain as fault:
                 if isinstance(fault, Unreachable) and furthest == found:
                     raise DataError(str(fault)) from fault
                 failures = 0 if part.size > furthest else failures + 1
@@ -110,11 +192,13 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
     return digest
 
 
-def _attempt(session: requests.Session, url: str, part: Part, habits: Habits, sha256: str, size: int | None) -> str:
+def _attempt(
+    session: requests.Session, url: str, part: PartialFile, habits: Habits, sha256: str, size: int | None
+) -> str:
     """Asks for what is missing and appends it; gives the sum of the whole.
 
     Raises:
-        Retry: it did not come to the end; what came is kept.
+        TryAgain: it did not come to the end; what came is kept.
         DataError: there is no sense in another attempt.
     """
     # A sum vouches for the whole, even where the server has no mark of its version.
@@ -124,7 +208,7 @@ def _attempt(session: requests.Session, url: str, part: Part, habits: Habits, sh
             total = response.headers.get("Content-Range", "").rpartition("/")[2]
             if total != str(part.size):
                 part.forget()
-                raise Retry("what was there is no part of the file; all over again")
+                raise TryAgain("what was there is no part of the file; all over again")
             return file_sum(part.path)
         version = _version(response, url)
         if response.status_code != 206:
@@ -132,7 +216,7 @@ def _attempt(session: requests.Session, url: str, part: Part, habits: Habits, sh
             part.begin(version)
         elif not _continues(response, start) or not _is_same(part.version, version):
             part.forget()
-            raise Retry("the file has changed; all over again")
+            raise TryAgain("the file has changed; all over again")
         if size is not None and version.total not in (None, size):
             raise _of_other_size(url, f"{version.total:,}", size, part)
         require_room(part.path, (version.total or size or start) - start)
@@ -149,11 +233,11 @@ def _attempt(session: requests.Session, url: str, part: Part, habits: Habits, sh
                 habits.progress(there, version.total or size)
     expected = version.total or size
     if expected is not None and there < expected:
-        raise Retry(f"the connection ended after {there:,} of {expected:,} bytes")
+        raise TryAgain(f"the connection ended after {there:,} of {expected:,} bytes")
     return digest.hexdigest()
 
 
-def _answer(session: requests.Session, url: str, start: int, part: Part, habits: Habits) -> requests.Response:
+def _answer(session: requests.Session, url: str, start: int, part: PartialFile, habits: Habits) -> requests.Response:
     """The answer to the request for everything from byte `start` on, behind all redirections."""
     # Some publishers refuse programs that do not say who they are.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"nmtkit/{__version__}"}
@@ -177,7 +261,7 @@ def _answer(session: requests.Session, url: str, start: int, part: Part, habits:
             continue
         if response.status_code in WORTH_ANOTHER_TRY:
             response.close()
-            raise Retry(_status(response), _asked_to_wait(response))
+            raise TryAgain(_status(response), _asked_to_wait(response))
         if response.status_code not in (200, 206, 416) or (response.status_code != 200 and not start):
             response.close()
             raise DataError(
@@ -193,7 +277,7 @@ def _blocks(response: requests.Response) -> Iterator[bytes]:
     try:
         yield from response.raw.stream(CHUNK, decode_content=False)
     except (HTTPError, OSError) as fault:
-        raise Retry(f"the connection broke ({_innermost(fault)})") from fault
+        raise TryAgain(f"the connection broke ({_innermost(fault)})") from fault
 
 
 def _version(response: requests.Response, url: str) -> Version:
@@ -209,7 +293,7 @@ def _version(response: requests.Response, url: str) -> Version:
     )
 
 
-def _of_other_size(url: str, found: str, size: int, part: Part) -> DataError:
+def _of_other_size(url: str, found: str, size: int, part: PartialFile) -> DataError:
     part.forget()
     return DataError(
         f"{url}: this is not the file that was expected: it has {found} bytes, not {size:,}; what came was deleted"
@@ -233,18 +317,12 @@ def _status(response: requests.Response) -> str:
 
 def _asked_to_wait(response: requests.Response) -> float | None:
     """The seconds of `Retry-After`, which may also be a date."""
-    text = response.headers.get("Retry-After", "").strip()
-    if text.isdecimal():
-        return float(text)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    with suppress(InvalidHeader):
+        return Retry().parse_retry_after(response.headers.get("Retry-After", ""))
+    return None
 
 
-def _meaning(fault: requests.RequestException, url: str, part: Part) -> Exception:
+def _meaning(fault: requests.RequestException, url: str, part: PartialFile) -> Exception:
     """What to do about a request that got no answer."""
     host, why = urlsplit(url).hostname, _innermost(fault)
     if isinstance(fault, requests.exceptions.ProxyError):
@@ -252,14 +330,14 @@ def _meaning(fault: requests.RequestException, url: str, part: Part) -> Exceptio
     if isinstance(fault, requests.exceptions.SSLError):
         return DataError(f"{host} cannot prove that it is {host} ({why}); refused")
     if isinstance(fault, requests.exceptions.Timeout):
-        return Retry("no answer in time")
+        return TryAgain("no answer in time")
     if isinstance(fault, requests.exceptions.ConnectionError):
         if any(isinstance(one, NewConnectionError) for one in _causes(fault)):
             return Unreachable(
                 f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
                 f"{part.version.url} elsewhere and put it at {part.target}"
             )
-        return Retry(f"the connection broke ({why})")
+        return TryAgain(f"the connection broke ({why})")
     return DataError(f"{url}: cannot be downloaded: {fault}")
 
 

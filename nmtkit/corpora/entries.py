@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import nmtkit.corpora  # noqa: F401  # importing it registers every source and reader
 from nmtkit.corpora.readers import READERS, Reader
-from nmtkit.corpora.sources import SOURCES, Source
+from nmtkit.corpora.sources import SOURCES, CorpusSource
 from nmtkit.settings import Field, Name, Settings, field_validator, model_validator
 
 if TYPE_CHECKING:
     AnyReader = Reader
-    AnySource = Source
+    AnySource = CorpusSource
 else:
     _READERS = tuple(READERS.get(name) for name in READERS.names())
     _SOURCES = tuple(SOURCES.get(name) for name in SOURCES.names())

@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 
 from nmtkit.corpora.entries import Keep
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 from nmtkit.data.hashes import HashSet
 
 CHUNK = 10_000

@@ -7,9 +7,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.corpora.apt import members
-from nmtkit.corpora.pairs import Pair
-from nmtkit.corpora.readers import READERS, Reader
+from nmtkit.corpora.apt import package_files
+from nmtkit.corpora.readers import READERS, Pair, Reader
 from nmtkit.errors import DataError
 
 _ROOT = "usr/share/libreoffice/help/"
@@ -43,19 +42,19 @@ def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
         DataError: it is damaged, or has no help pages.
     """
     found = False
-    for path, data in members(deb):
+    for path, data in package_files(deb):
         if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
             found = True
             try:
                 html = data.decode("utf-8")
             except UnicodeDecodeError as fault:
                 raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
-            yield path.removeprefix(_ROOT).partition("/text/")[2], paragraphs(html)
+            yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
     if not found:
         raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
 
 
-def paragraphs(html: str) -> dict[str, list[str]]:
+def page_paragraphs(html: str) -> dict[str, list[str]]:
     """The paragraphs and headings of a help page by their id, in the order of their first; code is left out.
 
     An id may occur several times where a page embeds a part of another one, so each has a list of texts.

@@ -12,19 +12,33 @@ file of this folder, registered here under the `kind` that the catalogue calls i
         swap: bool = False
         \"\"\"Whether the target stands first.\"\"\"
 
-        @abstractmethod
-    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
             ...
 """
 
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from nmtkit.corpora.pairs import Pair
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One sentence and its translation, or one article and its summary; each is one line without a line end."""
+
+    src: str
+    """Source text."""
+    tgt: str
+    """Target text."""
+    group: str = ""
+    """What may not be divided between splits: pairs of one page, one family of packages, one source sentence. Empty:
+    the source text itself."""
+    split: str = ""
+    """"train", "valid" or "test" where the corpus itself says so; empty where it is for `splits` to decide."""
 
 
 class Reader(Settings):

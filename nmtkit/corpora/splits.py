@@ -4,7 +4,7 @@ import hashlib
 import heapq
 from collections.abc import Callable
 
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 
 
 def place_of(group: str) -> float:

@@ -7,8 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from nmtkit.corpora.archives import members
-from nmtkit.corpora.pairs import Pair
-from nmtkit.corpora.readers import READERS, Reader
+from nmtkit.corpora.readers import READERS, Pair, Reader
 from nmtkit.corpora.texts import decoded, file_of, text_lines
 from nmtkit.data.reading import parse_story
 from nmtkit.errors import DataError

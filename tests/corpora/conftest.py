@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from debian_archive import Archive, Debian, has_apt, workplace
 
-from nmtkit.corpora.packages import AptDescriptions
+from nmtkit.corpora.apt import AptDescriptions
 from nmtkit.errors import DataError
 
 BLOCK = 4096

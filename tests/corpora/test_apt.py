@@ -10,8 +10,7 @@ import pytest
 from conftest import Site
 from debian_archive import Archive, build, has_apt, workplace
 
-from nmtkit.corpora.apt import Apt, members
-from nmtkit.corpora.packages import AptDescriptions, AptPackage
+from nmtkit.corpora.apt import Apt, AptDescriptions, AptPackage, package_files
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.settings import parse
 
@@ -30,7 +29,7 @@ def test_a_package_is_downloaded_once(archive: Archive, tmp_path: Path) -> None:
     assert first.path.name == "tool_1%3a2.0-1_all.deb"
     assert (first.origin, first.version, first.size, first.vouched) == ("tool", "1:2.0-1", size, True)
     assert first.path.read_bytes() == (archive.folder / "pool" / "tool.deb").read_bytes()
-    assert list(members(first.path)) == [("usr/share/tool/text", "Ä text.\n".encode())]
+    assert list(package_files(first.path)) == [("usr/share/tool/text", "Ä text.\n".encode())]
     assert told == [
         "asking apt for the index of packages",
         "downloading tool 1:2.0-1 (0.0 MB)",
@@ -204,13 +203,13 @@ def test_only_regular_files_of_a_package_are_read(tmp_path: Path) -> None:
     (folder / "link").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe")
     deb = build(folder, tmp_path / "tool.deb", "tool", {"a/text": "one", "b": "two"})
-    assert sorted(members(deb)) == [("a/text", b"one"), ("b", b"two")]
+    assert sorted(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
 
 
 @needs_dpkg
 def test_a_package_may_be_read_in_part(tmp_path: Path) -> None:
     deb = build(tmp_path / "tool", tmp_path / "tool.deb", "tool", {f"file{i}": "x" * 100_000 for i in range(20)})
-    reading = members(deb)
+    reading = package_files(deb)
     name, data = next(reading)
     reading.close()  # type: ignore[attr-defined]  # it is a generator
     assert name.startswith("file")
@@ -223,14 +222,14 @@ def test_a_package_that_is_cut_is_named(tmp_path: Path, size: int) -> None:
     deb = build(tmp_path / "tool", tmp_path / "tool.deb", "tool", {f"file{i}": f"{i}" * 5_000 for i in range(9)})
     deb.write_bytes(deb.read_bytes()[:size])
     with pytest.raises(DataError, match=r"tool\.deb: not a whole package: .*; delete it and fetch it again$"):
-        list(members(deb))
+        list(package_files(deb))
 
 
 @needs_dpkg
 def test_a_file_too_large_for_a_text_is_refused(tmp_path: Path) -> None:
     deb = _raw_package(tmp_path, size=2**26 + 1)
     with pytest.raises(DataError, match=r"big has 67108865 bytes"):
-        list(members(deb))
+        list(package_files(deb))
 
 
 def _raw_package(folder: Path, size: int) -> Path:

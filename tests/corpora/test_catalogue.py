@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.corpora.addresses import Address
 from nmtkit.corpora.catalogue import Catalogue, beside_package
 from nmtkit.corpora.entries import Keep
+from nmtkit.corpora.sources import Address
 from nmtkit.errors import DataError, RecipeError
 
 PLAIN = """\

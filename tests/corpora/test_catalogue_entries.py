@@ -13,13 +13,12 @@ import pytest
 from conftest import Site
 from layouts import LAYOUTS, Layout
 
-from nmtkit.corpora.addresses import Address
-from nmtkit.corpora.aligned import Aligned
+from nmtkit.corpora.aligned import Aligned, TabSeparated
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetch import Telling, fetch
+from nmtkit.corpora.fetching import Telling, fetch
 from nmtkit.corpora.readers import Reader
+from nmtkit.corpora.sources import Address
 from nmtkit.corpora.stories import Pages, Stories
-from nmtkit.corpora.tabular import TabSeparated
 from nmtkit.errors import DataError
 from nmtkit.settings import load_yaml
 

@@ -15,7 +15,7 @@ from nmtkit.corpora.descriptions import (
 )
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.filters import cleaned
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.splits import split_of
 from nmtkit.errors import DataError
 

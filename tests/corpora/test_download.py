@@ -15,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpora import download as module
-from nmtkit.corpora import parts
-from nmtkit.corpora.download import Habits, download
-from nmtkit.corpora.parts import file_sum
+from nmtkit.corpora.download import Habits, download, file_sum
 from nmtkit.errors import DataError
 
 CONTENT = random.Random(5).randbytes(150_000)
@@ -398,7 +396,7 @@ def test_a_dead_proxy_is_named(site, target, monkeypatch):
 
 
 def test_too_little_room_is_said_before_the_download(site, target, monkeypatch):
-    monkeypatch.setattr(parts.shutil, "disk_usage", lambda path: Free(1000))
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Free(1000))
     said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().habits))
     assert "150,000 bytes are to be downloaded, and 1,000 are free" in said
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.corpora import fetch as module
+from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetch import Telling, already_there, cache_folder, fetch
+from nmtkit.corpora.fetching import Telling, already_there, cache_folder, fetch
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from debian_archive import Debian, build, has_apt
 
-from nmtkit.corpora.help_pages import LibreOfficeHelp, pages, paragraphs
-from nmtkit.corpora.packages import AptPackage
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.apt import AptPackage
+from nmtkit.corpora.help_pages import LibreOfficeHelp, page_paragraphs, pages
+from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError
 
 needs_dpkg = pytest.mark.skipif(not has_apt(), reason="there is no dpkg-deb on this machine")
@@ -34,7 +34,7 @@ PAGE = """<!DOCTYPE html>
 
 
 def test_paragraphs_of_a_page() -> None:
-    assert paragraphs(PAGE) == {
+    assert page_paragraphs(PAGE) == {
         "hd_id10": ["Adding Notes & More"],
         "par_id11": ["Choose Insert - Note, then click OK. Water is H2O <liquid>."],
         "par_idN12": ["One item"],
@@ -66,7 +66,7 @@ COMMON = '<span hidden="true" id="defaultnote1"><span class="keycode">Ctrl</span
     ids=["common-last", "common-first", "none-common", "one", "none"],
 )
 def test_of_several_variants_one_is_read(variants: tuple[str, ...], text: str) -> None:
-    assert paragraphs(_press(*variants)) == {"par_id1": [text]}
+    assert page_paragraphs(_press(*variants)) == {"par_id1": [text]}
 
 
 def test_variants_within_variants() -> None:
@@ -74,7 +74,7 @@ def test_variants_within_variants() -> None:
     outer = f'<span class="switch" id="swlnapp1"><span hidden="true" id="WRITER1" class="WRITER">{inner}</span>' + (
         '<span hidden="true" id="CALC1" class="CALC">Press F2.</span></span>'
     )
-    assert paragraphs(f'<p id="par_id1">In text: {outer}</p>') == {"par_id1": ["In text: Press Ctrl+C now."]}
+    assert page_paragraphs(f'<p id="par_id1">In text: {outer}</p>') == {"par_id1": ["In text: Press Ctrl+C now."]}
 
 
 def test_a_switch_around_paragraphs_hides_none_of_them() -> None:
@@ -82,17 +82,17 @@ def test_a_switch_around_paragraphs_hides_none_of_them() -> None:
         '<span class="switch" id="s"><span hidden="true" id="WRITER1" class="WRITER"><p id="par_id1">Text.</p></span>'
         '<span hidden="true" id="CALC1" class="CALC"><p id="par_id2">Cells.</p></span></span><p id="par_id3">All.</p>'
     )
-    assert paragraphs(html) == {"par_id1": ["Text."], "par_id2": ["Cells."], "par_id3": ["All."]}
+    assert page_paragraphs(html) == {"par_id1": ["Text."], "par_id2": ["Cells."], "par_id3": ["All."]}
 
 
 def test_a_span_that_is_never_closed_ends_with_its_paragraph() -> None:
     html = '<p id="par_id1">One <span class="emph">two</p><p id="par_id2">three</span> four</p>'
-    assert paragraphs(html) == {"par_id1": ["One two"], "par_id2": ["three four"]}
+    assert page_paragraphs(html) == {"par_id1": ["One two"], "par_id2": ["three four"]}
 
 
 def test_an_id_that_is_repeated_has_all_its_texts() -> None:
     html = '<p id="par_id1">One</p><p id="par_id2">Two</p><p id="par_id1">One more</p>'
-    assert paragraphs(html) == {"par_id1": ["One", "One more"], "par_id2": ["Two"]}
+    assert page_paragraphs(html) == {"par_id1": ["One", "One more"], "par_id2": ["Two"]}
 
 
 def _page(**texts: str) -> str:

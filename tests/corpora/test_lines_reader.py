@@ -10,7 +10,7 @@ import pytest
 from published import gzipped, tarred, zipped
 
 from nmtkit.corpora.aligned import Aligned, Part
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from published import tarred, zipped
 
-from nmtkit.corpora.aligned import Aligned, Part
-from nmtkit.corpora.markup import MARK_UP, unescaped
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.aligned import MARK_UP, Aligned, Part, unescaped
+from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError
 
 TAGS_DE = """<url>http://www.example.org/talks/7</url>

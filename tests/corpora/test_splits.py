@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.splits import Divider, place_of, split_of
 
 GROUPS = [f"page-{number}" for number in range(4000)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from published import tarred
 
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, Pages, Stories
 from nmtkit.errors import DataError
 

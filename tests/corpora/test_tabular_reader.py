@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from published import gzipped, zipped
 
-from nmtkit.corpora.pairs import Pair
-from nmtkit.corpora.tabular import TabSeparated
+from nmtkit.corpora.aligned import TabSeparated
+from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError
 
 NEW = (

@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.corpora.cards import JSON_NAME, TEXT_NAME, make_card, read_card, write_card
 from nmtkit.corpora.catalogue import Corpus, beside_package
-from nmtkit.corpora.pairs import Pair
+from nmtkit.corpora.corpus_files import (
+    JSON_NAME,
+    SPLITS,
+    TEXT_NAME,
+    Written,
+    make_card,
+    read_card,
+    recipe_data,
+    write_card,
+    write_pairs,
+)
+from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained, Workplace
-from nmtkit.corpora.writing import SPLITS, Written, recipe_data, write_pairs
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
 from nmtkit.experiment.presets import choose, recipe_text
