@@ -90,7 +90,7 @@ def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
         unpacker = next((unpacker for magic, unpacker in PACKED.items() if start.startswith(magic)), None)
 
         def opened() -> io.BufferedReader:
-            return io.BufferedReader(_Guarded(unpacker(path) if unpacker else open(path, "rb"), budget), BUFFER)
+            return _guarded(unpacker(path) if unpacker else open(path, "rb"), budget)
 
         with opened() as stream:
             if _is_tar(stream.peek(tarfile.BLOCKSIZE)[: tarfile.BLOCKSIZE]):
@@ -106,7 +106,7 @@ class _Budget:
         self.path = path
         self.limits = limits
         self.bytes_out = 0
-        self.names: set[bytes] = set()
+        self.names: set[str] = set()
         self.count = 0
         try:
             self.most = max(FREE_BYTES, round(limits.ratio * path.stat().st_size))
@@ -124,8 +124,8 @@ class _Budget:
                 "packs so well, this is made to fill disks; refused"
             )
 
-    def enter(self, name: str) -> str:
-        """Checks a member's name and counts the member; gives the name without `.` and doubled slashes."""
+    def enter(self, name: str, is_folder: bool) -> str:
+        """Counts a member and checks its name; gives it without `.` and doubled slashes. A file's must be its own."""
         self.count += 1
         if self.count > self.limits.members:
             raise DataError(f"{self.path}: more than {self.limits.members:,} members; refused")
@@ -134,16 +134,17 @@ class _Budget:
             raise DataError(f"{self.path}: the member {name!r} would lie outside of the archive's folder; refused")
         if any(ord(letter) < 32 for letter in name):
             raise DataError(f"{self.path}: the member {name!r} has a control character in its name; refused")
-        return "/".join(part for part in parts if part not in ("", "."))
-
-    def take(self, name: str) -> str:
-        """The same for a plain file, whose name must be its own."""
-        settled = self.enter(name)
-        key = settled.encode("utf-8")
-        if not settled or key in self.names:
-            raise DataError(f"{self.path}: " + (f"two members {name!r}" if settled else "a member without a name"))
-        self.names.add(key)
+        settled = "/".join(part for part in parts if part not in ("", "."))
+        if not is_folder:
+            if not settled or settled in self.names:
+                raise DataError(f"{self.path}: " + (f"two members {name!r}" if settled else "a member without a name"))
+            self.names.add(settled)
         return settled
+
+    def require_plain(self, name: str, is_plain: bool) -> None:
+        """Refuses links and devices."""
+        if not is_plain:
+            raise DataError(f"{self.path}: the member {name!r} is no plain file but a link or a device; refused")
 
     def damaged(self, fault: Exception) -> DataError:
         """What to say of a fault of the standard library's."""
@@ -193,6 +194,10 @@ class _Guarded(io.RawIOBase):
         super().close()
 
 
+def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> io.BufferedReader:
+    return io.BufferedReader(_Guarded(stream, budget, counts), BUFFER)
+
+
 def _is_tar(block: bytes) -> bool:
     """Whether a file begins like a tar: its first block has a checksum."""
     try:
@@ -212,30 +217,21 @@ def _spelled(raw: bytes) -> str:
 
 def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
     archive = zipfile.ZipFile(path)  # stays open for as long as there are members to be opened
+
+    def opened(info: zipfile.ZipInfo) -> BinaryIO:
+        with budget.clear_messages():
+            return _guarded(archive.open(info), budget)
+
     for info in archive.infolist():
         # Without the flag that says UTF-8 the standard library takes the name for code page 437.
-        name = info.filename if info.flag_bits & 0x800 else _spelled(info.filename.encode("cp437"))
+        spelled = info.filename if info.flag_bits & 0x800 else _spelled(info.filename.encode("cp437"))
+        name = budget.enter(spelled, info.is_dir())
         if info.is_dir():
-            budget.enter(name)
             continue
-        name = budget.take(name)
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise DataError(f"{path}: the member {name!r} is no plain file but a link or a device; refused")
+        budget.require_plain(name, stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG))
         if info.flag_bits & 0x1:
             raise DataError(f"{path}: the member {name!r} is encrypted; nmtkit has no password for it")
-        yield Member(name, _opener(archive, info, budget))
-
-
-def _opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo, budget: _Budget) -> Callable[[], BinaryIO]:
-    def opened() -> BinaryIO:
-        with budget.clear_messages():
-            return io.BufferedReader(_Guarded(archive.open(info), budget), BUFFER)
-
-    return opened
-
-
-def _same(stream: BinaryIO) -> BinaryIO:
-    return stream
+        yield Member(name, functools.partial(opened, info))
 
 
 class _Header(tarfile.TarInfo):
@@ -256,17 +252,13 @@ def _tar_members(stream: io.BufferedReader, budget: _Budget) -> Iterator[Member]
     ) as archive:
         while (info := archive.next()) is not None:
             vars(archive)["members"].clear()  # it would keep them all
-            name = _spelled(info.name.encode("utf-8", "surrogateescape"))
+            name = budget.enter(_spelled(info.name.encode("utf-8", "surrogateescape")), info.isdir())
             if info.isdir():
-                budget.enter(name)
                 continue
-            name = budget.take(name)
-            if not info.isreg():
-                raise DataError(f"{budget.path}: the member {name!r} is no plain file but a link or a device; refused")
+            budget.require_plain(name, info.isreg())
             content = archive.extractfile(info)
             assert content is not None  # it is for folders and devices only
-            stream_of_it = io.BufferedReader(_Guarded(content, budget, counts=False), BUFFER)
-            yield Member(name, functools.partial(_same, stream_of_it))
+            yield Member(name, functools.partial(_guarded, content, budget, counts=False))
         # A checksum stands at the end of packed files, and after the last member there are only zeros.
         while rest := stream.read(BUFFER):
             if rest.strip(b"\0"):

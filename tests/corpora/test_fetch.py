@@ -278,3 +278,31 @@ def test_downloads_are_kept_where_caches_are(monkeypatch, tmp_path, cache):
     assert cache_folder() == tmp_path / ".cache/nmtkit/downloads"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     assert cache_folder() == tmp_path / "elsewhere/nmtkit/downloads"
+
+
+def test_the_card_names_packages_with_their_versions(archive, tmp_path):
+    """A corpus of Debian's is that of the packages that it was made from: whoever repeats it must know which."""
+    stanzas = ""
+    for language, text in (("en-us", "One sentence"), ("de", "Ein Satz")):
+        folder = f"usr/share/libreoffice/help/{language}/text"
+        page = f'<p id="par_id1">{text}</p>'
+        stanzas += archive.add(f"help-{language}", {f"{folder}/a.html": page}, version=f"4:7.4-{language}")
+    archive.write(stanzas, {})
+    entry = {
+        "title": "Help pages of a test",
+        "src": "en",
+        "tgt": "de",
+        "size": "1 pair",
+        "licence": "none",
+        "sources": [{"kind": "apt", "package": f"help-{language}"} for language in ("en-us", "de")],
+        "read": {"kind": "libreoffice_help"},
+    }
+    (tmp_path / "catalogue.yaml").write_text(json.dumps({"help": entry}))
+    corpus = Catalogue.load(tmp_path / "catalogue.yaml").get("help")
+    telling = Telling(lambda text: None, lambda there, total: None, lambda count: None)
+    fetched = fetch(corpus, tmp_path / "help", telling, "nmtkit fetch help", tmp_path / "downloads")
+    named = [(one["origin"], one["version"], one["vouched"]) for one in fetched.card["sources"]]
+    assert named == [("help-en-us", "4:7.4-en-us", True), ("help-de", "4:7.4-de", True)]
+    text = (tmp_path / "help" / "CARD.md").read_text(encoding="utf-8")
+    assert "| help-en-us | 4:7.4-en-us |" in text
+    assert "| help-de | 4:7.4-de |" in text
