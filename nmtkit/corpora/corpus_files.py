@@ -125,22 +125,35 @@ def write_pairs(
     held = {name: divider.held(name) for name in ("test", "valid")}
     wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
     known = _texts_among(entry, folder, wanted)
+    overlaps = {split: count for split, pairs in given.items() if (count := _count_overlaps(pairs, known))}
+    _leave_out_overlaps(held, given["test"], known, dropped)
     counts, files = {"train": train.count}, dict(train.sums)
+    for name in ("test", "valid"):
+        if held[name] or given[name]:
+            with _Writer(entry, folder, name) as writer:
+                for pair in (*given[name], *held[name]):
+                    writer.add(pair)
+            counts[name], files = writer.count, {**files, **writer.sums}
+    ordered = {name: counts[name] for name in SPLITS if name in counts}
+    return Written(ordered, dict(dropped), overlaps, files, size)
+
+
+def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:
+    """Leaves out of test what has a side in train, and out of validation what has one in train or test.
+
+    Args:
+        held: the pairs of both, which become fewer.
+        given: what the corpus itself gives for test; it is kept.
+        known: the texts of train; those of test are added.
+        dropped: counted up.
+    """
     for name, earlier in (("test", "train"), ("valid", "train or test")):
         kept = [pair for pair in held[name] if pair.src not in known and pair.tgt not in known]
         if len(kept) < len(held[name]):
             dropped[f"{name}: {OVERLAPS.format(earlier)}"] += len(held[name]) - len(kept)
+        held[name] = kept
         if name == "test":
-            in_train = {split: _count_overlaps(pairs, known) for split, pairs in given.items()}
-            known |= {text for pair in (*kept, *given["test"]) for text in (pair.src, pair.tgt)}
-        if not kept and not given[name]:
-            continue
-        with _Writer(entry, folder, name) as writer:
-            for pair in (*given[name], *kept):
-                writer.add(pair)
-        counts[name], files = writer.count, {**files, **writer.sums}
-    ordered = {name: counts[name] for name in SPLITS if name in counts}
-    return Written(ordered, dict(dropped), {name: count for name, count in in_train.items() if count}, files, size)
+            known |= {text for pair in (*kept, *given) for text in (pair.src, pair.tgt)}
 
 
 def _count_overlaps(pairs: list[Pair], known: set[str]) -> int:

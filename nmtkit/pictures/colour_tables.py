@@ -1,9 +1,11 @@
 """Tables of colours: how spread out attention is, head by head and layer by layer; and vectors of positions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,9 @@ from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
 from nmtkit.pictures.files import picture_format, printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 CELL = 0.55
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
@@ -97,31 +102,37 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> 
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
             layers, heads = part.values.shape
-            axes = figure.add_axes(
-                (x / width, 1 - (TOP + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
-            )
-            mesh = axes.pcolormesh(part.values, cmap=drawing.colour_map(), vmin=0.0, vmax=top, edgecolors="white")
-            axes.set_ylim(layers, 0)
-            for layer, head in np.ndindex(layers, heads):
-                value = part.values[layer, head]
-                ink = "white" if value > 0.6 * top else drawing.INK
-                axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9, color=ink, ha="center", va="center")
-            named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
-            axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
-            axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
-            axes.tick_params(labelsize=9, length=0, colors=drawing.FAINT)
-            axes.set_frame_on(False)
-            if named:
-                axes.set_xlabel("head", fontsize=9, color=drawing.FAINT)
-            if named and part is parts[0]:
+            box = (x / width, 1 - (TOP + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
+            axes = figure.add_axes(box)
+            mesh = _draw_table(axes, part, top)
+            if part.values.size > 1 and part is parts[0]:
                 axes.set_ylabel("layer", fontsize=9, color=drawing.FAINT)
-            heading = f"{part.name}\nuniform: {part.uniform:.2f}"
-            axes.set_title(heading, fontsize=10, color=drawing.INK, loc="left", pad=6, linespacing=1.3)
             x += wide + BETWEEN
         tall = max(tallest, 0.8)
         place = ((x - BETWEEN + 0.2) / width, 1 - (TOP + tall) / height, 0.12 / width, tall / height)
         drawing.colour_bar(figure, mesh, place, "entropy (nats)")
         drawing.save_figure(figure, path, title)
+
+
+def _draw_table(axes: Axes, part: Entropies, top: float) -> Any:
+    """Draws the table of one kind of attention; `top` is the darkest. Gives the mesh."""
+    layers, heads = part.values.shape
+    mesh = axes.pcolormesh(part.values, cmap=drawing.colour_map(), vmin=0.0, vmax=top, edgecolors="white")
+    axes.set_ylim(layers, 0)
+    for layer, head in np.ndindex(layers, heads):
+        value = part.values[layer, head]
+        ink = "white" if value > 0.6 * top else drawing.INK
+        axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9, color=ink, ha="center", va="center")
+    named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
+    axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
+    axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
+    axes.tick_params(labelsize=9, length=0, colors=drawing.FAINT)
+    axes.set_frame_on(False)
+    if named:
+        axes.set_xlabel("head", fontsize=9, color=drawing.FAINT)
+    heading = f"{part.name}\nuniform: {part.uniform:.2f}"
+    axes.set_title(heading, fontsize=10, color=drawing.INK, loc="left", pad=6, linespacing=1.3)
+    return mesh
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:

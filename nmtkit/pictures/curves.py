@@ -13,11 +13,15 @@ from nmtkit.pictures.files import picture_format, printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MARKERS = "os^Dv<>p"
 MOST_MARKS = 40
+LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
 """(update, value) pairs, by rising update."""
+Curves = Sequence[tuple[Points, Points]]
+"""For each run the points of its training batches and of the validation set."""
 
 
 @dataclass(frozen=True)
@@ -63,65 +67,78 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
         raise NmtkitError(f"{path}: the runs have logged nothing yet, so there is nothing to draw")
     names = [printable(run.name) for run in runs]
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     with drawing.settings("".join(names), suffix):
         colours = [drawing.SERIES[i % len(drawing.SERIES)] for i in range(len(runs))]
-        entries = [Line2D([], [], color=colour, linewidth=2.2) for colour in colours]
-        entries += [
-            Line2D([], [], color=drawing.FAINT, linewidth=1.0, alpha=0.7),
-            Line2D([], [], color=drawing.FAINT, linewidth=2.2, marker="o", markersize=4),
-        ]
-        labels = [*names, "training batches", "validation set"]
-        lines = -(-len(labels) // 4)
+        lines = -(-(len(names) + 2) // LEGEND_COLUMNS)
         height = 7.0 + 0.28 * lines
         figure = Figure(figsize=(11, height), facecolor="white")
         below = 1 - (0.35 + 0.28 * lines) / height
+        _legend(figure, names, colours, bottom=below + 0.025)
         grid = figure.add_gridspec(
             2, 2, left=0.07, right=0.985, bottom=0.075, top=below - 0.02, wspace=0.17, hspace=0.32
         )
-        figure.legend(
-            entries,
-            labels,
-            loc="lower left",
-            bbox_to_anchor=(0.06, below + 0.025),
-            ncols=4,
-            frameon=False,
-            fontsize=10,
-            borderaxespad=0,
-        )
-        scores: list[tuple[Points, Points]] = [((), run.valid_score) for run in runs]
-        panels: list[tuple[str, list[tuple[Points, Points]]]] = [
-            ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
-            ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
-            (", ".join(dict.fromkeys(run.metric for run in runs if run.valid_score)) or "score", scores),
-            ("learning rate", [(run.lr, ()) for run in runs]),
-        ]
         first: Axes | None = None
-        for number, (title, series) in enumerate(panels):
+        for number, (title, series) in enumerate(_panels(runs)):
             axes = figure.add_subplot(grid[divmod(number, 2)], sharex=first)
             first = axes
-            drawing.plain_axes(axes)
-            axes.set_title(title, fontsize=11, color=drawing.INK, loc="left")
-            for colour, (train, valid) in zip(colours, series, strict=True):
-                _curve(axes, train, colour, linewidth=1.0, alpha=0.7, marks=len(train) == 1)
-                # Few points are marked, so that each can be seen; many would run into one another.
-                _curve(axes, valid, colour, linewidth=2.2, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+            _draw_panel(axes, title, series, colours)
             _stages(axes, runs, colours, named=number == 0)
-            axes.xaxis.set_major_formatter(FuncFormatter(_number))
-            if title == "perplexity":
-                axes.set_yscale("log")
-                axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axes.yaxis.set_major_formatter(FuncFormatter(_number))
-                axes.yaxis.set_minor_formatter(NullFormatter())
-            elif title != "loss (nats a token)":
-                axes.set_ylim(bottom=0)
-            if not any(points for pair in series for points in pair):
-                axes.text(0.5, 0.5, "nothing logged", transform=axes.transAxes, ha="center", color=drawing.FAINT)
         for axes in figure.axes[2:]:
             axes.set_xlabel("updates", fontsize=10, color=drawing.FAINT)
         drawing.save_figure(figure, path, f"Training of {', '.join(names)}")
+
+
+def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
+    """The title of each panel, and for each run its points of training batches and of the validation set."""
+    metrics = dict.fromkeys(run.metric for run in runs if run.valid_score)
+    return [
+        ("loss (nats a token)", [(run.loss, run.valid_loss) for run in runs]),
+        ("perplexity", [(run.perplexity, run.valid_perplexity) for run in runs]),
+        (", ".join(metrics) or "score", [((), run.valid_score) for run in runs]),
+        ("learning rate", [(run.lr, ()) for run in runs]),
+    ]
+
+
+def _legend(figure: Figure, names: Sequence[str], colours: Sequence[str], bottom: float) -> None:
+    from matplotlib.lines import Line2D
+
+    entries = [
+        *(Line2D([], [], color=colour, linewidth=2.2) for colour in colours),
+        Line2D([], [], color=drawing.FAINT, linewidth=1.0, alpha=0.7),
+        Line2D([], [], color=drawing.FAINT, linewidth=2.2, marker="o", markersize=4),
+    ]
+    figure.legend(
+        entries,
+        [*names, "training batches", "validation set"],
+        loc="lower left",
+        bbox_to_anchor=(0.06, bottom),
+        ncols=LEGEND_COLUMNS,
+        frameon=False,
+        fontsize=10,
+        borderaxespad=0,
+    )
+
+
+def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    drawing.plain_axes(axes)
+    axes.set_title(title, fontsize=11, color=drawing.INK, loc="left")
+    for colour, (train, valid) in zip(colours, series, strict=True):
+        _curve(axes, train, colour, linewidth=1.0, alpha=0.7, marks=len(train) == 1)
+        # Few points are marked, so that each can be seen; many would run into one another.
+        _curve(axes, valid, colour, linewidth=2.2, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+    axes.xaxis.set_major_formatter(FuncFormatter(_number))
+    if title == "perplexity":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(_number))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif title != "loss (nats a token)":
+        axes.set_ylim(bottom=0)
+    if not any(points for pair in series for points in pair):
+        axes.text(0.5, 0.5, "nothing logged", transform=axes.transAxes, ha="center", color=drawing.FAINT)
 
 
 def _curve(axes: Axes, points: Points, colour: str, linewidth: float, alpha: float, marks: bool) -> None:
