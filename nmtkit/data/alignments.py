@@ -313,7 +313,7 @@ def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Sh
     return found
 
 
-def table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
+def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
     """The shares of W words that follow each other as a table.
 
     Returns:
@@ -342,9 +342,9 @@ def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequen
         `(T,S)`; the row of a word that has no pieces is zero.
     """
     merged = np.zeros((len(tgt_shares), len(src_shares)))
-    columns = [(start, *table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
+    columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
     for row in range(0, len(tgt_shares), TABLE):
-        first, parts = table(tgt_shares[row : row + TABLE])
+        first, parts = share_table(tgt_shares[row : row + TABLE])
         pieces = parts.sum(axis=1, keepdims=True)
         rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
         seen = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')

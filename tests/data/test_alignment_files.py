@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtkit import recipe
-from nmtkit.data.alignments import table
+from nmtkit.data.alignments import share_table
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
@@ -221,7 +221,7 @@ def test_spans_are_where_shares_are(kind: str) -> None:
     spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
     for line, other, found in zip(lines, given, spans, strict=True):
         (whole,) = cut(tokenizers.src, [line], None if other is None else [other])
-        shared = table(whole.shares)[1]
+        shared = share_table(whole.shares)[1]
         belongs = np.zeros(shared.shape, dtype=bool)
         for word, (first, end) in enumerate(found):
             belongs[word, first:end] = True

@@ -24,9 +24,9 @@ from nmtkit.data.alignments import (
     parse,
     pharaoh,
     reversed_links,
+    share_table,
     shares,
     symmetrize,
-    table,
 )
 from nmtkit.errors import DataError
 
@@ -173,7 +173,7 @@ def test_shares_by_hand() -> None:
     assert shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
     assert shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
     assert shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
-    assert table(shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
+    assert share_table(shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
     # Twice as many characters after normalization: boundaries move along.
     assert shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
     # Pieces of no characters alone are the last word's.
@@ -183,7 +183,7 @@ def test_shares_by_hand() -> None:
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
 @unhurried
 def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
-    first, shared = table(shares(pieces, words))
+    first, shared = share_table(shares(pieces, words))
     assert first == 0
     assert shared.sum(axis=0) == pytest.approx(np.ones(len(pieces)))
 
@@ -214,7 +214,7 @@ def test_long_lines_are_merged_as_short_ones_are() -> None:
         sides.append((len(pieces), shares(pieces, lengths)))
     (src_size, src), (tgt_size, tgt) = sides
     weights = draw.random((tgt_size, src_size))
-    of_src, of_tgt = table(src)[1], table(tgt)[1]
+    of_src, of_tgt = share_table(src)[1], share_table(tgt)[1]
     expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
     assert merge(weights, src, tgt) == pytest.approx(expected)
 

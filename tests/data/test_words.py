@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.alignments import table
+from nmtkit.data.alignments import share_table
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
 from nmtkit.data.words import WordCut, cut
@@ -35,8 +35,8 @@ def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordCut
 
 def shared(found: WordCut) -> np.ndarray:
     """`(W,P)`: which part of each token belongs to each word."""
-    assert table(found.shares)[0] == 0
-    return table(found.shares)[1]
+    assert share_table(found.shares)[0] == 0
+    return share_table(found.shares)[1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
