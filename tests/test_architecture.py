@@ -117,7 +117,19 @@ def test_search_and_losses_know_no_concrete_model() -> None:
             assert not module.startswith("nmtkit.models") or module.startswith("nmtkit.models.base"), (path, module)
 
 
-def test_no_isinstance_on_a_model_and_no_kwargs_in_the_core() -> None:
+def test_no_isinstance_on_a_model_or_a_layer_outside_its_room() -> None:
+    rooms = {path: room_of(name_of(path)) in ("models", "layers") for path in FILES}
+    nodes = [node for path in FILES if rooms[path] for node in tree_of(path).body]
+    made = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    assert {"Seq2Seq", "HeadedModel", "Transformer", "LearnedPositions"} <= made
+    for path in FILES:
+        for node in [] if rooms[path] else ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not asked & made, f"{name_of(path)}: {ast.unparse(node)}"
+
+
+def test_no_kwargs_in_the_core() -> None:
     checked = 0
     for room in ("models", "search", "training"):
         for path in (PACKAGE / room).glob("*.py"):

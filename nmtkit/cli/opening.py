@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from nmtkit import console, device
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment import folder, opening
+from nmtkit.models.base import headed
 from nmtkit.task import TASKS
 from nmtkit.translation.translator import Translator
 
@@ -54,4 +55,7 @@ def widen_beam(translator: Translator, n_best: int, given: Mapping[str, object])
 def show_heads(translator: Translator, layer: int | None, head: int | None) -> None:
     """Makes a Transformer show the attention of the layer or head that was asked for, if any was."""
     if layer is not None or head is not None:
-        translator.model.show(layer, "mean" if head is None else head)
+        model = headed(translator.model)
+        if model is None:
+            raise RecipeError(f"{translator.model.config.kind} has one attention, not layers of heads to choose from")
+        model.show(layer, "mean" if head is None else head)

@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import save_picture
 from nmtkit.console.shading import show_attention
 from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.layers.transformer import LearnedPositions, SinusoidalPositions
+from nmtkit.models.base import headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
 from nmtkit.pictures.pages import save_layered
 from nmtkit.translation.translator import Translator
@@ -123,7 +123,7 @@ def command(
     elif output is not None:
         drawn = _drawn(translator, pairs)
         save_picture(output, lambda: pictures.save(drawn, output, grid))
-        if translator.model.has_heads and _is_html(output):
+        if headed(translator.model) and _is_html(output):
             console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
     else:
         for picture in _drawn(translator, pairs):
@@ -184,7 +184,7 @@ def _layered(translator: Translator, pairs: Pairs) -> list[pictures.LayeredPictu
 
 
 def _entropy(translator: Translator, pairs: Pairs, output: Path | None) -> None:
-    heads = translator.model.has_heads
+    heads = headed(translator.model) is not None
     parts = of_heads(_layered(translator, pairs)) if heads else of_words(_drawn(translator, pairs))
     count = "1 sentence" if len(pairs) == 1 else f"{len(pairs):,} sentences"
     title = f"{translator.name}: entropy of attention over {count}"
@@ -211,15 +211,11 @@ def draw_positions(translator: Translator, output: Path) -> None:
     Raises:
         NmtkitError: the model has none, or the file cannot be written.
     """
-    table = getattr(translator.model, "src_positions", None)
-    if isinstance(table, SinusoidalPositions):
-        kind, length = "sinusoidal", POSITIONS
-    elif isinstance(table, LearnedPositions):
-        kind, length = "learned (source)", min(POSITIONS, len(table.table))
-    else:
+    model = headed(translator.model)
+    if model is None:
         raise NmtkitError(
             f"the model {translator.name!r} ({translator.model.config.kind}) has no position vectors to draw; "
             "name a transformer with -m RUN"
         )
-    values = table(length).detach().float().cpu().numpy()
-    save_positions(values, output, f"{translator.name}: {kind} positions")
+    kind, vectors = model.positions(POSITIONS)
+    save_positions(vectors.detach().float().cpu().numpy(), output, f"{translator.name}: {kind} positions")

@@ -197,8 +197,6 @@ class Seq2Seq(nn.Module, ABC):
     """Whether the readouts can carry attention over the source."""
     window_half_width: int | None = None
     """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
-    has_heads: bool = False
-    """Whether the model is made of layers of attention heads: then it has `attentions`, `unroll_with_heads`, `show`."""
 
     def __init__(self, config: ModelConfig, sizes: VocabularySizes) -> None:
         super().__init__()
@@ -289,38 +287,6 @@ class Seq2Seq(nn.Module, ABC):
             centres=stack([step.centres for step in steps]),
         )
 
-    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
-        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`.
-
-        Raises:
-            RecipeError: the model has no heads.
-        """
-        raise self._no_heads()
-
-    def attentions(self, batch: Batch) -> LayerAttentions:
-        """Where every head of every layer looks while the given targets are read; dropout of weights apart.
-
-        Raises:
-            RecipeError: the model has no heads.
-        """
-        raise self._no_heads()
-
-    def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Chooses the attention that `need_attention` shows, in a forward and in a search, as the settings would.
-
-        Args:
-            layer: from 1; None is the model's own choice.
-            heads: the mean of all heads of the layer, or one of them, from 1.
-
-        Raises:
-            RecipeError: there is no such layer or head, or the model has one attention only.
-        """
-        raise self._no_heads()
-
-    def _no_heads(self) -> RecipeError:
-        """What a model without heads answers to whoever wants one."""
-        return RecipeError(f"{self.config.kind} has one attention, not layers of heads to choose from")
-
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
         """Teacher forcing.
 
@@ -335,6 +301,39 @@ class Seq2Seq(nn.Module, ABC):
         if keep is not None:
             readout = readout.at(keep)
         return Output(self.predict(readout, memory), attention, centres, gate)
+
+
+class HeadedModel(Seq2Seq):
+    """A model of layers of attention heads: what each of them looks at can be asked for."""
+
+    @abstractmethod
+    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
+        """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
+
+    @abstractmethod
+    def attentions(self, batch: Batch) -> LayerAttentions:
+        """Where every head of every layer looks while the given targets are read; dropout of weights apart."""
+
+    @abstractmethod
+    def positions(self, most: int) -> tuple[str, Tensor]:
+        """What kind of position vectors the source has, and the first of them `(P,H)`, at most so many."""
+
+    @abstractmethod
+    def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
+        """Chooses the attention that `need_attention` shows, in a forward and in a search, as the settings would.
+
+        Args:
+            layer: from 1; None is the model's own choice.
+            heads: the mean of all heads of the layer, or one of them, from 1.
+
+        Raises:
+            RecipeError: there is no such layer or head.
+        """
+
+
+def headed(model: Seq2Seq) -> HeadedModel | None:
+    """The model, if it is one of layers of attention heads."""
+    return model if isinstance(model, HeadedModel) else None
 
 
 def rows_per_sentence(state_rows: int, memory: Memory) -> int:

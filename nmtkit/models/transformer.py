@@ -34,11 +34,11 @@ from nmtkit.layers.transformer import (
 from nmtkit.models.base import (
     MODELS,
     DecoderState,
+    HeadedModel,
     LayerAttentions,
     Memory,
     ModelConfig,
     Readout,
-    Seq2Seq,
     Tie,
     VocabularySizes,
     log_probabilities,
@@ -172,7 +172,7 @@ class TransformerState(DecoderState):
 
 
 @MODELS.register("transformer")
-class Transformer(Seq2Seq):
+class Transformer(HeadedModel):
     """Encoder and decoder of attention and feed-forward layers.
 
     Args:
@@ -184,7 +184,6 @@ class Transformer(Seq2Seq):
     """
 
     Config = TransformerConfig
-    has_heads = True
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
@@ -282,6 +281,13 @@ class Transformer(Seq2Seq):
             None if self.copy_gate is None else states,
             None if self.copy_key is None else self.copy_key(states),
         )
+
+    def positions(self, most: int) -> tuple[str, Tensor]:
+        """Of learned ones no more than were learned."""
+        table = self.src_positions
+        if isinstance(table, LearnedPositions):
+            return "learned (source)", table(min(most, len(table.table)))
+        return "sinusoidal", table(most)
 
     def reserve(self, length: int) -> None:
         """Makes the table of sinusoids long enough; learned positions are as many as they are."""

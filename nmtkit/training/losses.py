@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.precision import wide
-from nmtkit.models.base import Memory, Output, Readout, Seq2Seq
+from nmtkit.models.base import Memory, Output, Readout, Seq2Seq, headed
 from nmtkit.settings import Field, Settings
 
 Teacher = Literal["file", "model"]
@@ -254,7 +254,9 @@ def _unrolled(
     if guide is None:
         return model.unroll(batch, memory, need_attention), None
     if guide.settings.source == "model":
-        readout, heads = model.unroll_with_heads(batch, memory)
+        teacher = headed(model)
+        assert teacher is not None, f"{model.config.kind} has no heads"
+        readout, heads = teacher.unroll_with_heads(batch, memory)
         links = _own_links(heads, linked_positions(batch, "model"))
     else:
         readout = model.unroll(batch, memory, need_attention=True)

@@ -17,7 +17,7 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS
 from nmtkit.data.words import cut
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.models.base import Readout, Seq2Seq
+from nmtkit.models.base import Readout, Seq2Seq, headed
 from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow, merge_gates, merge_subwords, merge_windows
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
@@ -497,7 +497,8 @@ class Translator:
             NmtkitError: the model has no layers of attention heads.
             DataError: a line is empty, or the sides differ in length.
         """
-        if not self.model.has_heads:
+        model = headed(self.model)
+        if model is None:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.model.config.kind}) has no layers of attention heads to draw; "
                 "take a transformer, or draw the one attention that this model has"
@@ -517,7 +518,7 @@ class Translator:
         few = BATCH_TOKENS["cpu"]  # since all weights of all layers are kept
         for numbers in in_order_batches(lengths, few):
             batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
-            found = self.model.attentions(batch)
+            found = model.attentions(batch)
             encoder, decoder, cross = (
                 torch.stack(side, 1).float().cpu().numpy() for side in (found.encoder, found.decoder, found.cross)
             )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
