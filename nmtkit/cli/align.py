@@ -3,45 +3,72 @@
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 import click
 
 from nmtkit import console
-from nmtkit.cli import options
+from nmtkit.cli import opening, options
 from nmtkit.cli.numbers import Number
-from nmtkit.cli.opening import open_translator, show_heads
-from nmtkit.cli.soft_alignments import SoftWriter, check_path
-from nmtkit.data.alignments import (
-    SYMMETRIZATIONS,
-    Links,
-    SoftAlignment,
-    Symmetrization,
-    pharaoh,
-    reversed_links,
-    symmetrize,
-)
+from nmtkit.data.alignments import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_lines, read_pairs
+from nmtkit.data.soft_alignments import SoftWriter
 from nmtkit.errors import DataError
+from nmtkit.experiment.opening import Opening
 from nmtkit.translation.translator import Translator
 
 WINDOW = 2048
 
+Column = list[str] | None
+"""Lines in a row of one file; None where there is no file."""
+
 
 @dataclass(frozen=True)
-class _Window:
-    """Some pairs in a row; the words of a side are None where its text says them."""
+class Texts:
+    """The files of the pairs, and of their words where those are counted otherwise."""
 
-    src: list[str]
-    tgt: list[str]
-    src_words: list[str] | None
-    tgt_words: list[str] | None
+    source: Path
+    target: Path
+    source_words: Path | None
+    target_words: Path | None
 
-    def reversed(self) -> "_Window":
-        return _Window(self.tgt, self.src, self.tgt_words, self.src_words)
+    def windows(self) -> Iterator[tuple[list[str], list[str], Column, Column]]:
+        """Sources, targets and the words of both, some pairs at a time.
+
+        Raises:
+            DataError: a file cannot be read, or they differ in length.
+        """
+        pairs = read_pairs(Files(src=[str(self.source)], tgt=[str(self.target)]))
+        paths = (self.source_words, self.target_words)
+        words = [None if path is None else read_lines(path) for path in paths]
+        count = 0
+        while window := list(islice(pairs, WINDOW)):
+            src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in words)
+            for path, found in zip(paths, (src_words, tgt_words), strict=True):
+                if found is not None and len(found) < len(window):
+                    raise DataError(
+                        f"{path} ends after line {count + len(found)}, but {self.source} goes on: they must be pairs"
+                    )
+            count += len(window)
+            yield [pair.src for pair in window], [pair.tgt or "" for pair in window], src_words, tgt_words
+        for path, lines in zip(paths, words, strict=True):
+            if lines is not None and next(lines, None) is not None:
+                raise DataError(f"{path} has more than the {count} lines of {self.source}: they must be pairs")
+
+
+@dataclass(frozen=True)
+class Linking:
+    """How words are linked by their weights."""
+
+    threshold: float | None
+    method: Symmetrization | None
+
+    def links(self, one: SoftAlignment, reverse: SoftAlignment | None) -> Links:
+        """The links of a pair; `reverse` is what a model of the other direction says of it."""
+        return one.links(self.threshold) if self.method is None else one.symmetrized(self.method, reverse)
 
 
 @click.command()
@@ -82,27 +109,14 @@ class _Window:
     metavar="FILE",
     help="Write the weights between the words as well: FILE.json or FILE.npz.",
 )
-@options.layer
-@options.head
+@opening.layer
+@opening.head
 @options.batch_tokens
 @options.threads
-def command(
-    model: str | None,
-    weights: str,
-    device: str,
-    source: Path,
-    target: Path,
-    source_words: Path | None,
-    target_words: Path | None,
-    threshold: float | None,
-    reverse_model: str | None,
-    method: Symmetrization | None,
-    soft: Path | None,
-    layer: int | None,
-    head: int | None,
-    batch_tokens: int | None,
-    threads: int | None,
-) -> None:
+@opening.how
+@options.gathered(Texts, "texts")
+@options.gathered(Linking, "linking")
+def command(how: Opening, texts: Texts, linking: Linking, reverse_model: str | None, soft: Path | None) -> None:
     """Word alignments of given translations, read off a model's attention.
 
     Prints a line for each pair: "i-j" for each link between source word i and target word j, counted from 0 (the
@@ -127,63 +141,37 @@ def command(
       nmtkit align --source test.en --target test.fr --source-words test.tok.en --target-words test.tok.fr
       nmtkit align --source test.en --target test.fr --soft test.npz --threshold 0.3 > test.align
     """
-    if threshold is not None and (method is not None or reverse_model is not None):
+    if linking.threshold is not None and (linking.method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    if soft is not None:
-        check_path(soft)
-    translator = open_translator(model, device, weights, batch_tokens, threads=threads)
-    show_heads(translator, layer, head)
+    file = nullcontext() if soft is None else SoftWriter(soft)
+    translator = opening.open_asked(how)
     backward = None
     if reverse_model is not None:
-        backward = open_translator(reverse_model, device, weights, batch_tokens, threads=threads)
-        show_heads(backward, layer, head)
-        method = method or "grow-diag"
+        backward = opening.open_asked(replace(how, model=reverse_model))
+        linking = replace(linking, method=linking.method or "grow-diag")
     n_pairs, half_empty = 0, 0
-    with console.LineProgress("pairs") as progress, nullcontext() if soft is None else SoftWriter(soft) as writer:
-        for window in _windows(source, target, source_words, target_words):
-            try:
-                found = _align(translator, window, n_pairs + 1)
-                other = None if backward is None else _align(backward, window.reversed(), n_pairs + 1)
-            except DataError as fault:
-                raise DataError(f"{source} and {target}: {fault}") from fault
-            for row, one in enumerate(found):
-                n_pairs += 1
-                half_empty += bool(one.src_words) != bool(one.tgt_words)
-                reverse = None if other is None else other[row]
-                sys.stdout.write(pharaoh(_links(one, reverse, threshold, method)) + "\n")
-                if writer is not None:
-                    writer.add(one, reverse)
-            progress.advance(len(found))
+    with console.LineProgress("pairs") as progress, file as writer:
+        for one, reverse in _aligned(translator, backward, texts):
+            n_pairs += 1
+            half_empty += bool(one.src_words) != bool(one.tgt_words)
+            sys.stdout.write(pharaoh(linking.links(one, reverse)) + "\n")
+            if writer is not None:
+                writer.add(one, reverse)
+            progress.advance(1)
     if half_empty:
         console.say(f"{half_empty} pairs have one empty side: their lines are empty", stderr=True)
 
 
-def _links(
-    one: SoftAlignment, reverse: SoftAlignment | None, threshold: float | None, method: Symmetrization | None
-) -> Links:
-    forward = one.links(threshold)
-    if method is None:
-        return forward
-    return symmetrize(forward, one.links_of_columns() if reverse is None else reversed_links(reverse.links()), method)
-
-
-def _align(translator: Translator, window: _Window, first: int) -> list[SoftAlignment]:
-    return translator.align(window.src, window.tgt, window.src_words, window.tgt_words, first)
-
-
-def _windows(source: Path, target: Path, source_words: Path | None, target_words: Path | None) -> Iterator[_Window]:
-    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]))
-    words = [None if path is None else read_lines(path) for path in (source_words, target_words)]
-    count = 0
-    while window := list(islice(pairs, WINDOW)):
-        src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in words)
-        for path, found in ((source_words, src_words), (target_words, tgt_words)):
-            if found is not None and len(found) < len(window):
-                raise DataError(
-                    f"{path} ends after line {count + len(found)}, but {source} goes on: they must be pairs"
-                )
-        count += len(window)
-        yield _Window([pair.src for pair in window], [pair.tgt or "" for pair in window], src_words, tgt_words)
-    for path, lines in zip((source_words, target_words), words, strict=True):
-        if lines is not None and next(lines, None) is not None:
-            raise DataError(f"{path} has more than the {count} lines of {source}: they must be pairs")
+def _aligned(
+    translator: Translator, backward: Translator | None, texts: Texts
+) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
+    """What the model says of each pair, and a model of the other direction if there is one."""
+    first = 1
+    for src, tgt, src_words, tgt_words in texts.windows():
+        try:
+            found = translator.align(src, tgt, src_words, tgt_words, first)
+            others = [None] * len(src) if backward is None else backward.align(tgt, src, tgt_words, src_words, first)
+        except DataError as fault:
+            raise DataError(f"{texts.source} and {texts.target}: {fault}") from fault
+        yield from zip(found, others, strict=True)
+        first += len(src)

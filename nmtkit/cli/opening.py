@@ -1,61 +1,100 @@
-"""Opening a translator for the commands that use a trained run."""
+"""What commands that use a trained run share: the options of the search and of what is shown, and the opening."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, get_args
 
-from nmtkit import console, device
-from nmtkit.errors import NmtkitError, RecipeError
-from nmtkit.experiment import folder, opening
-from nmtkit.models.base import headed
-from nmtkit.task import TASKS
+import click
+
+from nmtkit import console
+from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Decorator, gathered
+from nmtkit.experiment.opening import Opening, open_run
+from nmtkit.search.beam import SearchConfig
 from nmtkit.translation.translator import Translator
 
-
-def open_translator(
-    model: str | None,
-    device_name: str,
-    weights: str,
-    batch_tokens: int | None = None,
-    settings: dict[str, object] | None = None,
-    threads: int | None = None,
-    task: str | None = None,
-    max_source_tokens: int | None = None,
-) -> Translator:
-    """Finds the run, opens it, and says on stderr which run, which weights and which device it is.
-
-    Raises:
-        NmtkitError: the run cannot be opened, or is of another task than the one that is named.
-    """
-    run, why = folder.find(model, task=task)
-    found = run.load_recipe().task
-    if task is not None and found != task:
-        raise NmtkitError(
-            f"{run.path} ({why}) was trained for {found}: use `nmtkit {TASKS.get(found).command}`, or name another run "
-            "with -m RUN"
-        )
-    translator = opening.open_translator(run, device_name, weights, batch_tokens, settings, threads, max_source_tokens)
-    console.say(
-        f"model {run.path} ({why}), {_name(run, weights)}, on {device.describe(translator.device)}", stderr=True
-    )
-    return translator
+SEARCH: dict[str, str | None] = {
+    "beam_size": None,
+    "length_penalty": "KIND[:ALPHA]",
+    "min_length": "TOKENS",
+    "max_length": "TOKENS",
+    "min_length_ratio": "R",
+    "max_length_ratio": "R",
+    "no_repeat_ngram": "N",
+    "coverage_penalty": "BETA",
+    "coverage_kind": None,
+}
+"""The keys of the recipe's `search` group that have options, and what stands for their values if not their type."""
 
 
-def _name(run: folder.RunFolder, which: str) -> str:
-    """The weights' file, after its stage where training had stages: files of two stages may have one name."""
-    path = run.weights(which)
-    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.checkpoints else path.name
+class _Penalty(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+    """A length penalty with its strength: the values of two keys."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, object]:
+        """The keys that it sets."""
+        kind, _, alpha = value.partition(":")
+        try:
+            return {"length_penalty": kind, **({"alpha": float(alpha)} if alpha else {})}
+        except ValueError:
+            self.fail(f"{alpha!r} is not a number", param, ctx)
 
 
-def widen_beam(translator: Translator, n_best: int, given: Mapping[str, object]) -> None:
-    """Makes the beam wide enough for the results asked for, unless its size is among the search settings given."""
-    if "beam_size" not in given and n_best > translator.config.beam_size:
-        console.say(f"beam size {n_best} instead of {translator.config.beam_size}, for --n-best {n_best}", stderr=True)
-        translator.config = translator.config.changed({"beam_size": n_best})
+def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]
+    """What an option takes for a key of the search: one of its values, or a number within its bounds."""
+    if key == "length_penalty":
+        return _Penalty()
+    setting = SearchConfig.model_fields[key]
+    if values := get_args(setting.annotation):
+        return click.Choice(values)
+    bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
+    return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int)
 
 
-def show_heads(translator: Translator, layer: int | None, head: int | None) -> None:
-    """Makes a Transformer show the attention of the layer or head that was asked for, if any was."""
-    if layer is not None or head is not None:
-        model = headed(translator.model)
-        if model is None:
-            raise RecipeError(f"{translator.model.config.kind} has one attention, not layers of heads to choose from")
-        model.show(layer, "mean" if head is None else head)
+def search_options(*keys: str) -> Decorator:
+    """Gives a command options of the search, those named or all; it takes what they set as `search_settings`."""
+    names = keys or tuple(SEARCH)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_settings(**given: Any) -> Any:
+            settings: dict[str, object] = {}
+            for key in names:
+                value = given.pop(key)
+                settings |= value if isinstance(value, dict) else {} if value is None else {key: value}
+            return command(search_settings=settings, **given)
+
+        decorated: Callable[..., Any] = with_settings
+        for key in reversed(names):
+            strength = " ALPHA is its strength, e.g. gnmt:0.6." if key == "length_penalty" else ""
+            meaning = f"{SearchConfig.model_fields[key].description}{strength} Default: the recipe's."
+            option = f"--{key.replace('_', '-')}"
+            decorated = click.option(option, key, type=search_type(key), metavar=SEARCH[key], help=meaning)(decorated)
+        return decorated
+
+    return decorate
+
+
+n_best: Decorator = click.option(
+    "--n-best", type=search_type("beam_size"), default=1, help="How many results for each line, best first."
+)
+layer: Decorator = click.option(
+    "--layer",
+    type=Number(1),
+    metavar="N",
+    help="Of a Transformer, take what decoder layer N looks at, from 1. Default: the recipe's, else the last but one.",
+)
+head: Decorator = click.option(
+    "--head",
+    type=Number(1),
+    metavar="N",
+    help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
+)
+how: Decorator = gathered(Opening, "how")
+"""Hands a command the options of opening a run as one `Opening`."""
+
+
+def open_asked(how: Opening, task: str | None = None) -> Translator:
+    """Opens the run that was asked for, and says on stderr which run, which weights and which device it is."""
+    return open_run(how, task, partial(console.say, stderr=True))

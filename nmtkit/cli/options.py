@@ -1,15 +1,37 @@
 """Options that several commands share, so that they are spelled and explained alike."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from typing import Any
 
 import click
 
-from nmtkit.cli.numbers import Number, SearchNumber
+from nmtkit.cli.numbers import Number
 from nmtkit.settings import MOST_THREADS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def gathered(kind: type[Any], name: str) -> Decorator:
+    """Hands a command some of its options as one object.
+
+    Args:
+        kind: a dataclass: the options that its fields name are gathered; of those that a command has not, the default
+            is taken.
+        name: what the command calls the object.
+    """
+    names = {field.name for field in fields(kind)}
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_object(**given: Any) -> Any:
+            values = {key: given.pop(key) for key in names & given.keys()}
+            return command(**{name: kind(**values)}, **given)
+
+        return with_object
+
+    return decorate
 
 
 def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
@@ -64,96 +86,3 @@ overrides: Decorator = click.option(
 run_folder: Decorator = click.option(
     "--run", "run_path", metavar="DIR", help="The run's folder. Default: runs/NAME, NAME being the recipe's."
 )
-beam_size: Decorator = click.option("--beam-size", type=SearchNumber("beam_size"), help="Default: the recipe's.")
-length_penalty: Decorator = click.option(
-    "--length-penalty",
-    metavar="KIND[:ALPHA]",
-    help="none, average or gnmt, with its strength, e.g. gnmt:0.6. Default: the recipe's.",
-)
-layer: Decorator = click.option(
-    "--layer",
-    type=Number(1),
-    metavar="N",
-    help="Of a Transformer, take what decoder layer N looks at, from 1. Default: the recipe's, else the last but one.",
-)
-head: Decorator = click.option(
-    "--head",
-    type=Number(1),
-    metavar="N",
-    help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
-)
-
-
-n_best: Decorator = click.option(
-    "--n-best", type=SearchNumber("beam_size"), default=1, help="How many results for each line, best first."
-)
-SEARCH: dict[str, Decorator] = {
-    "min_length": click.option(
-        "--min-length", type=SearchNumber("min_length"), metavar="TOKENS", help="The fewest tokens of a result."
-    ),
-    "max_length": click.option(
-        "--max-length", type=SearchNumber("max_length"), metavar="TOKENS", help="The most tokens, the end mark counted."
-    ),
-    "min_length_ratio": click.option(
-        "--min-length-ratio",
-        type=SearchNumber("min_length_ratio", whole=False),
-        metavar="R",
-        help="At least R tokens for each source token.",
-    ),
-    "max_length_ratio": click.option(
-        "--max-length-ratio",
-        type=SearchNumber("max_length_ratio", whole=False),
-        metavar="R",
-        help="At most R tokens for each source token, and search.max_length_offset more.",
-    ),
-    "no_repeat_ngram": click.option(
-        "--no-repeat-ngram",
-        type=SearchNumber("no_repeat_ngram"),
-        metavar="N",
-        help="No N tokens in a row twice; 3 is trigram blocking, 0 allows all.",
-    ),
-    "coverage_penalty": click.option(
-        "--coverage-penalty",
-        type=SearchNumber("coverage_penalty", whole=False),
-        metavar="BETA",
-        help="Strength of the penalty for badly spread attention; 0 is none.",
-    ),
-    "coverage_kind": click.option(
-        "--coverage-kind",
-        type=click.Choice(["gnmt", "summary"]),
-        help="It punishes source tokens that got too little attention (gnmt), or too much (summary).",
-    ),
-}
-"""Options by the key of the recipe's `search` group that they set; the default of each is the recipe's."""
-
-
-def search(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command all options of the search; it takes the settings that they make as `search`."""
-
-    @wraps(command)
-    def with_settings(**given: Any) -> Any:
-        settings = search_settings(given.pop("beam_size"), given.pop("length_penalty"))
-        changed = {key: given.pop(key) for key in SEARCH}
-        settings |= {key: value for key, value in changed.items() if value is not None}
-        return command(search=settings, **given)
-
-    decorated: Callable[..., Any] = with_settings
-    for decorate in reversed([beam_size, length_penalty, *SEARCH.values()]):
-        decorated = decorate(decorated)
-    return decorated
-
-
-def search_settings(beam_size: int | None, length_penalty: str | None) -> dict[str, object]:
-    """The keys of the recipe's `search` group that the options above change."""
-    settings: dict[str, object] = {}
-    if beam_size is not None:
-        settings["beam_size"] = beam_size
-    if length_penalty is not None:
-        kind, _, alpha = length_penalty.partition(":")
-        settings["length_penalty"] = kind
-        if alpha:
-            try:
-                settings["alpha"] = float(alpha)
-            except ValueError as fault:
-                raise click.BadParameter(f"{alpha!r} is not a number", param_hint="--length-penalty") from fault
-    return settings

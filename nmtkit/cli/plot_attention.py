@@ -1,26 +1,74 @@
 """`nmtkit plot-attention`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from nmtkit import console, pictures
-from nmtkit.cli import options
-from nmtkit.cli.opening import open_translator, show_heads
+from nmtkit.cli import opening, options
 from nmtkit.cli.reading import stdin_texts
 from nmtkit.cli.reporting import save_picture
 from nmtkit.console.shading import show_attention
 from nmtkit.data.reading import WRITE_OUT
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError
+from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
 from nmtkit.pictures.pages import save_layered
+from nmtkit.translation import attending
 from nmtkit.translation.translator import Translator
 
-Pairs = list[tuple[str, str | None]]
+Pairs = tuple[list[str], list[str | None]]
+"""Sentences, and the translation of each, if one is given."""
 
 POSITIONS = 100
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is to be drawn, and where to."""
+
+    output: Path | None
+    grid: bool
+    layers: bool
+    what: str
+
+    @property
+    def is_html(self) -> bool:
+        """Whether it becomes a page."""
+        return self.output is not None and self.output.suffix.lower() == ".html"
+
+    def check(self, source: str | None, chosen: bool) -> None:
+        """Refuses what does not go together, before a model is opened.
+
+        Args:
+            source: the sentence that is given.
+            chosen: whether one layer or head is.
+
+        Raises:
+            click.UsageError: two options exclude each other, or one needs another.
+            NmtkitError: the output's name says no format.
+        """
+        whole = self.what == "attention"
+        faults = {
+            f"--{'grid' if self.grid else 'layers'} is for --what attention only; leave one of them out": not whole
+            and (self.grid or self.layers),
+            "--layers shows one sentence at a time: leave --grid out": self.grid and self.layers,
+            "--grid lays out a sheet: name it with -o FILE": self.grid and self.output is None,
+            "--layers writes a page with buttons: name it with -o FILE.html": self.layers and not self.is_html,
+            "--what positions reads no sentence: leave SOURCE out": self.what == "positions" and source is not None,
+            "--what positions draws a picture: name it with -o FILE": self.what == "positions" and self.output is None,
+            "--layer and --head choose one attention to draw; this draws all of them": chosen
+            and (self.layers or not whole),
+        }
+        for fault, there in faults.items():
+            if there:
+                raise click.UsageError(fault)
+        if self.output is not None:
+            pictures.picture_format(self.output)
 
 
 @click.command("plot-attention")
@@ -56,25 +104,12 @@ POSITIONS = 100
     help=f"positions: the position vectors of a Transformer, the first {POSITIONS}; entropy: how spread out attention "
     "is over pieces (of a model with one attention, over words), for each head in nats, over all sentences given.",
 )
-@options.layer
-@options.head
-@options.beam_size
-@options.length_penalty
-def command(
-    model: str | None,
-    weights: str,
-    device: str,
-    source: str | None,
-    target: str | None,
-    output: Path | None,
-    grid: bool,
-    layers: bool,
-    what: str,
-    layer: int | None,
-    head: int | None,
-    beam_size: int | None,
-    length_penalty: str | None,
-) -> None:
+@opening.layer
+@opening.head
+@opening.search_options("beam_size", "length_penalty")
+@opening.how
+@options.gathered(Drawing, "drawing")
+def command(how: Opening, drawing: Drawing, source: str | None, target: str | None) -> None:
     """Draw what a model looks at while it writes: a row for each target word, a column for each source word.
 
     SOURCE is a sentence or an article; with TARGET the given translation is drawn, without it the model's own. Without
@@ -102,94 +137,54 @@ def command(
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
       nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
-    _check_options(source, output, grid, layers, what)
-    if (layer or head) and (layers or what != "attention"):
-        raise click.UsageError("--layer and --head choose one attention to draw; this draws all of them")
-    if output is not None:
-        pictures.picture_format(output)
-    translator = open_translator(model, device, weights, None, options.search_settings(beam_size, length_penalty))
-    show_heads(translator, layer, head)
-    if what == "positions":
-        assert output is not None
-        save_picture(output, lambda: draw_positions(translator, output))
-        return
-    pairs = _pairs(source, target)
-    if what == "entropy":
-        _entropy(translator, pairs, output)
-    elif layers:
-        assert output is not None
-        layered = _layered(translator, pairs)
-        save_picture(output, lambda: save_layered(layered, output))
-    elif output is not None:
-        drawn = _drawn(translator, pairs)
-        save_picture(output, lambda: pictures.save(drawn, output, grid))
-        if headed(translator.model) and _is_html(output):
+    drawing.check(source, chosen=bool(how.layer or how.head))
+    translator = opening.open_asked(how)
+    if drawing.what == "positions":
+        table, title = attending.positions(translator, POSITIONS)
+        _save(drawing, partial(save_positions, table, title=title))
+    elif drawing.what == "entropy":
+        _entropy(translator, _pairs(source, target), drawing)
+    elif drawing.layers:
+        _save(drawing, partial(save_layered, translator.layered(*_pairs(source, target))))
+    elif drawing.output is not None:
+        _save(drawing, partial(pictures.save, translator.pictures(*_pairs(source, target)), grid=drawing.grid))
+        if headed(translator.model) and drawing.is_html:
             console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
     else:
-        for picture in _drawn(translator, pairs):
+        for picture in translator.pictures(*_pairs(source, target)):
             show_attention(picture)
 
 
-def _check_options(source: str | None, output: Path | None, grid: bool, layers: bool, what: str) -> None:
-    """Refuses what does not go together, before a model is opened.
-
-    Raises:
-        click.UsageError: two options exclude each other, or one needs another.
-    """
-    if what != "attention" and (grid or layers):
-        raise click.UsageError(f"--{'grid' if grid else 'layers'} is for --what attention only; leave one of them out")
-    if grid and layers:
-        raise click.UsageError("--layers shows one sentence at a time: leave --grid out")
-    if grid and output is None:
-        raise click.UsageError("--grid lays out a sheet: name it with -o FILE")
-    if layers and (output is None or not _is_html(output)):
-        raise click.UsageError("--layers writes a page with buttons: name it with -o FILE.html")
-    if what == "positions" and source is not None:
-        raise click.UsageError("--what positions reads no sentence: leave SOURCE out")
-    if what == "positions" and output is None:
-        raise click.UsageError("--what positions draws a picture: name it with -o FILE")
-
-
-def _is_html(output: Path) -> bool:
-    return output.suffix.lower() == ".html"
-
-
 def _pairs(source: str | None, target: str | None) -> Pairs:
-    """The sentences of the command line, or of standard input, each with its translation if one is given."""
+    """The sentences of the command line, or of standard input."""
     if source is not None:
-        return [(source, target)]
-    pairs: Pairs = []
+        return [source], [target]
+    sources: list[str] = []
+    targets: list[str | None] = []
     for number, line in enumerate(stdin_texts(WRITE_OUT), start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
             raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")
-        pairs.append((first, second if tab else None))
-    if not pairs:
+        sources.append(first)
+        targets.append(second if tab else None)
+    if not sources:
         raise click.UsageError("nothing to draw: standard input is empty; give SOURCE or lines on standard input")
-    return pairs
+    return sources, targets
 
 
-def _drawn(translator: Translator, pairs: Pairs) -> list[pictures.AttentionPicture]:
-    found = []
-    for text, given in pairs:
-        found += translator.pictures([text], None if given is None else [given])
-    return found
+def _save(drawing: Drawing, save: Callable[[Path], None]) -> None:
+    assert drawing.output is not None
+    output = drawing.output
+    save_picture(output, lambda: save(output))
 
 
-def _layered(translator: Translator, pairs: Pairs) -> list[pictures.LayeredPicture]:
-    found = []
-    for text, given in pairs:
-        found += translator.layered([text], None if given is None else [given])
-    return found
-
-
-def _entropy(translator: Translator, pairs: Pairs, output: Path | None) -> None:
+def _entropy(translator: Translator, pairs: Pairs, drawing: Drawing) -> None:
     heads = headed(translator.model) is not None
-    parts = of_heads(_layered(translator, pairs)) if heads else of_words(_drawn(translator, pairs))
-    count = "1 sentence" if len(pairs) == 1 else f"{len(pairs):,} sentences"
+    parts = of_heads(translator.layered(*pairs)) if heads else of_words(translator.pictures(*pairs))
+    count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
     title = f"{translator.name}: entropy of attention over {count}"
-    if output is not None:
-        save_picture(output, lambda: save_entropies(parts, output, title))
+    if drawing.output is not None:
+        _save(drawing, partial(save_entropies, parts, title=title))
     else:
         _print_entropies(parts, title)
 
@@ -203,19 +198,3 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
             cells = [f"{value:.3f}" for value in values] + [""] * (heads - len(values))
             rows.append([part.name, layer + 1, *cells, f"{part.uniform:.3f}"])
     console.table(f"{title} (nats)", ["attention", "layer", *names, "uniform"], rows)
-
-
-def draw_positions(translator: Translator, output: Path) -> None:
-    """Draws the position vectors of a Transformer, fixed or learned.
-
-    Raises:
-        NmtkitError: the model has none, or the file cannot be written.
-    """
-    model = headed(translator.model)
-    if model is None:
-        raise NmtkitError(
-            f"the model {translator.name!r} ({translator.model.config.kind}) has no position vectors to draw; "
-            "name a transformer with -m RUN"
-        )
-    kind, vectors = model.positions(POSITIONS)
-    save_positions(vectors.detach().float().cpu().numpy(), output, f"{translator.name}: {kind} positions")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,17 @@ from typing import Any
 import click
 
 from nmtkit import console
-from nmtkit.cli import options
-from nmtkit.cli.opening import open_translator
+from nmtkit.cli import opening, options
+from nmtkit.cli.results import read_translation
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
+from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import perplexity
-from nmtkit.settings import parse_json
-from nmtkit.translation.translator import Translation
+from nmtkit.translation.translation import Translation
+from nmtkit.translation.translator import Translator
 
 WINDOW = 2048
-_PLAIN = "for translations in plain text take another suffix, such as .txt"
 
 
 @click.command()
@@ -35,20 +36,11 @@ _PLAIN = "for translations in plain text take another suffix, such as .txt"
     "printed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each pair, with every token's share.")
-@options.length_penalty
+@opening.search_options("length_penalty")
 @options.batch_tokens
 @options.threads
-def command(
-    model: str | None,
-    weights: str,
-    device: str,
-    source: Path,
-    target: Path,
-    as_json: bool,
-    length_penalty: str | None,
-    batch_tokens: int | None,
-    threads: int | None,
-) -> None:
+@opening.how
+def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
     """Log-probabilities of given translations or summaries under a model.
 
     Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair
@@ -64,22 +56,10 @@ def command(
       nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
       nmtkit translate --json < test.en > found.jsonl && nmtkit rescore --source test.en --target found.jsonl
     """
-    translator = open_translator(
-        model, device, weights, batch_tokens, options.search_settings(None, length_penalty), threads
-    )
-    in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
-    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target=in_json)
+    translator = opening.open_asked(how)
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
     with console.LineProgress("pairs") as progress:
-        while window := list(islice(pairs, WINDOW)):
-            targets: list[str | Translation] = [
-                _translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
-                for pair in window
-            ]
-            try:
-                found = translator.rescore([pair.src for pair in window], targets, first=n_pairs + 1)
-            except DataError as fault:
-                raise DataError(f"{source} and {target}: {fault}") from fault
+        for found in _rescored(translator, source, target):
             for one in found:
                 n_pairs += 1
                 n_cut += one.src_left_out > 0
@@ -99,27 +79,18 @@ def command(
         console.say(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}", stderr=True)
 
 
-def _translation(line: str, where: str) -> Translation:
-    """The best translation of a line that `nmtkit translate --json` printed."""
-    try:
-        record = parse_json(line, where)
-    except DataError as fault:
-        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {_PLAIN}") from fault
-    if isinstance(record, dict) and "windows" in record:
-        raise DataError(
-            f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
-            "leave --window out, or write the summaries as plain text"
-        )
-    try:
-        best = record["best"]
-        return Translation(
-            text=str(best["text"]),
-            score=float(best["score"]),
-            log_prob=float(best["log_prob"]),
-            tokens=[str(token) for token in best["tokens"]],
-            token_log_probs=[],
-            src_tokens=[],
-            finished=bool(best["finished"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError) as fault:
-        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {_PLAIN}") from fault
+def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[list[Translation]]:
+    """What the model says of the pairs of two files, some at a time."""
+    in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
+    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target=in_json)
+    count = 0
+    while window := list(islice(pairs, WINDOW)):
+        targets: list[str | Translation] = [
+            read_translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
+            for pair in window
+        ]
+        try:
+            yield translator.rescore([pair.src for pair in window], targets, first=count + 1)
+        except DataError as fault:
+            raise DataError(f"{source} and {target}: {fault}") from fault
+        count += len(window)

@@ -1,4 +1,4 @@
-"""How `translate` and `summarize` print what was found."""
+"""How `translate` and `summarize` print what was found, and how that is read again."""
 
 import json
 import sys
@@ -7,9 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.translation.copies import copied_spans
+from nmtkit.errors import DataError
+from nmtkit.settings import parse_json
 from nmtkit.translation.summarizer import Summary
-from nmtkit.translation.translator import Translation
+from nmtkit.translation.translation import Translation, copied_spans
+
+_PLAIN = "for translations in plain text take another suffix, such as .txt"
 
 
 class Printer:
@@ -87,6 +90,36 @@ class Printer:
             spans = copied_spans(self._tokenizer, one.tokens, one.src_tokens, one.copied)
             fields |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
         return fields
+
+
+def read_translation(line: str, where: str) -> Translation:
+    """The best translation of a line that `nmtkit translate --json` printed.
+
+    Raises:
+        DataError: the line is nothing of the kind; `where` is what the message calls it.
+    """
+    try:
+        record = parse_json(line, where)
+    except DataError as fault:
+        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {_PLAIN}") from fault
+    if isinstance(record, dict) and "windows" in record:
+        raise DataError(
+            f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
+            "leave --window out, or write the summaries as plain text"
+        )
+    try:
+        best = record["best"]
+        return Translation(
+            text=str(best["text"]),
+            score=float(best["score"]),
+            log_prob=float(best["log_prob"]),
+            tokens=[str(token) for token in best["tokens"]],
+            token_log_probs=[],
+            src_tokens=[],
+            finished=bool(best["finished"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError) as fault:
+        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {_PLAIN}") from fault
 
 
 def _write_json(record: dict[str, Any]) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.cli import options
+from nmtkit.cli import opening, options
 from nmtkit.cli.numbers import Number
-from nmtkit.cli.opening import open_translator, widen_beam
 from nmtkit.cli.reading import stdin_field, text_windows, windows
 from nmtkit.cli.results import Printer
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
+from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import lead as lead_of
 from nmtkit.translation.summarizer import Summarizer
 
@@ -36,8 +36,8 @@ WINDOW = 256
     metavar="FOLDER",
     help="Read the .story files of a folder, by name, instead of standard input; their own summaries are left out.",
 )
-@options.search
-@options.n_best
+@opening.search_options()
+@opening.n_best
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each article: scores, tokens, copied spans.")
 @click.option(
     "--max-source-tokens",
@@ -59,20 +59,9 @@ WINDOW = 256
 )
 @options.batch_tokens
 @options.threads
+@opening.how
 def command(
-    model: str | None,
-    weights: str,
-    device: str,
-    article_field: str | None,
-    stories: Path | None,
-    search: dict[str, object],
-    n_best: int,
-    as_json: bool,
-    max_source_tokens: int | None,
-    window: int | None,
-    lead: int | None,
-    batch_tokens: int | None,
-    threads: int | None,
+    how: Opening, article_field: str | None, stories: Path | None, as_json: bool, window: int | None, lead: int | None
 ) -> None:
     """Summarize standard input: one line out for each article in, in order.
 
@@ -103,24 +92,22 @@ def command(
     """
     parts = _parts(article_field, stories)
     if lead is not None:
-        if model is not None or as_json or n_best > 1 or window or max_source_tokens or search:
+        of_a_model = (how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window)
+        if any(of_a_model):
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
         for part in parts:
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
             sys.stdout.flush()
         return
-    if window is not None and (max_source_tokens is not None or n_best > 1):
+    if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
-    translator = open_translator(
-        model, device, weights, batch_tokens, search, threads, "summarization", max_source_tokens
-    )
-    widen_beam(translator, n_best, search)
+    translator = opening.open_asked(how, "summarization")
     summarizer = None if window is None else Summarizer(translator, window)
-    printer = Printer(translator.tokenizers.tgt, n_best, False, as_json, False)
+    printer = Printer(translator.tokenizers.tgt, how.n_best, False, as_json, False)
     with console.LineProgress("articles") as progress:
         for part in parts:
             if summarizer is None:
-                for found in translator.search(part, n_best, need_copies=as_json):
+                for found in translator.search(part, how.n_best, need_copies=as_json):
                     printer.write(found)
             else:
                 for summary in summarizer.search(part, need_copies=as_json):

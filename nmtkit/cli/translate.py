@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.cli import options
-from nmtkit.cli.opening import open_translator, widen_beam
+from nmtkit.cli import opening, options
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.results import Printer
 from nmtkit.data.reading import WRITE_OUT, read_lines
+from nmtkit.experiment.opening import Opening
 from nmtkit.translation.unknowns import parse_dictionary
 
 
@@ -18,8 +18,8 @@ from nmtkit.translation.unknowns import parse_dictionary
 @options.model
 @options.weights
 @options.device
-@options.search
-@options.n_best
+@opening.search_options()
+@opening.n_best
 @click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each line, with scores and tokens.")
 @click.option(
@@ -35,19 +35,8 @@ from nmtkit.translation.unknowns import parse_dictionary
 )
 @options.batch_tokens
 @options.threads
-def command(
-    model: str | None,
-    weights: str,
-    device: str,
-    search: dict[str, object],
-    n_best: int,
-    scores: bool,
-    as_json: bool,
-    replace_unknown: bool,
-    dictionary: Path | None,
-    batch_tokens: int | None,
-    threads: int | None,
-) -> None:
+@opening.how
+def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, dictionary: Path | None) -> None:
     """Translate standard input: one line out for each line in, in order.
 
     An empty line gives an empty line. With --n-best K every line gives up to K lines, each "NUMBER TAB SCORE TAB
@@ -73,16 +62,15 @@ def command(
     if dictionary is not None and not replace_unknown:
         raise click.UsageError("--dictionary is for --replace-unknown; give both")
     entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
-    translator = open_translator(model, device, weights, batch_tokens, search, threads, "translation")
-    widen_beam(translator, n_best, search)
+    translator = opening.open_asked(how, "translation")
     if replace_unknown:
         if translator.config.forbid_unknown:
             console.say("the recipe's search.forbid_unknown is off, for --replace-unknown", stderr=True)
-        translator.replace_unknown(entries)
-    printer = Printer(translator.tokenizers.tgt, n_best, scores, as_json, replace_unknown)
+        translator = translator.replacing_unknown(entries)
+    printer = Printer(translator.tokenizers.tgt, how.n_best, scores, as_json, replace_unknown)
     with console.LineProgress("lines") as progress:
         for window in text_windows(WRITE_OUT):
-            for found in translator.search(window, n_best, need_copies=as_json):
+            for found in translator.search(window, how.n_best, need_copies=as_json):
                 printer.write(found)
             sys.stdout.flush()
             progress.advance(len(window))

@@ -14,7 +14,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.experiment import checks, run
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.hold import hold
-from nmtkit.experiment.opening import find_way, open_translator
+from nmtkit.experiment.opening import Opening, find_way, open_translator
 from nmtkit.experiment.tuning import Found
 from nmtkit.experiment.validation import validation_files
 
@@ -61,9 +61,9 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         say("the search is measured once the run is trained: at the end of its training, or here")
         return
-    translator = open_translator(folder, str(place), threads=devices.cpu_threads())
+    translator = open_translator(folder, Opening(device=str(place), threads=devices.cpu_threads()))
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
-    searched = find_way(translator, loaded, lines, float("inf"), devices.cpu_threads(), again=True)
+    _, searched = find_way(translator, loaded, lines, float("inf"), devices.cpu_threads(), again=True)
     if searched.speeds:
         _show(searched, "searching with it")
     else:

@@ -241,6 +241,17 @@ class SoftAlignment:
     weights: NDArray[np.float64]
     """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
 
+    def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
+        """The links of two directions combined, see `symmetrize`.
+
+        Args:
+            method: how.
+            reverse: what a model of the other direction says of the pair; None reads this attention the other way, each
+                source word being linked to the target word that looks at it most.
+        """
+        other = self.links_of_columns() if reverse is None else reversed_links(reverse.links())
+        return symmetrize(self.links(), other, method)
+
     def links(self, threshold: float | None = None) -> Links:
         """Each target word with the source word that it looks at most, or as `threshold` says; see `links_of`."""
         return links_of(self.weights, threshold)

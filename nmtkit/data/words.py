@@ -1,15 +1,18 @@
-"""The words of a line, each with its tokens: what word alignments count.
+"""Which tokens make a word: of a text whose words are known, and of tokens alone.
 
-A word is what white space separates (as Python's `str.split` sees it). Each is cut into tokens by itself, so that it is
-always known which tokens are whose. That is how a tokenizer cuts a whole line, too: none joins characters across white
-space.
+Word alignments count the words of a text, which are what white space separates (as Python's `str.split` sees it). Each
+is cut into tokens by itself, so that it is always known which tokens are whose. That is how a tokenizer cuts a whole
+line, too: none joins characters across white space. Where only tokens are known, the mark of a word's beginning tells.
 """
 
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nmtkit.data.alignments import Link, Share, shares
 from nmtkit.data.tokenizer import MARK, Tokenizer
+from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 from nmtkit.errors import DataError
 
 
@@ -26,7 +29,7 @@ class WordCut:
 
 
 def cut(
-    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str] | None = None, what: str = "line", first: int = 1
+    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> list[WordCut]:
     """Cuts lines into words and the words into tokens.
 
@@ -34,43 +37,70 @@ def cut(
         tokenizer: of that side.
         lines: text as the model was trained on.
         given: the same lines cut into words otherwise, by further white space: "l' homme ." for "l'homme.". Then these
-            are the words. A token that reaches over the end of such a word counts for both, by characters.
-        what: what a line is called in messages.
-        first: the number of the first line, for messages.
+            are the words; None for a line whose words are what white space separates. A token that reaches over the end
+            of such a word counts for both, by characters.
+        places: what each line is called in messages.
 
     Raises:
         DataError: a line of `given` does not spell the text; names it.
     """
-    texts = [line.split() for line in lines]
-    distinct = list(dict.fromkeys(word for words in texts for word in words))
-    ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
     cuts = []
-    for number, words in enumerate(texts, start=first):
-        parts = [[word] for word in words]
-        if given is not None:
-            parts = _parts(words, given[number - first].split(), f"{what} {number}")
+    for line in _cut_apart(tokenizer, lines, given, places):
         found: list[Share] = []
         start = 0
-        for word, of_word in zip(words, parts, strict=True):
-            found += [(start + token, part) for token, part in _shares(tokenizer, word, of_word, ids[word])]
-            start += len(ids[word])
-        inner = [part for of_word in parts for part in of_word]
-        cuts.append(WordCut(inner, [token for word in words for token in ids[word]], found))
+        for parts, ids in line:
+            found += [(start + first, part) for first, part in _shares(tokenizer, parts, len(ids))]
+            start += len(ids)
+        words = [part for parts, _ in line for part in parts]
+        cuts.append(WordCut(words, [token for _, ids in line for token in ids], found))
     return cuts
 
 
-def _shares(tokenizer: Tokenizer, word: str, parts: list[str], ids: list[int]) -> list[Share]:
-    """What each part of a white-space word has of the word's tokens."""
-    if len(parts) == 1 or not ids:
-        return [(0, [1.0] * len(ids)) for _ in parts]
-    lengths = [len(token.replace(MARK, "")) for token in tokenizer.tokens(word)]
+def token_spans(
+    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
+) -> list[list[tuple[int, int]]]:
+    """Which tokens each word of each line has: the first, and the one after the last; they stand in a row.
+
+    As `cut`, for whole corpora: without the tokens and the shares, and every word is looked at once.
+    """
+    within: dict[tuple[str, ...], list[tuple[int, int]]] = {}  # spans within a word of the text, by its parts
+    spans = []
+    for line in _cut_apart(tokenizer, lines, given, places):
+        start, of_line = 0, []
+        for parts, ids in line:
+            if parts not in within:
+                own = _shares(tokenizer, parts, len(ids))
+                within[parts] = [(first, first + len(part)) for first, part in own]
+            of_line += [(start + first, start + end) for first, end in within[parts]]
+            start += len(ids)
+        spans.append(of_line)
+    return spans
+
+
+def _cut_apart(
+    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
+) -> Iterator[list[tuple[tuple[str, ...], list[int]]]]:
+    """The white-space words of each line: the words that each of them counts as, and its tokens."""
+    texts = [line.split() for line in lines]
+    distinct = list(dict.fromkeys(word for words in texts for word in words))
+    ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
+    for words, other, place in zip(texts, given, places, strict=True):
+        parts = [(word,) for word in words] if other is None else _parts(words, other.split(), place)
+        yield list(zip(parts, map(ids.__getitem__, words), strict=True))
+
+
+def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[Share]:
+    """What each part of a white-space word has of its `count` tokens."""
+    if len(parts) == 1 or not count:
+        return [(0, [1.0] * count) for _ in parts]
+    lengths = [len(token.replace(MARK, "")) for token in tokenizer.tokens("".join(parts))]
     return shares(lengths, [len(part) for part in parts])
 
 
-def _parts(words: list[str], given: list[str], place: str) -> list[list[str]]:
+def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ...]]:
     """The given words that make up each white-space word."""
     left = iter(given)
-    parts: list[list[str]] = []
+    parts: list[tuple[str, ...]] = []
     for word in words:
         of_word: list[str] = []
         while len(spelled := "".join(of_word)) < len(word):
@@ -82,51 +112,11 @@ def _parts(words: list[str], given: list[str], place: str) -> list[list[str]]:
                     "it must hold the same text, with white space added between words and nothing else changed"
                 )
             of_word.append(part)
-        parts.append(of_word)
+        parts.append(tuple(of_word))
     more = next(left, None)
     if more is not None:
         raise DataError(f"{place}: the file of words goes on with {more!r} where the text ends; is it the same line?")
     return parts
-
-
-def token_spans(
-    tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
-) -> list[list[tuple[int, int]]]:
-    """Which tokens each word of each line has: the first, and the one after the last.
-
-    As `cut` for whole corpora: without the tokens and the shares, and every word is looked at once.
-
-    Args:
-        tokenizer: of that side.
-        lines: text as the model is trained on.
-        given: as in `cut`, or None for a line whose words are what white space separates.
-        places: what each line is called in messages.
-
-    Raises:
-        DataError: a line of `given` does not spell the text; names it.
-    """
-    texts = [line.split() for line in lines]
-    distinct = list(dict.fromkeys(word for words in texts for word in words))
-    ids = dict(zip(distinct, tokenizer.encode_many(distinct), strict=True))
-    inner: dict[tuple[str, ...], list[tuple[int, int]]] = {}  # spans within a word of the text, by its parts
-    spans = []
-    for words, other, place in zip(texts, given, places, strict=True):
-        parts = [[word] for word in words] if other is None else _parts(words, other.split(), place)
-        start, of_line = 0, []
-        for word, of_word in zip(words, parts, strict=True):
-            key = tuple(of_word)
-            if key not in inner:
-                inner[key] = [_span(share) for share in _shares(tokenizer, word, of_word, ids[word])]
-            of_line += [(start + first, start + end) for first, end in inner[key]]
-            start += len(ids[word])
-        spans.append(of_line)
-    return spans
-
-
-def _span(share: Share) -> tuple[int, int]:
-    """The tokens that a word has a share in: they stand in a row."""
-    first, parts = share
-    return (first, first + len(parts)) if parts else (0, 0)
 
 
 def token_links(
@@ -143,3 +133,43 @@ def token_links(
         Source and target token of each link, both from 0; no link occurs twice, also where a token has two words.
     """
     return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
+
+
+# ------------------------------------------------------------------------------------------------------- tokens alone
+
+
+def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
+    """The ids of what `Tokenizer.tokens` gave; an unknown token that spells a special one is no less unknown."""
+    return [number if number >= len(SPECIALS) else UNK for number in tokenizer.vocabulary.ids(tokens)]
+
+
+def word_spans(tokens: Sequence[str]) -> list[range]:
+    """The words that white space separates, each as its tokens; it begins at the mark, the first one at once."""
+    return _spans([number for number, token in enumerate(tokens) if number == 0 or token.startswith(MARK)], len(tokens))
+
+
+def shown_word_spans(tokens: Sequence[str]) -> list[range]:
+    """What a reader takes for words, each as its tokens.
+
+    They are those of `word_spans`, but "<s>" and "</s>" are words of their own, and in scripts written without spaces
+    (Han, kana, Thai, Lao, Khmer, Burmese) every token is one, except that punctuation joins what stands before it, as
+    it does elsewhere.
+    """
+    starts = [i for i in range(len(tokens)) if i == 0 or _is_shown_apart(tokens[i - 1], tokens[i])]
+    return _spans(starts, len(tokens))
+
+
+def _spans(starts: list[int], count: int) -> list[range]:
+    return [range(start, end) for start, end in pairwise([*starts, count])]
+
+
+_STANDALONE = (SPECIALS[BOS], SPECIALS[EOS])
+_UNSPACED = ("CJK UNIFIED", "CJK COMPAT", "HIRAGANA", "KATAKANA", "THAI", "LAO ", "KHMER", "MYANMAR")
+
+
+def _is_shown_apart(before: str, token: str) -> bool:
+    if token.startswith(MARK) or token in _STANDALONE or before in _STANDALONE:
+        return True
+    if before == MARK or unicodedata.category(token[:1] or " ")[0] not in "LN":
+        return False
+    return any(unicodedata.name(character, "").startswith(_UNSPACED) for character in (*token[:1], *before[-1:]))

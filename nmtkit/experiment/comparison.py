@@ -12,7 +12,7 @@ from nmtkit import metrics
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.opening import open_translator
+from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.experiment.run import Run
 from nmtkit.settings import parse_json
 
@@ -67,7 +67,7 @@ def measure(
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run.folder, str(device), threads=threads)
+    translator = open_translator(run.folder, Opening(device=str(device), threads=threads))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = run.test(device, threads=threads)
     if result is None or not result.scores:

@@ -1,17 +1,48 @@
 """Opening the model of a run to translate with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nmtkit import device as devices
+from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment import folder as folders
 from nmtkit.experiment.tuning import Found, look_up, searching
+from nmtkit.models.base import Seq2Seq, headed
 from nmtkit.recipe import Recipe
+from nmtkit.search.beam import SearchConfig
 from nmtkit.task import TASKS
 from nmtkit.translation.translator import Translator
-from nmtkit.translation.way import SearchWay
+from nmtkit.translation.way import SearchWay, usual
 
 
-def load(
+@dataclass(frozen=True)
+class Opening:
+    """Which trained model is wanted, where, and what it is to do."""
+
+    model: str | None = None
+    """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, ..."""
+    weights: str = "auto"
+    """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
+    threads: int | None = None
+    """CPU threads; None is torch's choice."""
+    batch_tokens: int | None = None
+    """Padded source tokens in a batch."""
+    search_settings: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`."""
+    n_best: int = 1
+    """The beam is made as wide, unless the settings say how wide it is."""
+    max_source_tokens: int | None = None
+    """Only so many tokens of a source are read; None as in training, where a recipe for summaries says
+    `data.over_long: truncate`, else all."""
+    layer: int | None = None
+    """The decoder layer of a Transformer whose attention is shown, from 1; None as the recipe says, here and below."""
+    head: int | None = None
+    """Its head, from 1."""
+
+
+def load_translator(
     run: str | None = None,
     device: str = "auto",
     weights: str = "auto",
@@ -19,46 +50,104 @@ def load(
     search_settings: Mapping[str, object] | None = None,
     max_source_tokens: int | None = None,
 ) -> Translator:
-    """Opens a trained run.
-
-    Args:
-        run: its folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run.
-        device: `auto`, `cpu`, `cuda`, `cuda:1`, ...
-        weights: `auto`, `best`, `last`, `average`, or a file.
-        batch_tokens: padded source tokens in a batch.
-        search_settings: keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`.
-        max_source_tokens: only so many tokens of a source are read; None as in training, where a recipe for
-            summaries says `data.over_long: truncate`, else all.
+    """Opens a trained run; what the arguments mean says `Opening`, with which `open_run` takes more of them.
 
     Raises:
         NmtkitError: no such run, weights, device or setting; the message says what there is.
     """
-    folder, _ = folders.find(run)
-    return open_translator(folder, device, weights, batch_tokens, search_settings, max_source_tokens=max_source_tokens)
+    how = Opening(
+        model=run,
+        device=device,
+        weights=weights,
+        batch_tokens=batch_tokens,
+        search_settings=search_settings or {},
+        max_source_tokens=max_source_tokens,
+    )
+    return open_run(how)
 
 
-Translator.load = load
+Translator.load = load_translator
 
 
-def open_translator(
-    folder: folders.RunFolder,
-    device: str = "auto",
-    weights: str = "auto",
-    batch_tokens: int | None = None,
-    search_settings: Mapping[str, object] | None = None,
-    threads: int | None = None,
-    max_source_tokens: int | None = None,
-) -> Translator:
-    """As `load`, for a run already found; `threads` is the number of CPU threads, None for torch's choice."""
-    place = devices.choose(device)
-    model, tokenizers, recipe = folder.open_model(place, weights)
-    config = recipe.search.changed(search_settings or {})
-    limit = max_source_tokens or source_limit(recipe)
-    known = look_up(searching.work(recipe, model.sizes.tgt, config.beam_size, threads, place), SearchWay)
-    way = known.way if known else None
-    translator = Translator(model, tokenizers, config, batch_tokens, recipe.name, limit, recipe.task, way)
-    devices.prepare(place, translator.way.matmul_precision, threads)
+def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None] | None = None) -> Translator:
+    """Finds a trained run and opens it.
+
+    Args:
+        how: which one, and what for.
+        task: what it must be trained for; None for whatever it is.
+        notify: told which run, which weights and which device it is, and what differs from its recipe.
+
+    Raises:
+        NmtkitError: the run cannot be opened, or is of another task.
+    """
+    run, why = folders.find(how.model, task=task)
+    trained_for = run.load_recipe().task
+    if task is not None and trained_for != task:
+        raise NmtkitError(
+            f"{run.path} ({why}) was trained for {trained_for}: use `nmtkit {TASKS.get(trained_for).command}`, or name "
+            "another run with -m RUN"
+        )
+    translator, recipe = _open(run, how)
+    if notify is not None:
+        notify(f"model {run.path} ({why}), {_called(run, how.weights)}, on {devices.describe(translator.device)}")
+        beam, usual_beam = translator.config.beam_size, recipe.search.beam_size
+        if "beam_size" not in how.search_settings and beam != usual_beam:
+            notify(f"beam size {beam} instead of {usual_beam}, for --n-best {how.n_best}")
     return translator
+
+
+def open_translator(run: folders.RunFolder, how: Opening) -> Translator:
+    """Opens a run that was found already.
+
+    Raises:
+        NmtkitError: it cannot be opened.
+    """
+    return _open(run, how)[0]
+
+
+def _open(run: folders.RunFolder, how: Opening) -> tuple[Translator, Recipe]:
+    """The translator, and the recipe of its weights."""
+    place = devices.choose(how.device)
+    model, tokenizers, recipe = run.open_model(place, how.weights)
+    config = _config(recipe, how)
+    _show(model, how)
+    known = look_up(searching.work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
+    way = known.way if known else usual(place)
+    devices.prepare(place, way.matmul_precision, how.threads)
+    translator = Translator(
+        model,
+        tokenizers,
+        config,
+        name=recipe.name,
+        task=recipe.task,
+        max_source_tokens=how.max_source_tokens or source_limit(recipe),
+        batch_tokens=how.batch_tokens,
+        way=way,
+    )
+    return translator, recipe
+
+
+def _config(recipe: Recipe, how: Opening) -> SearchConfig:
+    config = recipe.search.changed(how.search_settings)
+    if "beam_size" not in how.search_settings and how.n_best > config.beam_size:
+        return config.changed({"beam_size": how.n_best})
+    return config
+
+
+def _show(model: Seq2Seq, how: Opening) -> None:
+    """Makes a Transformer show the attention of the layer or head that is wanted, if any is."""
+    if how.layer is None and how.head is None:
+        return
+    made_of_heads = headed(model)
+    if made_of_heads is None:
+        raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
+    made_of_heads.show(how.layer, "mean" if how.head is None else how.head)
+
+
+def _called(run: folders.RunFolder, which: str) -> str:
+    """The weights' file, after its stage where training had stages: files of two stages may have one name."""
+    path = run.weights(which)
+    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.checkpoints else path.name
 
 
 def find_way(
@@ -68,31 +157,30 @@ def find_way(
     planned_seconds: float,
     threads: int | None = None,
     again: bool = False,
-) -> Found[SearchWay]:
-    """Finds how this machine searches quickest with a model, which it does from now on; see `experiment.tuning`.
+) -> tuple[Translator, Found[SearchWay]]:
+    """Finds how this machine searches quickest with a model; see `experiment.tuning`.
 
     Args:
         translator: with the model.
         recipe: of the model.
         lines: some that the model is for.
         planned_seconds: measuring takes a twentieth of it at most.
-        threads: as of `open_translator`.
+        threads: as of `Opening`.
         again: measure even where something was found before.
+
+    Returns:
+        The translator that searches so, for which the process is made ready, and what was found.
     """
 
-    def take(way: SearchWay) -> None:
-        translator.way = way
+    def take(way: SearchWay) -> Translator:
         devices.prepare(translator.device, way.matmul_precision, threads)
+        return replace(translator, way=way)
 
-    def texts(way: SearchWay, some: Sequence[str]) -> list[str]:
-        take(way)
-        return translator.translate(some)
-
-    sizes = translator.model.sizes
-    work = searching.work(recipe, sizes.tgt, translator.config.beam_size, threads, translator.device)
-    found = searching.find(texts, lines, translator.device, work, planned_seconds, again)
-    take(found.way)
-    return found
+    work = searching.work(recipe, translator.model.sizes.tgt, translator.config.beam_size, threads, translator.device)
+    found = searching.find(
+        lambda way, some: take(way).translate(some), lines, translator.device, work, planned_seconds, again
+    )
+    return take(found.way), found
 
 
 def source_limit(recipe: Recipe) -> int | None:

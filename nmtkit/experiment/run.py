@@ -37,7 +37,7 @@ from nmtkit.experiment.checks import (
 from nmtkit.experiment.folder import RunFolder, StageFolder
 from nmtkit.experiment.hold import Hold, hold
 from nmtkit.experiment.log import Done, Log
-from nmtkit.experiment.opening import find_way, open_translator
+from nmtkit.experiment.opening import Opening, find_way, open_translator
 from nmtkit.experiment.validation import Validation, validation_files
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
@@ -45,7 +45,8 @@ from nmtkit.task import TASKS
 from nmtkit.training import checkpoint, distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import Event, Saved, Stopped, TrainingConfig, train
-from nmtkit.translation.translator import Translation, Translator
+from nmtkit.translation.translation import Translation
+from nmtkit.translation.translator import Translator
 
 Notify = Callable[[str], None]
 
@@ -601,12 +602,13 @@ class Run:
         sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
         # Not as many as the training had: fewer may have been quicker there.
         threads = threads or devices.cpu_threads()
-        translator = open_translator(self.folder, str(device), threads=threads)
+        translator = open_translator(self.folder, Opening(device=str(device), threads=threads))
         filled = [source for source in sources if source.strip()]
         spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in self.folder.stages(self.recipe))
-        found_way = find_way(translator, self.recipe, filled, spent, threads) if filled else None
-        for sentence in found_way.sentences() if found_way else ():
-            (notify or str)(sentence)
+        if filled:
+            translator, found_way = find_way(translator, self.recipe, filled, spent, threads)
+            for sentence in found_way.sentences():
+                (notify or str)(sentence)
         begun = time.monotonic()
         found = [best[0] for best in translator.search(sources)]
         seconds = time.monotonic() - begun

@@ -3,7 +3,6 @@
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture, SourceWindow
 from nmtkit.pictures.files import FORMATS, PictureWarning, picture_format
 from nmtkit.pictures.heatmaps import save
-from nmtkit.pictures.merging import merge_gates, merge_subwords, merge_windows
 
 __all__ = [
     "FORMATS",
@@ -11,9 +10,6 @@ __all__ = [
     "LayeredPicture",
     "PictureWarning",
     "SourceWindow",
-    "merge_gates",
-    "merge_subwords",
-    "merge_windows",
     "picture_format",
     "save",
 ]

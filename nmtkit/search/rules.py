@@ -21,16 +21,17 @@ class RuleSettings(Settings):
     min_length: Length = Field(default=0, ge=0)
     """The fewest tokens of a hypothesis, EOS not counted."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
-    """Another least length, by the source: this many tokens for each source token, EOS not counted on either side. The
-    greater of the two holds, but never more than max_length leaves room for."""
+    """At least so many tokens for each source token, EOS not counted on either side. The greater of this and min_length
+    holds, but never more than max_length leaves room for."""
     max_length: Length = Field(default=256, ge=1)
     """The most tokens of a hypothesis, EOS counted; what has not ended by then is returned as it stands."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """A second limit, by the source: this many tokens for each source token ..."""
+    """At most so many tokens for each source token, and max_length_offset more. The lower of this and max_length
+    holds."""
     max_length_offset: Length = Field(default=30, ge=1)
-    """... and this many more. The lower of the two limits holds."""
+    """The tokens that max_length_ratio allows beside those for each source token."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """No hypothesis holds the same n-gram twice, for n-grams of this many tokens; 0: no such rule."""
+    """No hypothesis holds the same n-gram twice, for n-grams of so many tokens: 3 is trigram blocking, 0 no rule."""
     forbid_unknown: bool = False
     """Never write the unknown word."""
 

@@ -1,16 +1,24 @@
 """Text as a model reads it: ids of both sides, those that copying needs, and batches of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import zip_longest
 
-from nmtkit.data.batch import Batch, collate
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import DataError
+from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.data.words import known_ids
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.translation.way import SearchWay, usual
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceLine:
     """One source line, or as much of it as is read. An empty line has no ids."""
 
     ids: list[int]
@@ -26,7 +34,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetLine:
     """One given translation."""
 
     ids: list[int]
@@ -46,50 +54,152 @@ def refuse_one_text(**given: object) -> None:
             raise DataError(f"{name}: one text was given, and a list of texts is wanted: put it into a list")
 
 
-def read_sources(
-    tokenizers: TokenizerPair, lines: Sequence[str], copies: bool, limit: int | None = None
-) -> list[Source]:
-    """Cuts source lines into tokens.
+def require_pairs(sources: Sequence[object], others: Sequence[object] | None, what: str = "target") -> None:
+    """Makes sure that there are as many lines of another kind, if any are given, as there are sources.
 
-    Args:
-        tokenizers: of both sides.
-        lines: text.
-        copies: whether the model copies words.
-        limit: the most tokens of a line that are read; None reads all.
+    Raises:
+        DataError: there are not.
     """
-    sources = []
-    for line, ids in zip(lines, tokenizers.src.encode_many(list(lines)), strict=True):
-        if not line.strip():
-            sources.append(Source([], []))
-            continue
-        read = ids[:limit]
-        left_out = len(ids) - len(read)
-        if copies:
-            tokens = tokenizers.src.tokens(line)[:limit]
-            extended, oov = tokenizers.tgt.vocabulary.extend(tokens)
-            sources.append(Source(read, tokens, extended, tuple(oov), left_out))
-        else:
-            sources.append(Source(read, tokenizers.src.pieces(read), left_out=left_out))
-    return sources
+    if others is not None and len(others) != len(sources):
+        raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
 
 
-def read_targets(tokenizers: TokenizerPair, lines: Sequence[str], sources: Sequence[Source]) -> list[Target]:
-    """Cuts the translations of some sources into tokens."""
-    return [
-        Target(ids, ids) if source.extended is None else target_of(tokenizers, tokenizers.tgt.tokens(line), source)
-        for line, ids, source in zip(lines, tokenizers.tgt.encode_many(list(lines)), sources, strict=True)
-    ]
+@dataclass(frozen=True, eq=False, repr=False)
+class TextModel:
+    """A model and how it reads text."""
+
+    model: Seq2Seq
+    """In evaluation mode, on its device."""
+    tokenizers: TokenizerPair
+    """Of both sides."""
+    _: KW_ONLY
+    name: str = ""
+    """What to call the model in titles and messages."""
+    task: str = "translation"
+    """What the model is for, as recipes call it; pictures of summaries are laid out otherwise."""
+    max_source_tokens: int | None = None
+    """Only so many tokens of a source are read; None reads all."""
+    batch_tokens: int | None = None
+    """Padded source tokens in a batch; None takes what the way says, and more for long sources."""
+    way: SearchWay | None = None
+    """How the search goes over the machine; None takes what is right for most."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def copies(self) -> bool:
+        """Whether the model copies words."""
+        return self.model.config.copies
+
+    @property
+    def end(self) -> str:
+        """The mark at the end of a target."""
+        return self.tokenizers.tgt.vocabulary.tokens[EOS]
+
+    @property
+    def chosen_way(self) -> SearchWay:
+        """The way that is given, or that is right for most."""
+        return self.way or usual(self.device)
+
+    @property
+    def batch_budget(self) -> int:
+        """Padded source tokens in a batch: as given, else as the way says."""
+        return self.batch_tokens or self.chosen_way.batch_tokens
+
+    def require_attention(self, purpose: str) -> None:
+        """Makes sure that the model has attention.
+
+        Raises:
+            NmtkitError: it has none to `purpose`.
+        """
+        if not self.model.has_attention:
+            raise NmtkitError(
+                f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
+                "take one that has, e.g. rnnsearch or transformer"
+            )
+
+    def sources(self, lines: Sequence[str]) -> list[SourceLine]:
+        """Cuts source lines into tokens, as many of each as are read."""
+        tokenizer, limit = self.tokenizers.src, self.max_source_tokens
+        spelled = [tokenizer.tokens(line) for line in lines] if self.copies else None
+        cut = [known_ids(tokenizer, own) for own in spelled] if spelled else tokenizer.encode_many(list(lines))
+        sources = []
+        for number, (line, whole) in enumerate(zip(lines, cut, strict=True)):
+            ids = whole[:limit]
+            left_out = len(whole) - len(ids)
+            if not line.strip():
+                sources.append(SourceLine([], []))
+            elif spelled is None:
+                sources.append(SourceLine(ids, tokenizer.pieces(ids), left_out=left_out))
+            else:
+                tokens = spelled[number][:limit]
+                extended, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
+                sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out))
+        return sources
+
+    def targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
+        """Cuts the translations of some sources into tokens."""
+        tokenizer = self.tokenizers.tgt
+        if self.copies:
+            return [self._target(tokenizer.tokens(line), source) for line, source in zip(lines, sources, strict=True)]
+        return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
+
+    def target(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
+        """A translation that is given token for token.
+
+        Args:
+            tokens: its tokens.
+            source: what it is a translation of.
+            number: the pair's, for the message.
+
+        Raises:
+            DataError: neither the vocabulary nor the source has one of the tokens.
+        """
+        target = self._target(tokens, source)
+        known = self.tokenizers.tgt.pieces(target.extended, source.oov)
+        if known != list(tokens):
+            # Marks such as </s> are in no translation, so that fewer may be known than there are.
+            missing = next(one for one, other in zip_longest(tokens, known) if one != other)
+            raise DataError(
+                f"pair {number}: the model's vocabulary has no token {missing!r}"
+                + (", nor has its source; " if self.copies else "; ")
+                + "only translations by a model with the same tokenizer can be rescored token for token"
+            )
+        return target
+
+    def _target(self, tokens: Sequence[str], source: SourceLine) -> TargetLine:
+        """The ids of target tokens; what neither the vocabulary nor the source has is UNK."""
+        vocabulary = self.tokenizers.tgt.vocabulary
+        extended = vocabulary.extended_target_ids(tokens, source.oov)
+        return TargetLine([UNK if number >= len(vocabulary) else number for number in extended], extended)
+
+    def batches(
+        self,
+        sources: Sequence[SourceLine],
+        targets: Sequence[TargetLine] | None = None,
+        cut: Callable[[NDArray[np.int64]], list[list[int]]] | None = None,
+    ) -> Iterator[tuple[list[int], Batch]]:
+        """Those of some sources that are not empty in batches on the CPU, each with their numbers.
+
+        Args:
+            sources: read for this model.
+            targets: of each.
+            cut: gives the members of each batch by the columns that each pair needs; None: as many as the budget holds.
+        """
+        filled = [number for number, source in enumerate(sources) if source.ids]
+        lengths = np.array([len(sources[number].ids) for number in filled], dtype=np.int64) + 1
+        if targets is not None:
+            lengths = np.maximum(lengths, np.array([len(targets[number].ids) for number in filled], dtype=np.int64) + 1)
+        for members in cut(lengths) if cut else in_order_batches(lengths, self.batch_budget):
+            numbers = [filled[member] for member in members]
+            src = [sources[number] for number in numbers]
+            yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
 
 
-def target_of(tokenizers: TokenizerPair, tokens: Sequence[str], source: Source) -> Target:
-    """The ids of target tokens; what neither the vocabulary nor the source has is UNK."""
-    vocabulary = tokenizers.tgt.vocabulary
-    size = len(vocabulary)
-    extended = vocabulary.extended_target_ids(tokens, source.oov)
-    return Target([UNK if number >= size else number for number in extended], extended)
-
-
-def make_batch(sources: Sequence[Source], targets: Sequence[Target] | None = None) -> Batch:
+def make_batch(sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None) -> Batch:
     """One batch of them on the CPU; all sources were read for the same model."""
     extended = [source.extended for source in sources if source.extended is not None]
     return collate(

@@ -1,14 +1,14 @@
 """Summaries of articles longer than the model can read in one go, window by window."""
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.metrics import split_sentences
 from nmtkit.translation.inputs import refuse_one_text
-from nmtkit.translation.translator import Translation, Translator
+from nmtkit.translation.translation import Translation
+from nmtkit.translation.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -21,21 +21,18 @@ class Summary:
     """What was found for each window; none for an empty article."""
 
 
+@dataclass(frozen=True)
 class Summarizer:
     """Reads an article in windows of whole sentences and summarizes each window by itself.
 
     Nothing of the article is left out, and nothing is read twice; but no window knows of the others, so the summary
     grows with the article and may tell in one part what it told in another. Summarizing the summary makes it shorter.
-
-    Args:
-        translator: a model of summaries, which stays as it is; its `max_source_tokens` is not looked at.
-        window: the most tokens of a window.
     """
 
-    def __init__(self, translator: Translator, window: int) -> None:
-        self.translator = copy.copy(translator)
-        self.translator.max_source_tokens = None
-        self.window = window
+    translator: Translator
+    """A model of summaries; its `max_source_tokens` is not looked at."""
+    window: int
+    """The most tokens of a window."""
 
     @overload
     def summarize(self, articles: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
@@ -59,7 +56,8 @@ class Summarizer:
         tokenizer = self.translator.tokenizers.src
         parts = [article_windows(article, tokenizer, self.window) for article in articles]
         flat = [window for windows in parts for window in windows]
-        found = (best[0] for best in self.translator.search(flat, need_copies=need_copies))
+        whole = replace(self.translator, max_source_tokens=None)
+        found = (best[0] for best in whole.search(flat, need_copies=need_copies))
         summaries = []
         for windows in parts:
             own = [next(found) for _ in windows]

@@ -1,8 +1,7 @@
 """Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from typing import ClassVar, overload
 
 import numpy as np
@@ -11,22 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import device as devices
-from nmtkit.data.alignments import SoftAlignment, merge
+from nmtkit.data.alignments import SoftAlignment
 from nmtkit.data.batch import Batch, in_order_batches
-from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import EOS
-from nmtkit.data.words import cut
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.models.base import Readout, Seq2Seq, headed
-from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow, merge_gates, merge_subwords, merge_windows
+from nmtkit.errors import DataError
+from nmtkit.models.base import Readout
+from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
-from nmtkit.translation.copies import copied_from
-from nmtkit.translation.inputs import Source, Target, make_batch, read_sources, read_targets, refuse_one_text, target_of
-from nmtkit.translation.unknowns import Replacement, UnknownReplacer
-from nmtkit.translation.way import BATCH_TOKENS, SearchWay, usual
-
-FloatArray = NDArray[np.float32]
+from nmtkit.translation import attending
+from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, refuse_one_text, require_pairs
+from nmtkit.translation.translation import EMPTY, FloatArray, Translation, copied_from
+from nmtkit.translation.unknowns import UnknownReplacer
 
 # A search goes over the budget for so many rows, up to so many times: of articles few would fit into it, and every step
 # reads the matrix of the output layer anew, however few rows it is for.
@@ -36,85 +30,17 @@ MOST_OVER = 16
 PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
-@dataclass(frozen=True)
-class Translation:
-    """One translation of one source line."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Translator(TextModel):
+    """A model, its tokenizers and how to search; `dataclasses.replace` makes another one of it."""
 
-    text: str
-    score: float
-    """The log-probability after length and coverage penalties; what the search ranks by."""
-    log_prob: float
-    """Sum over the target's tokens and EOS, in nats."""
-    tokens: list[str]
-    """Target pieces, without EOS."""
-    token_log_probs: list[float]
-    """One a token, EOS last."""
-    src_tokens: list[str]
-    """Source pieces, without EOS."""
-    finished: bool = True
-    """False where the search reached its length limit before EOS."""
-    attention: FloatArray | None = None
-    """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
-    replaced: list[Replacement] = field(default_factory=list)
-    """Unknown words of `tokens` that `text` has other words for; see `Translator.replace_unknown`."""
-    p_gen: list[float] | None = None
-    """One a token, EOS last: how likely the model was to generate and not to copy. None where it does not copy, or was
-    not asked, here and below."""
-    copied: list[int | None] | None = None
-    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copies.copied_from`."""
-    src_left_out: int = 0
-    """Tokens at the end of the source that were not read; see `Translator`."""
-
-
-EMPTY = Translation("", 0.0, 0.0, [], [], [])
-
-
-class Translator:
-    """A model, its tokenizers and how to search.
-
-    Args:
-        model: in evaluation mode, on its device.
-        tokenizers: of both sides.
-        config: how to search.
-        batch_tokens: padded source tokens in a batch; None takes what suits the device, and long sources.
-        name: what to call the model in titles.
-        max_source_tokens: only so many tokens of a source are read; `Translation.src_left_out` says how many were not.
-            None reads all.
-        task: what the model is for, as recipes call it; pictures of summaries are laid out otherwise.
-        way: how the search goes over the machine; None takes what is right for most.
-    """
+    config: SearchConfig
+    """How to search."""
+    replacer: UnknownReplacer | None = None
+    """Writes source words in place of unknown words; see `replacing_unknown`."""
 
     load: ClassVar[Callable[..., "Translator"]]
-    """Opens a trained run. `nmtkit.experiment.opening` puts its `load` here: a translator itself knows no runs."""
-
-    def __init__(
-        self,
-        model: Seq2Seq,
-        tokenizers: TokenizerPair,
-        config: SearchConfig,
-        batch_tokens: int | None = None,
-        name: str = "",
-        max_source_tokens: int | None = None,
-        task: str = "translation",
-        way: SearchWay | None = None,
-    ) -> None:
-        self.model = model
-        self.tokenizers = tokenizers
-        self.config = config
-        self.device = next(model.parameters()).device
-        self._batch_tokens_given = batch_tokens
-        self.way = way or usual(self.device)
-        self._least_rows = 1 if batch_tokens else LEAST_ROWS.get(self.device.type, 32)
-        self.name = name
-        self.copies = model.config.copies
-        self.max_source_tokens = max_source_tokens
-        self.task = task
-        self._replacer: UnknownReplacer | None = None
-
-    @property
-    def batch_tokens(self) -> int:
-        """Padded source tokens in a batch: as given, else as the way says."""
-        return self._batch_tokens_given or self.way.batch_tokens
+    """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
 
     @overload
     def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # a text is texts of a letter each
@@ -150,41 +76,40 @@ class Translator:
             DataError: one text is given by itself and not in a list.
         """
         refuse_one_text(lines=lines)
-        sources = self._read(lines)
+        sources = self.sources(lines)
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
-        filled = [number for number, source in enumerate(sources) if source.ids]
-        lengths = np.array([len(sources[number].ids) + 1 for number in filled], dtype=np.int64)
-        attend = need_attention or self._replacer is not None or (need_copies and self.copies)
+        attend = need_attention or self.replacer is not None or (need_copies and self.copies)
 
-        def work(members: list[int]) -> None:
-            numbers = [filled[member] for member in members]
-            batch = make_batch([sources[number] for number in numbers]).to(self.device)
+        def work(part: tuple[list[int], Batch]) -> None:
+            numbers, batch = part[0], part[1].to(self.device)
             results = search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
             for number, hypotheses in zip(numbers, results, strict=True):
                 translations = [self._translation(hypothesis, sources[number]) for hypothesis in hypotheses]
-                if self._replacer is not None:
-                    translations = [self._without_unknown(lines[number], one) for one in translations]
+                if self.replacer is not None:
+                    translations = [_without_unknown(self.replacer, lines[number], one) for one in translations]
                 if attend and not need_attention:
                     translations = [replace(one, attention=None) for one in translations]
                 found[number] = translations
 
-        devices.on_each(work, self._search_batches(lengths), self.device, self.way.one_a_core)
+        batches = self.batches(sources, cut=self._search_batches)
+        devices.on_each(work, batches, self.device, self.chosen_way.one_a_core)
         return found
 
     def _search_batches(self, lengths: NDArray[np.int64]) -> list[list[int]]:
         """Which sources are searched together; long ones count as shorter, so that a batch has `LEAST_ROWS`."""
-        if self._least_rows == 1:
+        if self.batch_tokens:
             return in_order_batches(lengths, self.batch_tokens)
+        budget, rows = self.batch_budget, LEAST_ROWS.get(self.device.type, 32)
         order = np.argsort(-lengths, kind="stable")
-        widths = np.minimum(lengths, self.batch_tokens // self._least_rows).clip(min=lengths // MOST_OVER)
-        return [order[part].tolist() for part in in_order_batches(widths[order], self.batch_tokens)]
+        widths = np.minimum(lengths, budget // rows).clip(min=lengths // MOST_OVER)
+        return [order[part].tolist() for part in in_order_batches(widths[order], budget)]
 
-    def replace_unknown(self, dictionary: Mapping[str, str] | None = None) -> None:
-        """From now on `translate` and `search` write source words in place of unknown words.
+    def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
+        """A translator whose `translate` and `search` write source words in place of unknown words.
 
         Each is the word that the attention points to, or its translation by the dictionary; see `UnknownReplacer`.
         `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens` stay the model's. The
-        search may write the unknown word from now on, even if the recipe forbids it.
+        search may write the unknown word, even if the recipe forbids it.
 
         Args:
             dictionary: translations of source words, e.g. by `nmtkit.translation.unknowns.parse_dictionary`.
@@ -192,32 +117,18 @@ class Translator:
         Raises:
             NmtkitError: the model has no attention.
         """
-        self._needs_attention("find the source of unknown words by")
-        self.config = self.config.changed({"forbid_unknown": False})
-        self._replacer = UnknownReplacer(self.tokenizers, dictionary)
+        self.require_attention("find the source of unknown words by")
+        config = self.config.changed({"forbid_unknown": False})
+        return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
-    def _without_unknown(self, line: str, translation: Translation) -> Translation:
-        assert self._replacer is not None
-        assert translation.attention is not None
-        read = len(translation.src_tokens)
-        text, replaced = self._replacer.replace(line, translation.tokens, translation.attention[:, :read])
-        return replace(translation, text=text, replaced=replaced)
-
-    def _needs_attention(self, purpose: str) -> None:
-        if not self.model.has_attention:
-            raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
-                "take one that has, e.g. rnnsearch or transformer"
-            )
-
-    def _read(self, lines: Sequence[str]) -> list[Source]:
-        return read_sources(self.tokenizers, lines, self.copies, self.max_source_tokens)
-
-    def _translation(self, hypothesis: Hypothesis, source: Source) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
         ids = [int(token) for token in hypothesis.ids]
         tokenizer = self.tokenizers.tgt
         attention = None if hypothesis.attention is None else hypothesis.attention[:, : len(source.ids) + 1]
         log_probs = [float(value) for value in hypothesis.token_log_probs]
+        copied = None
+        if hypothesis.p_gen is not None and attention is not None and source.extended is not None:
+            copied = copied_from(ids, log_probs, hypothesis.p_gen, attention, source.extended)
         return Translation(
             text=tokenizer.decode(ids, source.oov),
             score=hypothesis.score,
@@ -228,15 +139,17 @@ class Translator:
             finished=hypothesis.finished,
             attention=attention,
             p_gen=hypothesis.p_gen,
-            copied=_copied(ids, log_probs, hypothesis.p_gen, attention, source),
+            copied=copied,
             src_left_out=source.left_out,
         )
+
+    # ---------------------------------------------------------------------------------------- of given translations
 
     @torch.no_grad()
     def rescore(
         self,
         sources: Sequence[str],
-        targets: Sequence["str | Translation"],
+        targets: Sequence[str | Translation],
         need_attention: bool = False,
         first: int = 1,
     ) -> list[Translation]:
@@ -257,54 +170,49 @@ class Translator:
                 that the vocabulary lacks.
         """
         refuse_one_text(sources=sources, targets=targets)
-        if len(sources) != len(targets):
-            raise DataError(f"{len(sources)} source lines but {len(targets)} target lines: they must be pairs")
-        src = self._read(sources)
-        given = [number for number, target in enumerate(targets) if isinstance(target, str)]
-        texts = [target for target in targets if isinstance(target, str)]
-        read = dict(zip(given, read_targets(self.tokenizers, texts, [src[n] for n in given]), strict=True))
-        tgt = [
-            read[number] if isinstance(target, str) else self._target(target.tokens, src[number], number + first)
-            for number, target in enumerate(targets)
-        ]
-        ends = [isinstance(target, str) or target.finished for target in targets]
-        for number, (source, wanted) in enumerate(zip(src, tgt, strict=True), start=first):
-            if wanted.ids and not source.ids:
-                raise DataError(
-                    f"pair {number}: its source side is empty and its target side is not; "
-                    "take the pair out, or see whether the files belong together"
-                )
+        require_pairs(sources, targets)
+        src = self.sources(sources)
+        tgt = self._given(src, targets, first)
         attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
-        filled = [number for number, source in enumerate(src) if source.ids]
-        lengths = np.array([max(len(src[n].ids), len(tgt[n].ids)) + 1 for n in filled], dtype=np.int64)
-        for members in in_order_batches(lengths, self.batch_tokens):
-            numbers = [filled[member] for member in members]
-            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers])
+        for numbers, batch in self.batches(src, tgt):
             readout, chosen = self._read_targets(batch, attend)
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
             gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
             for row, number in enumerate(numbers):
-                ids, source = tgt[number].extended, src[number]
-                length = len(ids) + ends[number]
+                target = targets[number]
+                finished = isinstance(target, str) or target.finished
+                length = len(tgt[number].ids) + finished
                 log_probs = chosen[row, :length].double()
-                weights = None if attention is None else attention[row, :length, : len(source.ids) + 1]
-                p_gen = None if gates is None or not need_attention else gates[row, :length].tolist()
-                log_prob = float(log_probs.sum())
-                found[number] = Translation(
-                    text=self.tokenizers.tgt.decode(ids, source.oov),
-                    score=self._score(log_prob, length, weights),
-                    log_prob=log_prob,
-                    tokens=self.tokenizers.tgt.pieces(ids, source.oov),
+                weights = None if attention is None else attention[row, :length, : len(src[number].ids) + 1]
+                hypothesis = Hypothesis(
+                    ids=tgt[number].extended,
+                    finished=finished,
+                    score=self._score(float(log_probs.sum()), length, weights),
+                    log_prob=float(log_probs.sum()),
                     token_log_probs=log_probs.tolist(),
-                    src_tokens=source.tokens,
-                    finished=ends[number],
                     attention=weights if need_attention else None,
-                    p_gen=p_gen,
-                    copied=_copied(ids, log_probs.tolist(), p_gen, weights, source),
-                    src_left_out=source.left_out,
+                    p_gen=None if gates is None or not need_attention else gates[row, :length].tolist(),
                 )
+                found[number] = self._translation(hypothesis, src[number])
         return found
+
+    def _given(
+        self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
+    ) -> list[TargetLine]:
+        """The targets as the model reads them, checked; `first` is the number of the first pair."""
+        texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
+        cut = self.targets(list(texts.values()), [sources[number] for number in texts])
+        read = dict(zip(texts, cut, strict=True))
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            if not isinstance(target, str):
+                read[number] = self.target(target.tokens, source, number + first)
+            if read[number].ids and not source.ids:
+                raise DataError(
+                    f"pair {number + first}: its source side is empty and its target side is not; "
+                    "take the pair out, or see whether the files belong together"
+                )
+        return [read[number] for number in range(len(targets))]
 
     def _read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
@@ -330,19 +238,21 @@ class Translator:
         chosen[batch.tgt_mask] = torch.cat(parts).cpu()
         return readout, chosen
 
-    def _target(self, tokens: Sequence[str], source: Source, number: int) -> Target:
-        """Target pieces as a model reads them; `number` is the pair's, for the message."""
-        target = target_of(self.tokenizers, tokens, source)
-        known = self.tokenizers.tgt.pieces(target.extended, source.oov)
-        if known != list(tokens):
-            # Marks such as </s> are in no translation, so that fewer may be known than there are.
-            missing = next(one for one, other in zip_longest(tokens, known) if one != other)
-            raise DataError(
-                f"pair {number}: the model's vocabulary has no token {missing!r}"
-                + (", nor has its source; " if self.copies else "; ")
-                + "only translations by a model with the same tokenizer can be rescored token for token"
+    def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
+        """What the search would have ranked it by; `length` counts EOS."""
+        config = self.config
+        divisor = length_penalty(config.length_penalty, torch.tensor(length), config.alpha)
+        score = log_prob / float(divisor)
+        if config.coverage_penalty and attention is not None:
+            coverage = torch.from_numpy(attention).sum(0)
+            score += float(
+                coverage_penalty(
+                    config.coverage_kind, coverage, torch.ones_like(coverage).bool(), config.coverage_penalty
+                )
             )
-        return target
+        return score
+
+    # ------------------------------------------------------------------------------------- what is looked at for them
 
     def align(
         self,
@@ -374,189 +284,63 @@ class Translator:
             NmtkitError: the model has no attention.
             DataError: the sides differ in length, or a line of words does not spell its text.
         """
-        self._needs_attention("align words by")
-        refuse_one_text(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
-        for name, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
-            if lines is not None and len(lines) != len(sources):
-                raise DataError(f"{len(sources)} source lines but {len(lines)} {name} lines: they must be pairs")
-        src = cut(self.tokenizers.src, sources, src_words, "source line", first)
-        tgt = cut(self.tokenizers.tgt, targets, tgt_words, "target line", first)
-        found = [
-            SoftAlignment(source.words, target.words, np.zeros((len(target.words), len(source.words))))
-            for source, target in zip(src, tgt, strict=True)
-        ]
-        filled = [number for number in range(len(src)) if src[number].ids and tgt[number].ids]
-        lengths = np.array([max(len(src[n].ids), len(tgt[n].ids)) + 1 for n in filled], dtype=np.int64)
+        return attending.align(self, sources, targets, src_words, tgt_words, first)
 
-        @torch.no_grad()  # here and not above: it holds in its own thread only
-        def work(members: list[int]) -> None:
-            numbers = [filled[member] for member in members]
-            pairs = [Source(src[n].ids, []) for n in numbers], [Target(tgt[n].ids, tgt[n].ids) for n in numbers]
-            batch = make_batch(*pairs).to(self.device)
-            attention = self.model.unroll(batch, self.model.encode(batch), need_attention=True).attention
-            assert attention is not None
-            rows = attention.float().cpu().numpy()  # (B,T,S)
-            for row, number in zip(rows, numbers, strict=True):
-                weights = row[: len(tgt[number].ids), : len(src[number].ids)]
-                merged = merge(weights, src[number].shares, tgt[number].shares)
-                found[number] = SoftAlignment(src[number].words, tgt[number].words, merged)
-
-        devices.on_each(work, in_order_batches(lengths, self.batch_tokens), self.device)
-        return found
-
-    def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
-        """What the search would have ranked it by; `length` counts EOS."""
-        config = self.config
-        divisor = length_penalty(config.length_penalty, torch.tensor(length), config.alpha)
-        score = log_prob / float(divisor)
-        if config.coverage_penalty and attention is not None:
-            coverage = torch.from_numpy(attention).sum(0)
-            score += float(
-                coverage_penalty(
-                    config.coverage_kind, coverage, torch.ones_like(coverage).bool(), config.coverage_penalty
-                )
-            )
-        return score
-
-    def pictures(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[AttentionPicture]:
+    def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[AttentionPicture]:
         """The attention of each pair as a picture, subwords merged to words.
 
         Args:
             sources: source lines.
-            targets: given translations, one a source; None draws the model's own.
+            targets: given translations, one a source; None, for one or for all, draws the model's own.
 
         Raises:
             NmtkitError: the model has no attention.
             DataError: a line is empty, or the sides differ in length.
         """
-        if not self.model.has_attention:
-            raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) has no attention to draw; "
-                "train one that has, e.g. rnnsearch or transformer"
-            )
-        _refuse_empty(sources, targets)
-        if targets is None:
-            drawn = [best[0] for best in self.search(sources, need_attention=True)]
-        else:
-            drawn = self.rescore(sources, targets, need_attention=True)
-        return [self._picture(translation, number) for number, translation in enumerate(drawn, start=1)]
+        self.require_attention("draw")
+        return attending.pictures(self, self._found(sources, targets, need_attention=True))
 
-    def _picture(self, translation: Translation, number: int) -> AttentionPicture:
-        if translation.attention is None:
-            raise _nothing_known(number)
-        end = self.tokenizers.tgt.vocabulary.tokens[EOS]
-        tgt_tokens = [*translation.tokens, end][: translation.attention.shape[0]]
-        src_words, tgt_words, weights = merge_subwords(
-            [*translation.src_tokens, end], tgt_tokens, translation.attention.astype(np.float64)
-        )
-        p_gen, copied = None, frozenset[int]()
-        if translation.p_gen is not None and translation.copied is not None:
-            places = (token for token, place in enumerate(translation.copied) if place is not None)
-            p_gen, copied = merge_gates(tgt_tokens, translation.p_gen, places)
-        return AttentionPicture(
-            src_words,
-            tgt_words,
-            weights,
-            title=self.name,
-            score=translation.score,
-            windows=merge_windows([*translation.src_tokens, end], tgt_tokens, self._windows(translation)),
-            p_gen=p_gen,
-            copied=copied,
-            article=self.task == "summarization",
-            left_out=translation.src_left_out,
-        )
-
-    @torch.no_grad()
-    def _windows(self, translation: Translation) -> list[SourceWindow]:
-        """The window of local attention in each row of a translation's attention; none where it is global.
-
-        A pass of its own, since a search does not keep where the centres were.
-        """
-        half_width = self.model.window_half_width
-        if half_width is None:
-            return []
-        assert translation.attention is not None
-        src = Source(self.tokenizers.src.vocabulary.ids(translation.src_tokens), translation.src_tokens)
-        batch = make_batch([src], [target_of(self.tokenizers, translation.tokens, src)]).to(self.device)
-        centres = self.model.unroll(batch, self.model.encode(batch), need_attention=True).centres  # (1,T)
-        assert centres is not None
-        rows = len(translation.attention)
-        return [SourceWindow(centre, half_width) for centre in centres[0, :rows].tolist()]
-
-    @torch.no_grad()
-    def layered(self, sources: Sequence[str], targets: Sequence[str] | None = None) -> list[LayeredPicture]:
+    def layered(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[LayeredPicture]:
         """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
 
         Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
 
         Args:
             sources: source lines.
-            targets: given translations, one a source; None searches for the model's own and reads those.
+            targets: given translations, one a source; None, for one or for all, searches for the model's own and reads
+                those.
 
         Raises:
             NmtkitError: the model has no layers of attention heads.
             DataError: a line is empty, or the sides differ in length.
         """
-        model = headed(self.model)
-        if model is None:
-            raise NmtkitError(
-                f"the model {self.name!r} ({self.model.config.kind}) has no layers of attention heads to draw; "
-                "take a transformer, or draw the one attention that this model has"
-            )
-        _refuse_empty(sources, targets)
-        read = [best[0] for best in self.search(sources)] if targets is None else self.rescore(sources, targets)
-        src = self._read(sources)
-        for number, source in enumerate(src, start=1):
-            if not source.ids:
-                raise _nothing_known(number)
-        tgt = [
-            self._target(translation.tokens, source, number)
-            for number, (translation, source) in enumerate(zip(read, src, strict=True), start=1)
-        ]
-        lengths = np.array([max(len(s.ids), len(t.ids)) + 1 for s, t in zip(src, tgt, strict=True)], dtype=np.int64)
-        drawn: dict[int, LayeredPicture] = {}
-        few = BATCH_TOKENS["cpu"]  # since all weights of all layers are kept
-        for numbers in in_order_batches(lengths, few):
-            batch = make_batch([src[n] for n in numbers], [tgt[n] for n in numbers]).to(self.device)
-            found = model.attentions(batch)
-            encoder, decoder, cross = (
-                torch.stack(side, 1).float().cpu().numpy() for side in (found.encoder, found.decoder, found.cross)
-            )  # (B,L,A,S,S), (B,L,A,T,T), (B,L,A,T,S)
-            for row, number in enumerate(numbers):
-                translation, end = read[number], self.tokenizers.tgt.vocabulary.tokens[EOS]
-                tgt_tokens = [*translation.tokens, *([end] if translation.finished else [])]
-                columns, rows = len(src[number].ids) + 1, len(tgt_tokens)
-                drawn[number] = LayeredPicture(
-                    [*translation.src_tokens, end],
-                    tgt_tokens,
-                    encoder[row, :, :, :columns, :columns],
-                    decoder[row, :, :, :rows, :rows],
-                    cross[row, :, :, :rows, :columns],
-                    title=self.name,
-                    score=translation.score,
-                )
-        return [drawn[number] for number in range(len(sources))]
+        attending.require_heads(self)
+        return attending.layered(self, sources, self._found(sources, targets))
+
+    def _found(
+        self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
+    ) -> list[Translation]:
+        """The given translation of each source, or the model's own where none is given.
+
+        Raises:
+            DataError: a line is empty, or the sides differ in length.
+        """
+        refuse_one_text(sources=sources, targets=targets)
+        require_pairs(sources, targets)
+        for side, lines in (("source", sources), ("target", targets or [])):
+            for number, line in enumerate(lines, start=1):
+                if line is not None and not line.strip():
+                    raise DataError(f"{side} line {number} is empty: there is nothing to draw")
+        given = {number: target for number, target in enumerate(targets or []) if target is not None}
+        own = [number for number in range(len(sources)) if number not in given]
+        searched = self.search([sources[number] for number in own], need_attention=need_attention)
+        read = self.rescore([sources[number] for number in given], list(given.values()), need_attention)
+        found = dict(zip((*own, *given), (*(best[0] for best in searched), *read), strict=True))
+        return [found[number] for number in range(len(sources))]
 
 
-def _copied(
-    ids: list[int],
-    log_probs: list[float],
-    p_gen: list[float] | None,
-    attention: FloatArray | None,
-    source: Source,
-) -> list[int | None] | None:
-    if p_gen is None or attention is None or source.extended is None:
-        return None
-    return copied_from(ids, log_probs, p_gen, attention, source.extended)
-
-
-def _nothing_known(number: int) -> DataError:
-    return DataError(f"source line {number} has no letters that the tokenizer knows: there is nothing to draw")
-
-
-def _refuse_empty(sources: Sequence[str], targets: Sequence[str] | None) -> None:
-    refuse_one_text(sources=sources, targets=targets)
-    for side, lines in (("source", sources), ("target", targets or [])):
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                raise DataError(f"{side} line {number} is empty: there is nothing to draw")
+def _without_unknown(replacer: UnknownReplacer, line: str, translation: Translation) -> Translation:
+    assert translation.attention is not None
+    read = len(translation.src_tokens)
+    text, replaced = replacer.replace(line, translation.tokens, translation.attention[:, :read])
+    return replace(translation, text=text, replaced=replaced)

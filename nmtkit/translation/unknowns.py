@@ -8,7 +8,6 @@ one, else the word itself. Which word that is, `UnknownReplacer` says more exact
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS, UNK
+from nmtkit.data.words import known_ids, word_spans
 from nmtkit.errors import DataError
 
 CLOSE = 0.25
@@ -77,7 +77,7 @@ class UnknownReplacer:
         # A word tokenizer marks it as the beginning of a word.
         unknown = {SPECIALS[UNK], MARK + SPECIALS[UNK]}
         places = [number for number, token in enumerate(tokens) if token in unknown]
-        source = _Source(self._tokenizers.src, line, attention.shape[1]) if places else None
+        source = _SourceWords(self._tokenizers.src, line, attention.shape[1]) if places else None
         if source is None or not source.tokens:
             return tgt.join(tokens), []
         written = list(tokens)
@@ -90,19 +90,15 @@ class UnknownReplacer:
         return tgt.join(written), replaced
 
 
-class _Source:
+class _SourceWords:
     """A source line: its tokens by their own spelling, and the words that they make up."""
 
     def __init__(self, tokenizer: Tokenizer, line: str, limit: int) -> None:
         self.tokens = tokenizer.tokens(line)[:limit]
-        self._unknown = np.array([number == UNK for number in tokenizer.encode(line)[:limit]], dtype=bool)
-        # A word tokenizer's tokens are words each; a subword's word begins at its mark.
-        starts = [
-            number
-            for number, token in enumerate(self.tokens)
-            if number == 0 or tokenizer.config.kind == "word" or token.startswith(MARK)
-        ]
-        self._words = [range(start, end) for start, end in pairwise([*starts, len(self.tokens)])]
+        self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)
+        # A word tokenizer's tokens are words each.
+        each = [range(place, place + 1) for place in range(len(self.tokens))]
+        self._words = each if tokenizer.config.kind == "word" else word_spans(self.tokens)
 
     def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str]:
         """The token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""

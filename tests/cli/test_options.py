@@ -6,8 +6,8 @@ import click
 import pytest
 from in_process import Console, console_in
 
-from nmtkit.cli.numbers import Number, SearchNumber
-from nmtkit.cli.options import SEARCH
+from nmtkit.cli.numbers import Number
+from nmtkit.cli.opening import SEARCH, search_type
 from nmtkit.errors import NmtkitError
 from nmtkit.metrics import compare
 from nmtkit.search.beam import SearchConfig
@@ -52,17 +52,17 @@ def test_a_number_out_of_bounds(console: Console, command: str, option: str, val
         assert bound in done.err
 
 
-@pytest.mark.parametrize("key", sorted(SEARCH.keys() - {"coverage_kind"}))
+@pytest.mark.parametrize("key", sorted(SEARCH.keys() - {"coverage_kind", "length_penalty"}))
 def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
-    whole = SearchConfig.model_fields[key].annotation is int
-    option = SearchNumber(key, whole)
-    least, most = option.bounds()
+    whole, metadata = SearchConfig.model_fields[key].annotation is int, SearchConfig.model_fields[key].metadata
+    option = search_type(key)
+    bounds = {end: getattr(one, end) for one in metadata for end in ("ge", "le") if hasattr(one, end)}
     default = getattr(SearchConfig(), key)
     assert option.convert(str(default), None, None) == default
     with pytest.raises(click.BadParameter):
-        option.convert(str(least - 1), None, None)
+        option.convert(str(bounds["ge"] - 1), None, None)
     with pytest.raises(click.BadParameter):
-        option.convert(str((most or LARGEST) + 1) if whole else "inf", None, None)
+        option.convert(str(bounds.get("le", LARGEST) + 1) if whole else "inf", None, None)
 
 
 def test_a_number_within_bounds() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -12,9 +13,9 @@ from conftest import RECIPE, Command
 
 from nmtkit import Translator
 from nmtkit.cli import cli
-from nmtkit.cli.plot_attention import draw_positions
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import MODELS
+from nmtkit.translation.attending import positions
 
 TRANSFORMER = (
     "model: {kind: transformer, hidden_size: 32, feed_forward_size: 64, heads: 4, encoder_layers: 3, decoder_layers: 2}"
@@ -134,15 +135,14 @@ def test_positions(transformer: Path, tmp_path: Path) -> None:
     assert all(word in text for word in ("sinusoidal positions", ">dimension<", ">80<"))  # of a hundred rows
 
 
-def test_learned_positions(transformer: Path, tmp_path: Path) -> None:
+def test_learned_positions(transformer: Path) -> None:
     translator = Translator.load(str(transformer), device="cpu")
     config = translator.model.config.changed({"positions": "learned", "max_positions": 20})
-    translator.model = MODELS.get("transformer")(config, translator.model.sizes)
-    draw_positions(translator, tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
-    assert "learned (source) positions" in text
-    rows = re.findall(r">([\d.]+)</text>", text.partition('id="ytick_1"')[2].partition('id="axes_2"')[0])
-    assert max(map(float, rows)) < 20  # as many as there are
+    model = MODELS.get("transformer")(config, translator.model.sizes)
+    table, title = positions(replace(translator, model=model), 100)
+    assert title == "heads: learned (source) positions"
+    assert table.shape == (20, 32)  # as many as there are
+    assert np.array_equal(table, model.src_positions.table.detach().numpy())
 
 
 def test_positions_need_a_transformer(trained: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_local_attention_has_windows(transformer: Path, window: str) -> None:
     translator = Translator.load(str(transformer), device="cpu")
     luong = MODELS.get("luong")
     config = luong.Config.model_validate({"window": window, "window_size": 1, "hidden_size": 8, "embedding_size": 8})
-    translator.model = luong(config, translator.model.sizes).eval()
+    translator = replace(translator, model=luong(config, translator.model.sizes).eval())
     given = translator.pictures(["ba ce di fo gu"], ["GU FO DI"])[0]
     own = translator.pictures(["ba ce di fo gu"])[0]
     for picture in (given, own):

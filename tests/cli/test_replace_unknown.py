@@ -52,8 +52,7 @@ def test_unknown_words_become_the_right_source_words(run: Path) -> None:
     given = pairs_with_names(150, 4)
     before = [found[0] for found in translator.search([source for source, _ in given])]
     assert not any(found.replaced for found in before)
-    translator.replace_unknown()
-    after = [found[0] for found in translator.search([source for source, _ in given])]
+    after = [found[0] for found in translator.replacing_unknown().search([source for source, _ in given])]
     right = wrong = 0
     for (source, target), old, new in zip(given, before, after, strict=True):
         assert (new.tokens, new.score, new.attention) == (old.tokens, old.score, None)
@@ -99,13 +98,13 @@ def test_a_recipe_that_forbids_unknown_words_is_overruled(run: Path) -> None:
     translator = Translator.load(str(run), device="cpu", search_settings=forbidding)
     source = "ba ce Xqwyzqwy di."
     assert "<unk>" not in translator.translate([source])[0]
-    translator.replace_unknown()
-    assert "Xqwyzqwy" in translator.translate([source])[0]
+    assert "Xqwyzqwy" in translator.replacing_unknown().translate([source])[0]
+    assert "<unk>" not in translator.translate([source])[0]  # it stays as it was
 
 
 def test_a_model_without_attention_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = Translator.load(str(run), device="cpu")
     monkeypatch.setattr(translator.model, "has_attention", False)
-    for use in (translator.replace_unknown, lambda: translator.align(["ba"], ["BA"])):
+    for use in (translator.replacing_unknown, lambda: translator.align(["ba"], ["BA"])):
         with pytest.raises(NmtkitError, match=r"has no attention to .*; take one that has"):
             use()

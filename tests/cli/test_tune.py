@@ -10,6 +10,8 @@ from nmtkit import device as devices
 from nmtkit import recipe
 from nmtkit.cli import train
 from nmtkit.experiment import comparison
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.opening import Opening
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning import training as tuning
@@ -99,8 +101,8 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    def open_translator(*arguments: object, threads: int | None = None) -> Translator:
-        raise Asked(threads)
+    def open_translator(folder: RunFolder, how: Opening) -> Translator:
+        raise Asked(how.threads)
 
     for place in ("experiment.run", "experiment.comparison", "cli.tune"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)

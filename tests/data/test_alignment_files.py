@@ -220,7 +220,7 @@ def test_spans_are_where_shares_are(kind: str) -> None:
     given = ["Otto 's dog sees l' homme .", None, None, "Otto ' s \u2103 l' homme"]
     spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
     for line, other, found in zip(lines, given, spans, strict=True):
-        (whole,) = cut(tokenizers.src, [line], None if other is None else [other])
+        (whole,) = cut(tokenizers.src, [line], [other], ["x"])
         shared = share_table(whole.shares)[1]
         belongs = np.zeros(shared.shape, dtype=bool)
         for word, (first, end) in enumerate(found):

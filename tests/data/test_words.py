@@ -29,7 +29,7 @@ def tokenizers() -> dict[str, Tokenizer]:
 
 
 def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordCut:
-    (found,) = cut(tokenizer, [line], None if words is None else [words])
+    (found,) = cut(tokenizer, [line], [words], ["line 1"])
     return found
 
 
@@ -117,4 +117,4 @@ def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tok
 )
 def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(DataError, match=message):
-        cut(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], "line", first=6)
+        cut(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], ["line 6", "line 7"])

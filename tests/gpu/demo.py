@@ -2,7 +2,7 @@
 
 from nmtkit import recipe
 from nmtkit.experiment import run
-from nmtkit.experiment.opening import open_translator
+from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.training.loop import Step, Stopped
 
 from .results import Given, given
@@ -33,7 +33,7 @@ def main(told: Given) -> None:
     holds = None if told.quick else scores["BLEU"] >= ENOUGH
     told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if told.quick else COMPARED
-    on_cpu = open_translator(work.folder, "cpu").translate(result.sources[:count])
+    on_cpu = open_translator(work.folder, Opening(device="cpu")).translate(result.sources[:count])
     found = [translation.text for translation in result.translations[:count]]
     same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
     told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

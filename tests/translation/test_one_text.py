@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit import Translator
 from nmtkit.errors import DataError
 from nmtkit.metrics import bleu, compare, rouge
 from nmtkit.translation.summarizer import Summarizer
-from nmtkit.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.beam import SearchConfig
-from nmtkit.translation.copies import CopiedSpan, copied_from, copied_spans
 from nmtkit.translation.summarizer import Summarizer, article_windows
-from nmtkit.translation.translator import Translation, Translator
+from nmtkit.translation.translation import CopiedSpan, Translation, copied_from, copied_spans
+from nmtkit.translation.translator import Translator
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
 NAMES = "Zyx sees the dog , Zyx Abc ."
@@ -148,8 +148,7 @@ def test_a_long_article_is_cut_and_says_so() -> None:
 
 
 def test_unknown_words_of_a_cut_article_are_replaced_by_what_was_read() -> None:
-    translator = copier(limit=3, p_gen=1.0, search={"beam_size": 1, "max_length": 4})
-    translator.replace_unknown()
+    translator = copier(limit=3, p_gen=1.0, search={"beam_size": 1, "max_length": 4}).replacing_unknown()
     ((found,),) = translator.search(["Zyx sees Abc , Def Ghi Jkl"])
     assert found.text == "Zyx sees Abc Zyx"  # at last it looks at the end of what it read, and that is no word
     assert [one.source_token for one in found.replaced] == [0, 1, 2, 0]
@@ -191,10 +190,9 @@ def test_summaries_of_windows_are_joined() -> None:
     assert summarizer.summarize([ARTICLE, "", "Zyx sees"]) == [ARTICLE, "", "Zyx sees"]
 
 
-def test_a_model_that_does_not_copy_is_not_asked_what_it_copied() -> None:
-    translator = copier()
-    translator.copies = False  # as if its config said so: the batch then has no extended ids
-    ((found,),) = translator.search(["Zyx sees"], need_copies=True)
+def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CopyModel.Config, "copies", False)  # the batch then has no extended ids
+    ((found,),) = copier().search(["Zyx sees"], need_copies=True)
     assert found.src_tokens == ["▁<unk>", "▁sees"]
     assert found.copied is None
     assert torch.equal(torch.tensor(found.token_log_probs), torch.tensor(replace(found).token_log_probs))

@@ -1,13 +1,50 @@
-"""Which words of a translation or summary were copied from its source, and from where."""
+"""What was found for one line: a translation or summary, and which of its words were copied from its source."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.tokenizer import MARK, Tokenizer
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.data.words import word_spans
+from nmtkit.translation.unknowns import Replacement
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of one source line."""
+
+    text: str
+    score: float
+    """The log-probability after length and coverage penalties; what the search ranks by."""
+    log_prob: float
+    """Sum over the target's tokens and EOS, in nats."""
+    tokens: list[str]
+    """Target pieces, without EOS."""
+    token_log_probs: list[float]
+    """One a token, EOS last."""
+    src_tokens: list[str]
+    """Source pieces, without EOS."""
+    finished: bool = True
+    """False where the search reached its length limit before EOS."""
+    attention: FloatArray | None = None
+    """`(T,S)`: a row for each of `tokens` and EOS, a column for each of `src_tokens` and EOS."""
+    replaced: list[Replacement] = field(default_factory=list)
+    """Unknown words of `tokens` that `text` has other words for; see `Translator.replacing_unknown`."""
+    p_gen: list[float] | None = None
+    """One a token, EOS last: how likely the model was to generate and not to copy. None where it does not copy, or was
+    not asked, here and below."""
+    copied: list[int | None] | None = None
+    """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copied_from`."""
+    src_left_out: int = 0
+    """Tokens at the end of the source that were not read; see `TextModel`."""
+
+
+EMPTY = Translation("", 0.0, 0.0, [], [], [])
 
 
 @dataclass(frozen=True)
@@ -66,8 +103,7 @@ def copied_spans(
         src_tokens: S source tokens.
         copied: of each target token its source position, see `copied_from`.
     """
-    words = np.cumsum([token.startswith(MARK) for token in src_tokens]) - 1
-    words = np.maximum(words, 0)  # a source may begin with a piece that begins no word
+    words = [word for word, span in enumerate(word_spans(src_tokens)) for _ in span]
     spans = []
     start = 0
     while start < len(copied):
@@ -79,10 +115,10 @@ def copied_spans(
             last = source + end - start
             spans.append(
                 CopiedSpan(
-                    tokenizer.join(tokens[start:end]),
-                    (start, end),
-                    (source, last),
-                    (int(words[source]), int(words[last - 1]) + 1),
+                    text=tokenizer.join(tokens[start:end]),
+                    tokens=(start, end),
+                    source_tokens=(source, last),
+                    source_words=(words[source], words[last - 1] + 1),
                 )
             )
         start = end

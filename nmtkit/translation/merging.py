@@ -1,26 +1,21 @@
 """From subword pieces to words: attention between pieces becomes attention between words."""
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.pictures.attended import SourceWindow
-
-WORD_START = "▁"
-STANDALONE = ("<s>", "</s>")
+from nmtkit.data.alignments import Share, merge
+from nmtkit.data.tokenizer import MARK
+from nmtkit.data.words import shown_word_spans
+from nmtkit.pictures import SourceWindow
 
 
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Joins pieces to words and merges their attention weights.
-
-    A piece that begins with "▁" starts a word, and so does the first piece. "<s>" and "</s>" stay words of their own.
-    In scripts written without spaces (Han, kana, Thai, Lao, Khmer, Burmese) every piece stays a word of its own, except
-    that punctuation joins what stands before it, as it does elsewhere.
+    """Joins pieces to the words that a reader sees (`nmtkit.data.words.shown_word_spans`), and merges their weights.
 
     Columns (source) of one word are *added*: looking at a word is looking at any of its pieces. Rows (target) of one
     word are *averaged*: the word looks where its pieces look on average. So rows that sum to one still do.
@@ -35,13 +30,7 @@ def merge_subwords(
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
-    src, tgt = _word_starts(src_pieces), _word_starts(tgt_pieces)
-    src_words, tgt_words = _words(src_pieces, src), _words(tgt_pieces, tgt)
-    if not src or not tgt:
-        return src_words, tgt_words, np.zeros((len(tgt), len(src)))
-    merged = np.add.reduceat(np.add.reduceat(weights.astype(np.float64), src, axis=1), tgt, axis=0)
-    lengths = np.diff([*tgt, len(tgt_pieces)])
-    return src_words, tgt_words, merged / lengths[:, None]
+    return _words(src_pieces), _words(tgt_pieces), merge(weights, _shares(src_pieces), _shares(tgt_pieces))
 
 
 def merge_windows(
@@ -65,18 +54,16 @@ def merge_windows(
     if not windows:
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"
-    edges = [
-        start - 0.5 for start in (*_word_starts(src_pieces), len(src_pieces))
-    ]  # where words begin and end, in pieces
+    # Where words begin and end, in pieces.
+    edges = [start - 0.5 for start in (*(word.start for word in shown_word_spans(src_pieces)), len(src_pieces))]
 
     def place(piece: float) -> float:
         outside = min(piece - edges[0], 0.0) + max(piece - edges[-1], 0.0)
         return float(np.interp(piece, edges, np.arange(len(edges)) - 0.5) + outside)
 
-    starts = _word_starts(tgt_pieces)
     merged = []
-    for start, end in zip(starts, [*starts[1:], len(tgt_pieces)], strict=True):
-        own = windows[start:end]
+    for word in shown_word_spans(tgt_pieces):
+        own = [windows[piece] for piece in word]
         centre = sum(place(window.centre) for window in own) / len(own)
         left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
         merged.append(SourceWindow(centre, centre - left, right - centre))
@@ -102,39 +89,19 @@ def merge_gates(
     """
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)
-    starts = _word_starts(tgt_pieces)
     merged, words_copied = [], []
-    for word, (start, end) in enumerate(zip(starts, [*starts[1:], len(tgt_pieces)], strict=False)):
-        speaking = [i for i in range(start, end) if any(map(str.isalnum, tgt_pieces[i]))] or range(start, end)
+    for word, pieces in enumerate(shown_word_spans(tgt_pieces)):
+        speaking = [i for i in pieces if any(map(str.isalnum, tgt_pieces[i]))] or pieces
         merged.append(sum(p_gen[i] for i in speaking) / len(speaking))
         if pieces_copied.issuperset(speaking):
             words_copied.append(word)
     return np.array(merged), frozenset(words_copied)
 
 
-def _word_starts(pieces: Sequence[str]) -> list[int]:
-    return [i for i in range(len(pieces)) if i == 0 or _starts_word(pieces[i - 1], pieces[i])]
+def _shares(pieces: Sequence[str]) -> list[Share]:
+    return [(word.start, [1.0] * len(word)) for word in shown_word_spans(pieces)]
 
 
-def _words(pieces: Sequence[str], starts: Sequence[int]) -> list[str]:
-    return [_join(pieces[start:end]) for start, end in zip(starts, [*starts[1:], len(pieces)], strict=False)]
-
-
-def _starts_word(before: str, piece: str) -> bool:
-    if piece.startswith(WORD_START) or piece in STANDALONE or before in STANDALONE:
-        return True
-    if before == WORD_START:
-        return False
-    if unicodedata.category(piece[:1] or " ")[0] not in "LN":
-        return False
-    return _is_unspaced(piece[0]) or _is_unspaced(before[-1:])
-
-
-def _join(pieces: Sequence[str]) -> str:
-    return "".join(pieces).replace(WORD_START, " ").strip() or WORD_START
-
-
-def _is_unspaced(character: str) -> bool:
-    """Whether the character belongs to a script that puts no spaces between words."""
-    name = unicodedata.name(character, "") if character else ""
-    return name.startswith(("CJK UNIFIED", "CJK COMPAT", "HIRAGANA", "KATAKANA", "THAI", "LAO ", "KHMER", "MYANMAR"))
+def _words(pieces: Sequence[str]) -> list[str]:
+    joined = ("".join(pieces[word.start : word.stop]) for word in shown_word_spans(pieces))
+    return [word.replace(MARK, " ").strip() or MARK for word in joined]

@@ -9,22 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.alignments import SoftAlignment
-from nmtkit.errors import require_replaceable, writing
-
-
-def check_path(path: Path) -> None:
-    """Refuses a file name that does not say the format.
-
-    Raises:
-        click.BadParameter: it ends neither in .json nor in .npz.
-    """
-    if path.suffix not in (".json", ".npz"):
-        raise click.BadParameter(f"{str(path)!r} must end in .json or .npz", param_hint="--soft")
+from nmtkit.errors import DataError, require_replaceable, writing
 
 
 class SoftWriter:
@@ -34,9 +23,14 @@ class SoftWriter:
 
     Args:
         path: ends in .json or .npz.
+
+    Raises:
+        DataError: it does not.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.suffix not in (".json", ".npz"):
+            raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
         self._path = path
         self._unfinished = path.with_name(path.name + ".unfinished")
         self._count = 0
