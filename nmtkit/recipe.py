@@ -15,7 +15,8 @@ from nmtkit.data.batch import BatchConfig
 from nmtkit.data.corpus import FILE_KINDS, DataConfig
 from nmtkit.data.embeddings import EmbeddingsConfig
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.errors import RecipeError
+from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.metrics import METRICS, metric_names
 from nmtkit.models.base import MODELS, ModelConfig
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
@@ -60,8 +61,19 @@ class EvaluationConfig(Settings):
     """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False
     """Whether BLEU ignores case."""
+    metrics: list[Name] | None = None
+    """What validation measures beside loss and perplexity; names as in `nmtkit score --metrics`. If not given: bleu, of
+    summaries rouge. The test after training measures it as well."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Padded tokens of the longer side that a batch may hold where the validation loss is computed."""
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, names: list[str] | None) -> list[str] | None:
+        try:
+            return None if names is None else metric_names(names)
+        except NmtkitError as fault:
+            raise ValueError(str(fault)) from fault
 
 
 STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
@@ -167,12 +179,12 @@ class Recipe(Settings):
     @model_validator(mode="after")
     def _best_metric(self) -> "Recipe":
         name, higher = self.training.best_metric, self.training.higher_is_better
-        given = TASKS.get(self.task).best_metrics()
+        given = (*self.validated, "loss", "perplexity")
         if name not in given:
             raise ValueError(
                 f"`training.best_metric`: validation of a {self.task} gives no {name!r}: {near_names(name, given)}"
             )
-        if higher != given[name]:
+        if higher != METRICS.get(name).higher_is_better:
             raise ValueError(f"`training.higher_is_better` must be {str(not higher).lower()} for {name!r}")
         return self
 
@@ -258,6 +270,16 @@ class Recipe(Settings):
                 left -= minutes
             if number < len(taken):
                 left += minutes - taken[number] / 60
+
+    @property
+    def validated(self) -> list[str]:
+        """The metrics of validation beside loss and perplexity."""
+        return self.evaluation.metrics or [*TASKS.get(self.task).validated]
+
+    @property
+    def tested(self) -> list[str]:
+        """The metrics of the test after training: the task's, and those of validation."""
+        return list(dict.fromkeys((*TASKS.get(self.task).tested, *self.validated)))
 
     @property
     def stored(self) -> DataConfig:

@@ -3,7 +3,6 @@
 A recipe names its task (`task: summarization`). What differs from task to task is asked of this table, nowhere else.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nmtkit.registry import Registry
@@ -27,20 +26,16 @@ class Task:
     """What it became: "translation"."""
     fields: tuple[str, str]
     """The keys of the two sides in JSON lines."""
-    validated: Mapping[str, bool]
-    """What validation measures beside `loss` and `perplexity`, and whether higher is better; names of metrics."""
+    validated: tuple[str, ...]
+    """The metrics of validation beside `loss` and `perplexity`, by name; a recipe may name others."""
     tested: tuple[str, ...]
-    """The metrics of the test set."""
+    """The metrics of the test set, by name."""
     in_one_language: bool
     """Whether both sides are in one language: then the target is short, and an empty one is a fault."""
     reads_beginnings: bool
     """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
     demo: str
     """The recipe that shows it."""
-
-    def best_metrics(self) -> dict[str, bool]:
-        """What may decide which weights are best, and whether higher is better."""
-        return {**self.validated, "loss": False, "perplexity": False}
 
 
 TRANSLATION = TASKS.register("translation")(
@@ -51,7 +46,7 @@ TRANSLATION = TASKS.register("translation")(
         done="translated",
         result="translation",
         fields=("src", "tgt"),
-        validated={"bleu": True},
+        validated=("bleu",),
         tested=("bleu", "chrf"),
         in_one_language=False,
         reads_beginnings=False,
@@ -69,7 +64,7 @@ SUMMARIZATION = TASKS.register("summarization")(
         done="summarized",
         result="summary",
         fields=("article", "summary"),
-        validated=dict.fromkeys(_ROUGE, True),
+        validated=_ROUGE,
         tested=_ROUGE,
         in_one_language=True,
         reads_beginnings=True,

@@ -58,7 +58,7 @@ def command(
         if one.task != "translation":
             raise RecipeError(
                 f"recipe {one.name}: compare measures translations by BLEU; train summarizers one by one and set "
-                "their outputs side by side with `nmtkit score --summary`"
+                "their outputs side by side with `nmtkit score-summaries`"
             )
     if len({one.name for one in loaded}) < len(loaded):
         raise RecipeError("two of the recipes have one name, so they would share a run: give each a `name` of its own")

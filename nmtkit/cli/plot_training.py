@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import save_picture
 from nmtkit.errors import DataError
 from nmtkit.experiment import folder
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.metrics.rouge import TITLES as TITLES_OF_ROUGE
+from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.settings import parse_json
 
@@ -25,7 +25,6 @@ CURVES = {
     ("evaluated", "valid_loss"): "valid_loss",
     ("evaluated", "valid_perplexity"): "valid_perplexity",
 }
-TITLES = {"bleu": "BLEU", "chrf": "chrF"} | TITLES_OF_ROUGE
 NO_SCORES = ("valid_loss", "valid_perplexity", "valid_seconds")
 
 
@@ -122,8 +121,9 @@ def _read(name: str, run: RunFolder) -> Training:
     # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
     chosen = [run.newest_stage(run.load_recipe()).recipe.training.best_metric] if run.exists() else []
     metric = next((one for one in (*chosen, "bleu", "rougeL", *scores) if one in scores), "bleu")
+    known = text_metrics().get(metric)
     return Training(
-        name, **curves, valid_score=scores[metric], metric=TITLES.get(metric, metric), stages=[*stages.items()]
+        name, **curves, valid_score=scores[metric], metric=known.title if known else metric, stages=[*stages.items()]
     )
 
 
@@ -154,6 +154,7 @@ def _print(trainings: list[Training]) -> None:
         return f"{value:{form}} at {update:,}"
 
     metrics = {training.metric for training in trainings}
+    falling = {metric.title for metric in text_metrics().values() if not metric.higher_is_better}
     rows = [
         (
             training.name,
@@ -161,7 +162,8 @@ def _print(trainings: list[Training]) -> None:
             last(training.loss),
             best(training.valid_loss, False, ".3f"),
             best(training.valid_perplexity, False, ".2f"),
-            best(training.valid_score, True, ".2f") + (f" {training.metric}" if len(metrics) > 1 else ""),
+            best(training.valid_score, training.metric not in falling, ".2f")
+            + (f" {training.metric}" if len(metrics) > 1 else ""),
         )
         for training in trainings
     ]

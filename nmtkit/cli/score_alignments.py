@@ -1,120 +1,141 @@
-"""`nmtkit score --alignment`: alignment error rates."""
+"""`nmtkit score-alignments`: alignment error rates."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import click
 
 from nmtkit import console
+from nmtkit.cli import scoring
+from nmtkit.cli.numbers import Number
 from nmtkit.data.alignments import Alignment, AlignmentFile, parse, reversed_links
+from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError
-from nmtkit.metrics import AlignmentScores, aer
-
-NamedLines = tuple[str, Sequence[str]]
-"""What a file is called, and its lines."""
+from nmtkit.metrics import AlignmentScores, Score, aer
+from nmtkit.metrics.report import named, require_equal_counts, titles
 
 
-def score_alignments(
-    systems: Sequence[NamedLines],
-    titles: Sequence[str],
-    gold: NamedLines,
-    hyp_base: int | None,
-    ref_base: int | None,
-    reverse_hyp: bool,
-    as_json: bool,
+@dataclass(frozen=True)
+class _Named:
+    """A file of alignments and what it is called."""
+
+    path: str
+    file: AlignmentFile
+
+    @property
+    def links(self) -> int:
+        return sum(len(pair.possible) for pair in self.file.pairs)
+
+    @property
+    def sure(self) -> int:
+        return sum(len(pair.sure) for pair in self.file.pairs)
+
+    def filled(self, n_pairs: int) -> list[Alignment]:
+        """The alignments of so many pairs."""
+        none = Alignment(frozenset(), frozenset())
+        return [*self.file.pairs, *[none] * (n_pairs - len(self.file.pairs))]
+
+
+def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str:
+    if len(given) > 1:
+        raise click.UsageError("score-alignments takes one --ref")
+    return given[0]
+
+
+@click.command("score-alignments")
+@scoring.hyps
+@click.option(
+    "--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The alignment that is right."
+)
+@click.option("--hyp-base", type=Number(0, 1), help="What the HYPs count words from. Default: 0 (naacl files: 1).")
+@click.option("--ref-base", type=Number(0, 1), help="The same for REF.")
+@click.option("--reverse-hyp", is_flag=True, help="The HYPs' links are target-source.")
+@scoring.as_json
+def command(
+    hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool
 ) -> None:
-    """Prints AER, precision and recall of every system; every link of a system counts, whether it says sure or not."""
-    hyps = [parse(lines, name, hyp_base) for name, lines in systems]
-    ref = parse(gold[1], gold[0], ref_base)
-    named = [(gold[0], ref), *((name, hyp) for (name, _), hyp in zip(systems, hyps, strict=True))]
-    for name, file in named:
-        option, said = ("--ref-base", ref_base) if file is ref else ("--hyp-base", hyp_base)
-        if said is None and (doubt := file.doubt):
-            console.say(
-                f"note: {name} was read as counting words from 0, but {doubt}; if it counts from 1, say {option} 1, if "
-                f"it is right so, {option} 0; if only one side counts from 1, let both count alike",
-                stderr=True,
-            )
-    n_pairs = _number_of_pairs(named)
-    golds = _filled(ref, n_pairs)
+    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall; a lower AER is better.
+
+    Two formats are known by their looks: pharaoh (also talp), a line for each sentence pair, "0-0 1-2 2?2", where "?"
+    or "p" instead of "-" makes a link of REF only possible (of a HYP every link counts); and naacl, a line for each
+    link, "PAIR SOURCE TARGET S", S or P, pairs counted from 1. One HYP may be "-" for standard input.
+
+    \b
+    Examples:
+      nmtkit score-alignments mine.align --ref test.align
+      nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
+    """
+    lines = [(path, scoring.read_texts(path, WRITE_OUT)) for path in (*hyps, ref)]
+    *systems, gold = [
+        _Named(path, parse(read, named(path), ref_base if number == len(hyps) else hyp_base))
+        for number, (path, read) in enumerate(lines)
+    ]
+    _doubt(gold, "--ref-base", ref_base)
+    for system in systems:
+        _doubt(system, "--hyp-base", hyp_base)
+    n_pairs = _number_of_pairs([gold, *systems])
     scores = []
-    for hyp in hyps:
-        links = [pair.possible for pair in _filled(hyp, n_pairs)]
-        scores.append(aer([reversed_links(one) for one in links] if reverse_hyp else links, golds))
+    for system in systems:
+        links = [pair.possible for pair in system.filled(n_pairs)]
+        predicted = [reversed_links(one) for one in links] if reverse_hyp else links
+        scores.append(_figures(aer(predicted, gold.filled(n_pairs))))
     if as_json:
-        _print_json([name for name, _ in systems], hyps, scores, gold[0], ref)
+        _print_json(systems, scores, gold)
     else:
-        _print_table(titles, hyps, scores, gold[0], ref, n_pairs)
+        _print_table(systems, scores, gold, n_pairs)
 
 
-def _number_of_pairs(files: Sequence[tuple[str, AlignmentFile]]) -> int:
+def _figures(scores: AlignmentScores) -> tuple[Score, Score, Score]:
+    return scores.aer, scores.precision, scores.recall
+
+
+def _doubt(one: _Named, option: str, said: int | None) -> None:
+    """Says what speaks against a file's counting from 0, if nobody has said what it counts from."""
+    if said is None and (doubt := one.file.doubt):
+        console.say(
+            f"note: {named(one.path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
+            f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike",
+            stderr=True,
+        )
+
+
+def _number_of_pairs(files: Sequence[_Named]) -> int:
     """A pharaoh file has a line for each pair; a naacl file says only which pairs have links."""
-    lined = [(name, len(file.pairs)) for name, file in files if file.form == "pharaoh"]
+    lined = [(one.path, one.file.pairs) for one in files if one.file.form == "pharaoh"]
     if not lined:
-        return max(len(file.pairs) for _, file in files)
-    first, n_pairs = lined[0]
-    for name, count in lined:
-        if count != n_pairs:
+        return max(len(one.file.pairs) for one in files)
+    require_equal_counts(lined, "each needs a line for every sentence pair, an empty one where it has no link")
+    first, n_pairs = named(lined[0][0]), len(lined[0][1])
+    for one in files:
+        if len(one.file.pairs) > n_pairs:
             raise DataError(
-                f"different line counts: {first} has {n_pairs} lines, {name} has {count}; "
-                "each needs a line for every sentence pair, an empty one where it has no link"
+                f"{named(one.path)} has a sentence pair {len(one.file.pairs)}, but {first} ends with pair {n_pairs}"
             )
-    for name, file in files:
-        if len(file.pairs) > n_pairs:
-            raise DataError(f"{name} has a sentence pair {len(file.pairs)}, but {first} ends with pair {n_pairs}")
     return n_pairs
 
 
-def _filled(file: AlignmentFile, n_pairs: int) -> list[Alignment]:
-    none = Alignment(frozenset(), frozenset())
-    return [*file.pairs, *[none] * (n_pairs - len(file.pairs))]
-
-
-def _n_links(file: AlignmentFile) -> int:
-    return sum(len(pair.possible) for pair in file.pairs)
-
-
-def _n_sure(file: AlignmentFile) -> int:
-    return sum(len(pair.sure) for pair in file.pairs)
-
-
-def _print_json(
-    names: Sequence[str],
-    hyps: Sequence[AlignmentFile],
-    scores: Sequence[AlignmentScores],
-    ref_name: str,
-    ref: AlignmentFile,
-) -> None:
-    found = [
+def _print_json(systems: Sequence[_Named], scores: Sequence[Sequence[Score]], gold: _Named) -> None:
+    records = [
         {
-            "system": name,
-            "scores": [asdict(score) for score in (of_hyp.aer, of_hyp.precision, of_hyp.recall)],
-            "links": _n_links(hyp),
-            "format": hyp.form,
-            "base": hyp.base,
+            "system": named(one.path),
+            "scores": [asdict(score) for score in row],
+            "links": one.links,
+            "format": one.file.form,
+            "base": one.file.base,
         }
-        for name, hyp, of_hyp in zip(names, hyps, scores, strict=True)
+        for one, row in zip(systems, scores, strict=True)
     ]
-    gold = {"sure": _n_sure(ref), "possible": _n_links(ref), "format": ref.form, "base": ref.base}
-    click.echo(json.dumps({"references": [ref_name], "gold": gold, "systems": found}, indent=2, ensure_ascii=False))
+    facts = {"sure": gold.sure, "possible": gold.links, "format": gold.file.form, "base": gold.file.base}
+    scoring.print_json([gold.path], gold=facts, systems=records)
 
 
-def _print_table(
-    titles: Sequence[str],
-    hyps: Sequence[AlignmentFile],
-    scores: Sequence[AlignmentScores],
-    ref_name: str,
-    ref: AlignmentFile,
-    n_pairs: int,
-) -> None:
+def _print_table(systems: Sequence[_Named], scores: Sequence[Sequence[Score]], gold: _Named, n_pairs: int) -> None:
     rows = []
-    for title, hyp, of_hyp in zip(titles, hyps, scores, strict=True):
-        values = [f"{score.value:.2f}" for score in (of_hyp.aer, of_hyp.precision, of_hyp.recall)]
-        rows.append([title, *values, str(_n_links(hyp)), hyp.form, str(hyp.base)])
+    for title, one, row in zip(titles([one.path for one in systems]), systems, scores, strict=True):
+        values = [f"{score.value:.2f}" for score in row]
+        rows.append([title, *values, str(one.links), one.file.form, str(one.file.base)])
     console.table("alignments", ["system", "AER", "precision", "recall", "links", "format", "counts from"], rows)
-    sure = _n_sure(ref)
     console.say(
-        f"against {ref_name} ({ref.form}, counts from {ref.base}): {n_pairs} sentence pairs, {sure} sure links and "
-        f"{_n_links(ref) - sure} that are only possible; a lower AER is better"
+        f"against {gold.path} ({gold.file.form}, counts from {gold.file.base}): {n_pairs} sentence pairs, {gold.sure} "
+        f"sure links and {gold.links - gold.sure} that are only possible; a lower AER is better"
     )

@@ -62,7 +62,7 @@ class TestResult:
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
-    """BLEU and chrF, or ROUGE of summaries; AER if the test set names gold alignments. None without references."""
+    """Those of `Recipe.tested`, then AER if the test set names gold alignments. None without references."""
     seconds: float
     """Time of the translation, without opening the model."""
     cut: int
@@ -619,11 +619,8 @@ class Run:
         scores: list[metrics.Score] = []
         if len(given) == len(texts):
             how = self.recipe.evaluation
-            if self.recipe.task == "summarization":
-                scores += metrics.rouge(texts, [given])
-            else:
-                scores.append(metrics.bleu(texts, [given], how.tokenize, how.lowercase))
-                scores.append(metrics.chrf(texts, [given], lowercase=how.lowercase))
+            options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
+            scores = metrics.score_all(texts, [given], self.recipe.tested, options, sources)
             if files.alignment and translator.model.has_attention:
                 scores.append(_alignment_error_rate(translator, files, pairs, notify))
             summary = [asdict(score) for score in scores]
@@ -643,7 +640,7 @@ def _alignment_error_rate(
         if base is None and notify is not None and (doubt := read.doubt):
             notify(
                 f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
-                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score --alignment`)"
+                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
             )
 
     def column(name: str) -> list[str]:

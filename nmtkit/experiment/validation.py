@@ -21,7 +21,7 @@ from nmtkit.translation.translator import Translator
 
 
 class Validation:
-    """What training calls to judge the model: loss over the validation set, and BLEU or ROUGE of a real search.
+    """What training calls to judge the model: loss over the validation set, and the metrics of a real search.
 
     Args:
         folder: of the run, preprocessed.
@@ -42,7 +42,7 @@ class Validation:
         self.pairs = [(pair.src, pair.tgt or "") for pair in pairs]
 
     def __call__(self, model: Seq2Seq) -> dict[str, float]:
-        """The metrics of `Task.best_metrics`, and the seconds that they took."""
+        """The metrics of `Recipe.validated`, loss and perplexity, and the seconds that they took."""
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
@@ -55,16 +55,13 @@ class Validation:
         config = self.recipe.search.changed({"beam_size": how.beam_size})
         limit = source_limit(self.recipe)
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
-        hypotheses = translator.translate(source for source, _ in self.pairs)
-        references = [target for _, target in self.pairs]
+        sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())
+        options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
+        hypotheses = translator.translate(sources)
+        scores = metrics.score_all(hypotheses, [references], self.recipe.validated, options, sources)
         mean = float(nll) / max(tokens, 1)
-        if self.recipe.task == "summarization":
-            scores = metrics.rouge(hypotheses, [references])
-            quality = {name: score.value for name, score in zip(metrics.ROUGE_METRICS, scores, strict=True)}
-        else:
-            quality = {"bleu": metrics.bleu(hypotheses, [references], how.tokenize, how.lowercase).value}
         return {
-            **quality,
+            **{name: score.value for name, score in zip(self.recipe.validated, scores, strict=True)},
             "loss": mean,
             "perplexity": metrics.perplexity(-float(nll), tokens).value,
             "seconds": time.monotonic() - begun,

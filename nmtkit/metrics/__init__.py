@@ -1,32 +1,45 @@
 """How good an output is: BLEU, chrF, TER, ROUGE, wanted words, alignment error rate, perplexity.
 
-The figures for text come from sacrebleu and rouge-score, and every one carries the signature that says how it was
-made; this room is the only one that imports those two. Texts are lists of strings, one string per example.
-References are a list of such lists: `refs[r][i]` is what reference file `r` says about example `i`.
+Every metric is in `METRICS`, which the files of this folder fill: whoever adds one writes a file and nothing else. The
+figures for text come from sacrebleu and rouge-score, and every one carries the signature that says how it was made;
+this room is the only one that imports those two. Texts are lists of strings, one string per example. References are a
+list of such lists: `refs[r][i]` is what reference file `r` says about example `i`.
 """
 
-from nmtkit.metrics.alignments import AlignmentScores as AlignmentScores
-from nmtkit.metrics.alignments import aer as aer
-from nmtkit.metrics.perplexity import perplexity as perplexity
+from importlib import import_module
+from pkgutil import iter_modules
+
+from nmtkit.metrics.bleu import TOKENIZERS as TOKENIZERS
+from nmtkit.metrics.bleu import LengthBucket as LengthBucket
+from nmtkit.metrics.bleu import bleu as bleu
+from nmtkit.metrics.bleu import by_length as by_length
+from nmtkit.metrics.bleu import chrf as chrf
+from nmtkit.metrics.bleu import ter as ter
+from nmtkit.metrics.fit import AlignmentScores as AlignmentScores
+from nmtkit.metrics.fit import aer as aer
+from nmtkit.metrics.fit import perplexity as perplexity
+from nmtkit.metrics.metric import METRICS as METRICS
+from nmtkit.metrics.metric import MOST_SAMPLES as MOST_SAMPLES
+from nmtkit.metrics.metric import Bootstrap as Bootstrap
+from nmtkit.metrics.metric import Comparison as Comparison
+from nmtkit.metrics.metric import Metric as Metric
+from nmtkit.metrics.metric import Options as Options
+from nmtkit.metrics.metric import Score as Score
+from nmtkit.metrics.metric import TextMetric as TextMetric
+from nmtkit.metrics.metric import Texts as Texts
+from nmtkit.metrics.metric import metric_names as metric_names
+from nmtkit.metrics.metric import score_all as score_all
+from nmtkit.metrics.metric import text_metrics as text_metrics
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
+from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.rouge import RougeScore as RougeScore
+from nmtkit.metrics.rouge import lead as lead
 from nmtkit.metrics.rouge import outside_rouge as outside_rouge
 from nmtkit.metrics.rouge import rouge as rouge
-from nmtkit.metrics.score import Comparison as Comparison
-from nmtkit.metrics.score import Options as Options
-from nmtkit.metrics.score import Score as Score
-from nmtkit.metrics.sentences import SENTENCE_RULES as SENTENCE_RULES
-from nmtkit.metrics.sentences import lead as lead
-from nmtkit.metrics.sentences import split_sentences as split_sentences
-from nmtkit.metrics.several import MOST_SAMPLES as MOST_SAMPLES
-from nmtkit.metrics.several import compare as compare
-from nmtkit.metrics.several import metric_names as metric_names
-from nmtkit.metrics.several import score_all as score_all
-from nmtkit.metrics.translation import SACREBLEU_METRICS as SACREBLEU_METRICS
-from nmtkit.metrics.translation import TOKENIZERS as TOKENIZERS
-from nmtkit.metrics.translation import LengthBucket as LengthBucket
-from nmtkit.metrics.translation import bleu as bleu
-from nmtkit.metrics.translation import by_length as by_length
-from nmtkit.metrics.translation import chrf as chrf
-from nmtkit.metrics.translation import ter as ter
-from nmtkit.metrics.wanted import copied_right as copied_right
+from nmtkit.metrics.rouge import split_sentences as split_sentences
+from nmtkit.metrics.significance import ExampleMetric as ExampleMetric
+from nmtkit.metrics.significance import compare as compare
+from nmtkit.metrics.term_recall import copied_right as copied_right
+
+for _module in iter_modules(__path__):  # each registers its metrics
+    import_module(f"{__name__}.{_module.name}")

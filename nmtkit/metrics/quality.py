@@ -16,7 +16,7 @@ from itertools import chain, takewhile
 import numpy as np
 
 from nmtkit.errors import DataError
-from nmtkit.metrics import split_sentences
+from nmtkit.metrics.rouge import split_sentences
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 LONG_FRAGMENT = 3

@@ -1,22 +1,63 @@
-"""ROUGE by Google's rouge-score; the only file that imports it."""
+"""ROUGE by Google's rouge-score, which only this file imports, and where the sentences of a text end."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.metrics.score import Options, Score, check_lines
-from nmtkit.metrics.sentences import split_sentences
+from nmtkit.errors import NmtkitError
+from nmtkit.metrics.metric import METRICS, Bootstrap, Options, Score, Texts
+from nmtkit.metrics.significance import ExampleMetric
+from nmtkit.registry import near_names
 
-ROUGE_METRICS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum"}
+SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")
 
-PRECISION, RECALL, F1 = range(3)
-"""Places in the last axis of `rouge_per_example`."""
+_TAG = re.compile(r"</?[tsq]>")
+_END = re.compile(r"([.!?][\"'”’»)\]]*)\s+")
+
+
+def split_sentences(text: str, rule: str = "auto") -> list[str]:
+    """Cuts a text into its sentences, as ROUGE-Lsum needs them.
+
+    * "tags": at the tags of CNN/DailyMail files (`<t>`, `</t>`; also `<s>`, `</s>` and `<q>`), which are removed.
+    * "newline": at newlines and nowhere else. This is what rouge-score does; ROUGE-Lsum of a one-line text is then its
+      ROUGE-L.
+    * "punctuation": at white space after ".", "!" or "?" and the quotes and brackets that close there. Abbreviations
+      are not known, so "Mr. Smith" is cut too.
+    * "auto": by tags if the text has any, else by newlines if it has any, else by punctuation.
+
+    Raises:
+        NmtkitError: an unknown rule.
+    """
+    if rule not in SENTENCE_RULES:
+        raise NmtkitError(f"unknown sentence rule {rule!r}: {near_names(rule, SENTENCE_RULES)}")
+    if rule == "auto":
+        rule = "tags" if _TAG.search(text) else "newline" if "\n" in text else "punctuation"
+    if rule == "tags":
+        pieces = _TAG.split(text)
+    elif rule == "newline":
+        pieces = text.split("\n")
+    else:
+        pieces = _END.sub(r"\1\n", text).split("\n")
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def lead(article: str, n: int) -> str:
+    """The first `n` sentences of an article on one line: the summary that every other has to beat.
+
+    Sentences are those of `split_sentences`; an article with fewer is its own lead.
+
+    Raises:
+        NmtkitError: `n` is below 1.
+    """
+    if n < 1:
+        raise NmtkitError(f"a lead has at least 1 sentence, not {n}")
+    return " ".join(split_sentences(article)[:n])
 
 
 @dataclass(frozen=True)
@@ -30,6 +71,66 @@ class RougeScore(Score):
 
     precision: float
     recall: float
+
+
+@dataclass(frozen=True)
+class RougeMetric(ExampleMetric):
+    """One type of ROUGE. All types that are asked for are worked out in one pass over the examples."""
+
+    @classmethod
+    def of_examples(
+        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Bootstrap | None
+    ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
+        """The score by each of `kin`, and the F1 of the examples, which is drawn anew."""
+        values = _per_example([metric.name for metric in kin], texts, options)
+        found: list[tuple[Score, npt.NDArray[np.float64]]] = []
+        for metric, of_type in zip(kin, values, strict=True):
+            precision, recall, f1 = map(float, of_type.mean(axis=0))
+            signature = metric.signature(options, len(texts.refs), draws)
+            found.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
+        return found
+
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """The F1 of the examples."""
+        return self.of_examples([self], texts, options, None)[0][1]
+
+    def signature(self, options: Options, n_refs: int, draws: Bootstrap | None = None) -> str:
+        """How ROUGE was computed; number of draws and seed where there was a bootstrap."""
+        parts = [
+            f"nrefs:{n_refs}",
+            "multi:best-f1" if n_refs > 1 else "",
+            str(draws) if draws else "",
+            "agg:mean-f1",
+            f"stem:{'porter' if options.stem else 'no'}",
+            f"sents:{options.sentences}",
+            "tok:a-z0-9",
+            f"version:rouge-score-{version('rouge-score')}",
+        ]
+        return "|".join(filter(None, parts))
+
+    def note(self, refs: Sequence[Sequence[str]]) -> str:
+        """How many reference lines hold what rouge-score drops."""
+        dropped = sum(outside_rouge(ref) for ref in refs)
+        if not dropped:
+            return ""
+        return (
+            f"{dropped} of {sum(map(len, refs))} reference lines hold letters or digits other than a-z and 0-9, which "
+            "rouge-score drops; compare their ROUGE only with figures made the same way"
+        )
+
+
+ROUGE = {
+    name: RougeMetric(name, title, family="rouge")
+    for name, title in {
+        "rouge1": "ROUGE-1",
+        "rouge2": "ROUGE-2",
+        "rougeL": "ROUGE-L",
+        "rougeLsum": "ROUGE-Lsum",
+    }.items()
+}
+ROUGE_METRICS = tuple(ROUGE)
+for _metric in ROUGE.values():
+    METRICS.register(_metric.name)(_metric)
 
 
 def rouge(
@@ -57,8 +158,9 @@ def rouge(
         DataError: no lines, no references, or different numbers of lines.
         NmtkitError: an unknown rule.
     """
-    options = Options(stem=stem, sentences=sentences)
-    return mean_scores(types, rouge_per_example(hyps, refs, types, options), rouge_signature(options, len(refs)))
+    kin = [ROUGE[name] for name in types]
+    scores = RougeMetric.scores(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences))
+    return [score for score in scores if isinstance(score, RougeScore)]
 
 
 def outside_rouge(lines: Iterable[str]) -> int:
@@ -66,16 +168,12 @@ def outside_rouge(lines: Iterable[str]) -> int:
     return sum(any(char.isalnum() and not char.isascii() for char in line) for line in lines)
 
 
-def rouge_per_example(
-    hyps: Sequence[str], refs: Sequence[Sequence[str]], types: Sequence[str], options: Options
-) -> npt.NDArray[np.float64]:
+def _per_example(types: Sequence[str], texts: Texts, options: Options) -> npt.NDArray[np.float64]:
     """Precision, recall and F1 (last axis), 0 to 100, of each type (axis 0) and example (axis 1).
 
     Raises:
-        DataError: no lines, no references, or different numbers of lines.
         NmtkitError: an unknown sentence rule.
     """
-    check_lines(hyps, refs)
     from rouge_score.rouge_scorer import RougeScorer  # on use: with what it loads it takes as long as torch
 
     scorer = RougeScorer(list(types), tokenizer=_CachedTokenizer(options.stem))
@@ -83,36 +181,11 @@ def rouge_per_example(
     def prepared(text: str) -> str:
         return "\n".join(split_sentences(text, options.sentences))
 
-    values = np.empty((len(types), len(hyps), 3))
-    for i, hyp in enumerate(hyps):
-        best = scorer.score_multi([prepared(ref[i]) for ref in refs], prepared(hyp))
+    values = np.empty((len(types), len(texts.hyps), 3))
+    for i, hyp in enumerate(texts.hyps):
+        best = scorer.score_multi([prepared(ref[i]) for ref in texts.refs], prepared(hyp))
         values[:, i] = [best[name] for name in types]  # a named tuple: precision, recall, fmeasure
     return 100 * values
-
-
-def mean_scores(types: Sequence[str], values: npt.NDArray[np.float64], signature: str) -> list[RougeScore]:
-    """The mean over the examples of what `rouge_per_example` gives."""
-    return [
-        RougeScore(TITLES[name], float(mean[F1]), signature, float(mean[PRECISION]), float(mean[RECALL]))
-        for name, mean in zip(types, values.mean(axis=1), strict=True)
-    ]
-
-
-def rouge_signature(options: Options, n_refs: int, n_samples: int | None = None, seed: int | None = None) -> str:
-    """How ROUGE was computed; number of draws and seed where there was a bootstrap."""
-    parts = [f"nrefs:{n_refs}"]
-    if n_refs > 1:
-        parts.append("multi:best-f1")
-    if n_samples is not None:
-        parts += [f"bs:{n_samples}", f"seed:{seed}"]
-    parts += [
-        "agg:mean-f1",
-        f"stem:{'porter' if options.stem else 'no'}",
-        f"sents:{options.sentences}",
-        "tok:a-z0-9",
-        f"version:rouge-score-{version('rouge-score')}",
-    ]
-    return "|".join(parts)
 
 
 class _CachedTokenizer:

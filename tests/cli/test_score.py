@@ -219,6 +219,14 @@ def test_bad_standard_input_ends_in_one_message(run: Run) -> None:
         (["-", "-", "--ref", "ref.txt"], "only one"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "10,x"], "'10,x' is not a list of whole numbers"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "20,10"], "must rise"),
+        *(
+            (["hyp.txt", "--ref", "ref.txt", *option], f"{option[0]} only goes with `nmtkit {command}`")
+            for command, options in {
+                "score-summaries": (["--wanted", "x"], ["--summary-field", "text"], ["--article-field", "text"]),
+                "score-alignments": (["--ref-base", "1"], ["--hyp-base", "0"], ["--reverse-hyp"]),
+            }.items()
+            for option in options
+        ),
     ],
 )
 def test_wrong_options_end_in_exit_code_2(run: Run, args: list[str], message: str) -> None:
@@ -232,131 +240,7 @@ def test_help_shows_examples(run: Run) -> None:
     assert code == 0
     assert "  nmtkit score output.de --ref test.de\n" in out
     assert "--n-samples" in out
-
-
-# ---- alignments
-
-GOLD = ["1-1 2-2 2p3", "", "1-2 2?1"]  # from 1
-
-
-@pytest.fixture
-def aligned(run: Run, tmp_path: Path) -> Run:
-    """As `run`, with two alignments and their gold in the folder."""
-    _write(tmp_path / "gold.wa", GOLD)
-    _write(tmp_path / "one.talp", ["0-0 1-2", "", "1-1"])
-    _write(tmp_path / "two.talp", ["0-0 1-1", "", "0-1"])
-    return run
-
-
-def test_alignment_error_rate_by_hand(aligned: Run) -> None:
-    code, out, err = aligned("--alignment", "one.talp", "two.talp", "--ref", "gold.wa", "--ref-base", "1")
-    assert (code, err) == (0, "")
-    # One: |A| = 3, |S| = 3; 1 sure and 2 possible links found. Two: all sure links.
-    assert _table_row(out, "one.talp").split()[1:] == ["50.00", "66.67", "33.33", "3", "pharaoh", "0"]
-    assert _table_row(out, "two.talp").split()[1:] == ["0.00", "100.00", "100.00", "3", "pharaoh", "0"]
-    assert "against gold.wa (pharaoh, counts from 1): 3 sentence pairs, 3 sure links and 2 that are only" in out
-
-    code, out, _ = aligned("--alignment", "one.talp", "--ref", "gold.wa", "--ref-base", "1", "--json")
-    assert code == 0
-    found = json.loads(out)
-    assert found["gold"] == {"sure": 3, "possible": 5, "format": "pharaoh", "base": 1}
-    (system,) = found["systems"]
-    assert (system["system"], system["links"], system["format"], system["base"]) == ("one.talp", 3, "pharaoh", 0)
-    assert [score["name"] for score in system["scores"]] == ["AER", "alignment precision", "alignment recall"]
-    assert [score["value"] for score in system["scores"]] == pytest.approx([50, 200 / 3, 100 / 3])
-
-
-def test_reversed_alignments_and_standard_input(aligned: Run) -> None:
-    args = ["--alignment", "-", "--ref", "gold.wa", "--ref-base", "1", "--json"]
-    code, out, _ = aligned(*args, "--reverse-hyp", stdin=b"0-0 1-1\n\n1-0\n")
-    assert code == 0
-    assert json.loads(out)["systems"][0]["scores"][0]["value"] == 0
-    code, out, _ = aligned(*args, "--hyp-base", "1", stdin=b"1-1 2-2\n\n1-2\n")
-    assert json.loads(out)["systems"][0]["scores"][0]["value"] == 0
-
-
-def test_naacl_alignments(aligned: Run, tmp_path: Path) -> None:
-    _write(tmp_path / "gold.naacl", ["1 1 1 S", "1 2 2 S", "1 2 3 P", "3 1 2 S", "3 2 1 P"])
-    code, out, err = aligned("--alignment", "two.talp", "--ref", "gold.naacl")
-    assert (code, err) == (0, "")
-    assert _table_row(out, "two.talp").split()[1:4] == ["0.00", "100.00", "100.00"]
-    assert "against gold.naacl (naacl, counts from 1): 3 sentence pairs" in out
-    # A naacl file says nothing of pairs without links, wherever they stand.
-    _write(tmp_path / "short.naacl", ["1 1 1 S", "1 2 2 S"])
-    code, out, _ = aligned("--alignment", "short.naacl", "two.talp", "--ref", "gold.naacl")
-    assert _table_row(out, "short.naacl").split()[1:] == ["20.00", "100.00", "66.67", "2", "naacl", "1"]
-    code, _, err = aligned("--alignment", "gold.naacl", "--ref", "short.naacl")
-    assert code == 0
-    _write(tmp_path / "long.naacl", ["4 1 1"])
-    code, _, err = aligned("--alignment", "two.talp", "--ref", "long.naacl")
-    assert (code, "long.naacl has a sentence pair 4, but two.talp ends with pair 3" in err) == (2, True)
-
-
-def test_a_base_that_is_not_said_is_noted(aligned: Run) -> None:
-    code, out, err = aligned("--alignment", "two.talp", "--ref", "gold.wa", "--json")
-    assert code == 0
-    assert json.loads(out)["systems"][0]["scores"][0]["value"] > 0
-    assert "note: gold.wa was read as counting words from 0, but no link holds a first word" in err
-    assert "say --ref-base 1" in err
-    code, _, err = aligned("--alignment", "two.talp", "--ref", "gold.wa", "--ref-base", "0")
-    assert (code, err) == (0, "")  # it was said
-
-
-@pytest.mark.parametrize(
-    ("rows", "doubt"),
-    [
-        (["1-1 2-2 3-3"] * 49 + ["0-0 1-1 2-2"], "hardly a link holds a first word"),
-        (["1-0 2-1 3-2"] * 50, "no link holds a first source word"),
-    ],
-)
-@pytest.mark.parametrize("side", ["hyp", "ref"])
-def test_a_base_is_doubted_by_what_most_lines_say(
-    run: Run, tmp_path: Path, rows: list[str], doubt: str, side: str
-) -> None:
-    _write(tmp_path / "odd", rows)
-    _write(tmp_path / "good", ["0-0 1-1 2-2"] * 50)
-    code, _, err = run("--alignment", *(["odd", "--ref", "good"] if side == "hyp" else ["good", "--ref", "odd"]))
-    assert code == 0
-    assert f"note: odd was read as counting words from 0, but {doubt}; if it counts from 1, say --{side}-base 1" in err
-    assert err.count("note:") == 1
-
-
-def test_a_pair_far_behind_all_others_is_a_slip(run: Run, tmp_path: Path) -> None:
-    """Of two naacl files neither says how many pairs there are."""
-    _write(tmp_path / "hyp", ["1 1 1"])
-    _write(tmp_path / "gold", ["1 1 1", "900000000 1 1"])
-    code, out, err = run("--alignment", "hyp", "--ref", "gold")
-    assert (code, out) == (2, "")
-    assert "gold, line 2: sentence pair 900000000" in err
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["two.talp", "--ref", "gold.wa", "--hyp-base", "1"], "two.talp, line 1: link '0-0' holds a word 0"),
-        (["ref.txt", "--ref", "gold.wa"], "ref.txt, line 1: 'a' is not a link; write 3-4 (sure) or 3?4 (possible)"),
-        (["two.talp", "--ref", "gold.wa", "--metrics", "bleu"], "--metrics does not go with --alignment"),
-        (["two.talp", "--ref", "gold.wa", "--ref", "gold.wa"], "--alignment takes one --ref"),
-        (["-", "-", "--ref", "gold.wa"], "only one of the HYPs"),
-        (["two.talp", "--ref", "gold.wa", "--ref-base", "2"], "2 is not in the range"),
-        (["short.talp", "--ref", "gold.wa"], "different line counts: gold.wa has 3 lines, short.talp has 1"),
-        (["nothing.talp", "--ref", "gold.wa"], "nothing.talp: no lines"),
-        (["empty.talp", "--ref", "empty.talp"], "not defined: no link is predicted and no gold link is sure"),
-    ],
-)
-def test_bad_alignments_end_in_exit_code_2(aligned: Run, tmp_path: Path, args: list[str], message: str) -> None:
-    _write(tmp_path / "short.talp", ["0-0"])
-    _write(tmp_path / "nothing.talp", [])
-    _write(tmp_path / "empty.talp", ["", ""])
-    code, out, err = aligned("--alignment", *args)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
-def test_alignment_options_need_alignment(run: Run) -> None:
-    for args in (["--ref-base", "1"], ["--hyp-base", "0"], ["--reverse-hyp"]):
-        code, _, err = run("hyp.txt", "--ref", "ref.txt", *args)
-        assert (code, f"{args[0]} only goes with --alignment" in err) == (2, True)
+    assert not any(option in out for option in ("--summary ", "--alignment ", "--wanted", "--hyp-base"))
 
 
 def test_bleu_by_length_as_a_picture(nmtkit: Command, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def jsons(draw: Draw, tiny: str, summarizer: str) -> Case:
     summarize = ("summarize", "-m", summarizer, "--article-field", "article")
     preprocess = ("preprocess", "sum.yaml", "--set", "data.train.jsonl=odd.jsonl")
     check = ("check", "odd.jsonl", "--src-field", "article", "--tgt-field", "summary")
-    score = ("score", "--summary", "odd.jsonl", "--ref", "odd.jsonl", "--n-samples", "5")
+    score = ("score-summaries", "odd.jsonl", "--ref", "odd.jsonl", "--n-samples", "5")
     words = rescore if kind == "printed" else draw(st.sampled_from([summarize, preprocess, check, score]))
     count = len(lines) if words in (rescore, summarize) else None
     codes = (0, 1, 2) if words == check else (0, 2)
@@ -294,7 +294,7 @@ def alignments(draw: Draw) -> Case:
     files |= {"odd.src": b"ba ce di fo\n" * (len(lines) + 1), "odd.tgt": b"FO DI CE BA\n" * (len(lines) + 1)}
     names = draw(st.sampled_from([("odd.align", "good.align"), ("good.align", "odd.align"), ("odd.align",) * 2]))
     more = draw(st.sampled_from([(), ("--hyp-base", "1"), ("--ref-base", "1"), ("--reverse-hyp",), ("--json",)]))
-    score = ("score", "--alignment", names[0], "--ref", names[1], *more)
+    score = ("score-alignments", names[0], "--ref", names[1], *more)
     train = ("preprocess", "tiny.yaml", "--set", "data.train={src: odd.src, tgt: odd.tgt, alignment: odd.align}")
     return Case(draw(st.sampled_from([score, score, score, train])), files=files, places=(".align", "odd."))
 

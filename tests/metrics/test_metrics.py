@@ -11,7 +11,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from nmtkit import metrics
 from nmtkit.data.alignments import parse
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.metrics import Options, bootstrap
+from nmtkit.metrics import Bootstrap, Options, significance
 
 # ---- BLEU
 
@@ -262,9 +262,21 @@ def test_metric_names() -> None:
         metrics.metric_names(["blue"])
     with pytest.raises(NmtkitError, match="no metric is named"):
         metrics.metric_names([])
+    with pytest.raises(NmtkitError, match="metric 'aer' compares no texts, it needs alignments"):
+        metrics.metric_names(["aer"])
 
 
-@pytest.mark.parametrize("name", [*metrics.SACREBLEU_METRICS, *metrics.ROUGE_METRICS])
+def test_the_table_says_of_each_metric_what_it_is() -> None:
+    names = metrics.METRICS.names()
+    assert {*metrics.text_metrics(), "aer", "loss", "perplexity", "term-recall"} <= set(names)
+    lower = {name for name in names if not metrics.METRICS.get(name).higher_is_better}
+    assert lower == {"ter", "aer", "loss", "perplexity"}
+    for name, metric in metrics.text_metrics().items():
+        assert metric.name == name
+        assert metrics.score_all(["a b"], [["a c"]], [name])[0].name == metric.title
+
+
+@pytest.mark.parametrize("name", metrics.text_metrics())
 def test_every_metric_refuses_lines_that_do_not_pair(name: str) -> None:
     with pytest.raises(DataError, match="hypotheses have 2 lines, but reference 2 has 3"):
         metrics.score_all(["a", "b"], [["a", "b"], ["a", "b", "c"]], [name])
@@ -335,13 +347,10 @@ def test_rouge_interval_is_that_of_the_normal_distribution() -> None:
 
 def test_bootstrap_draws_in_parts_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).random((2, 3, 10))
-    whole = bootstrap.bootstrap(values, 25, seed=3)
-    monkeypatch.setattr(bootstrap, "_CHUNK", 40)  # four draws at a time
-    for system, of_parts in zip(whole, bootstrap.bootstrap(values, 25, seed=3), strict=True):
-        for one, other in zip(system, of_parts, strict=True):
-            assert one.mean == pytest.approx(other.mean)
-            assert one.interval == pytest.approx(other.interval)
-            assert one.p_value == other.p_value
+    whole = significance.drawn_means(values, Bootstrap(25, seed=3))
+    assert whole.shape == (25, 2, 3)
+    monkeypatch.setattr(significance, "_CHUNK", 40)  # four draws at a time
+    assert significance.drawn_means(values, Bootstrap(25, seed=3)) == pytest.approx(whole)
 
 
 def test_compare_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,38 @@
-"""Alignment error rate."""
+"""How well a model fits given translations: perplexity by its probabilities, alignment error rate by its links."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from nmtkit.data.alignments import Alignment, Links
 from nmtkit.errors import DataError
-from nmtkit.metrics.score import Score
+from nmtkit.metrics.metric import METRICS, Metric, Score
+
+METRICS.register("loss")(Metric("loss", "loss", higher_is_better=False, needs="probabilities"))
+PERPLEXITY = METRICS.register("perplexity")(
+    Metric("perplexity", "perplexity", higher_is_better=False, needs="probabilities")
+)
+AER = METRICS.register("aer")(Metric("aer", "AER", higher_is_better=False, needs="alignments"))
+
+
+def perplexity(log_prob: float, n_tokens: int) -> Score:
+    """Perplexity per token, `exp(-log_prob / n_tokens)`: lower is better, at least 1; too large a one is infinity.
+
+    Args:
+        log_prob: sum of the log-probabilities of all tokens in nats, so at most 0.
+        n_tokens: how many tokens were predicted, ends of sentence included.
+
+    Raises:
+        DataError: no tokens.
+    """
+    if n_tokens < 1:
+        raise DataError("perplexity is not defined: there are no tokens")
+    try:
+        value = math.exp(-log_prob / n_tokens)
+    except OverflowError:
+        value = math.inf
+    return Score(PERPLEXITY.title, value, f"tokens:{n_tokens}|version:nmtkit-{version('nmtkit')}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +71,7 @@ def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScore
     counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
     signature = f"{counts}|version:nmtkit-{version('nmtkit')}"
     return AlignmentScores(
-        Score("AER", 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
+        Score(AER.title, 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
         Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),
         Score("alignment recall", 100 * hit_sure / n_sure if n_sure else 0.0, signature),
     )

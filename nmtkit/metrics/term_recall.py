@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from nmtkit.errors import DataError
-from nmtkit.metrics.score import Score
+from nmtkit.metrics.metric import METRICS, Metric, Score
+
+TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "wanted words", needs="wanted words"))
 
 _WORD = re.compile(r"\w+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
 
@@ -40,7 +42,7 @@ def copied_right(summaries: Sequence[str], wanted: Sequence[Sequence[str]], lowe
         raise DataError("no example has a wanted word; there is nothing to look for")
     case = "lc" if lowercase else "mixed"
     signature = f"wanted:{n_wanted}|examples:{sum(map(bool, wanted))}|case:{case}|version:nmtkit-{version('nmtkit')}"
-    return Score("wanted words", 100 * found / n_wanted, signature)
+    return Score(TERM_RECALL.title, 100 * found / n_wanted, signature)
 
 
 def _joined(text: str, lowercase: bool) -> str:

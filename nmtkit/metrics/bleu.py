@@ -1,0 +1,218 @@
+"""BLEU, chrF and TER by sacrebleu, which only this file imports, and BLEU by length."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.metrics.metric import METRICS, Bootstrap, Comparison, Options, Score, TextMetric, Texts
+from nmtkit.registry import near_names
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric as SacrebleuMetric
+    from sacrebleu.significance import Result
+
+TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
+"""The tokenizers of sacrebleu that need no model from the network."""
+
+
+@dataclass(frozen=True)
+class BySacrebleu(TextMetric):
+    """A metric that sacrebleu works out, its bootstrap as well.
+
+    Attributes:
+        build: makes sacrebleu's metric with the options that it heeds.
+    """
+
+    build: Callable[[Options], "SacrebleuMetric"] = field(kw_only=True)
+
+    @classmethod
+    def scores(cls, kin: Sequence[Self], texts: Texts, options: Options) -> list[Score]:
+        """The score of the whole corpus by each of `kin`.
+
+        Raises:
+            NmtkitError: an unknown tokenizer, or one whose packages are not installed.
+        """
+        found = []
+        for made in (metric.build(options) for metric in kin):
+            result = made.corpus_score(texts.hyps, texts.refs)
+            found.append(Score(result.name, result.score, str(made.get_signature())))
+        return found
+
+    @classmethod
+    def comparisons(
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap
+    ) -> list[list[Comparison]]:
+        """`[metric][system]`.
+
+        Raises:
+            NmtkitError: an unknown tokenizer, or one whose packages are not installed.
+        """
+        from sacrebleu.significance import PairedTest, Result
+
+        with _sacrebleu_seed(draws.seed):
+            signatures, results = PairedTest(
+                [(str(number), texts.hyps) for number, texts in enumerate(systems)],
+                {metric.name: metric.build(options) for metric in kin},
+                systems[0].refs,
+                test_type="bs",
+                n_samples=draws.n_samples,
+            )()
+        rows = []
+        for title, made in signatures.items():
+            column = [result for result in results[title] if isinstance(result, Result)]
+            rows.append([_comparison(title, str(made), result, column[0]) for result in column])
+        return rows
+
+
+@contextmanager
+def _sacrebleu_seed(seed: int) -> Iterator[None]:
+    """Sets the seed of sacrebleu, which takes it from the environment and from nowhere else."""
+    before = os.environ.get("SACREBLEU_SEED")
+    os.environ["SACREBLEU_SEED"] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SACREBLEU_SEED"]
+        else:
+            os.environ["SACREBLEU_SEED"] = before
+
+
+def _comparison(title: str, signature: str, result: "Result", baseline: "Result") -> Comparison:
+    p_value = result.p_value
+    if p_value is not None and result.score == baseline.score:
+        p_value = 1.0
+    assert result.mean is not None  # the bootstrap test always gives it
+    assert result.ci is not None
+    return Comparison(Score(title, result.score, signature), float(result.mean), float(result.ci), p_value)
+
+
+def _bleu(options: Options) -> "SacrebleuMetric":
+    import sacrebleu
+
+    if options.tokenize not in TOKENIZERS:
+        raise NmtkitError(f"unknown tokenizer {options.tokenize!r}: {near_names(options.tokenize, TOKENIZERS)}")
+    try:
+        # `force` silences the warning about tokenized text, which is just what tokenizer "none" is for.
+        return sacrebleu.BLEU(tokenize=options.tokenize, lowercase=options.lowercase, force=options.tokenize == "none")
+    except RuntimeError as error:
+        raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {' '.join(str(error).split())}") from error
+
+
+def _chrf(options: Options, word_order: int = 0) -> "SacrebleuMetric":
+    import sacrebleu
+
+    return sacrebleu.CHRF(word_order=word_order, lowercase=options.lowercase)
+
+
+def _ter(options: Options) -> "SacrebleuMetric":
+    import sacrebleu
+
+    return sacrebleu.TER()
+
+
+BLEU = BySacrebleu("bleu", "BLEU", build=_bleu)
+CHRF = BySacrebleu("chrf", "chrF2", build=_chrf)
+CHRF_WITH_WORDS = BySacrebleu("chrf++", "chrF2++", build=partial(_chrf, word_order=2))
+TER = BySacrebleu("ter", "TER", higher_is_better=False, build=_ter)
+for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
+    METRICS.register(_metric.name)(_metric)
+
+
+def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False) -> Score:
+    """Corpus BLEU by sacrebleu.
+
+    Papineni et al. 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", section 2.3:
+    brevity penalty times the geometric mean of the clipped 1- to 4-gram precisions; an order without a match is
+    smoothed as in mteval-v13a.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+        NmtkitError: an unknown tokenizer, or one whose packages are not installed.
+    """
+    return BLEU.score(Texts(hyps, refs), Options(tokenize=tokenize, lowercase=lowercase))
+
+
+def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]], word_order: int = 0, lowercase: bool = False) -> Score:
+    """Corpus chrF2 by sacrebleu; `word_order=2` gives chrF2++.
+
+    Popović 2015, "chrF: character n-gram F-score for automatic MT evaluation", equation 1 with beta 2 and
+    character n-grams up to 6; Popović 2017 adds word n-grams.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+    """
+    return replace(CHRF, build=partial(_chrf, word_order=word_order)).score(
+        Texts(hyps, refs), Options(lowercase=lowercase)
+    )
+
+
+def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
+    """Corpus translation edit rate by sacrebleu: lower is better, and it can exceed 100. Case is ignored.
+
+    Snover et al. 2006, "A Study of Translation Edit Rate with Targeted Human Annotation", section 2: edits
+    (insertion, deletion, substitution, shift of a block) over the average number of reference words.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+    """
+    return TER.score(Texts(hyps, refs), Options())
+
+
+@dataclass(frozen=True)
+class LengthBucket:
+    """BLEU of the examples of similar length.
+
+    Attributes:
+        low: shortest length in it, in words.
+        high: longest length in it, or None where there is no upper end.
+        count: number of examples.
+        score: their corpus BLEU, or None when there are none.
+    """
+
+    low: int
+    high: int | None
+    count: int
+    score: Score | None
+
+
+def by_length(
+    hyps: Sequence[str],
+    refs: Sequence[Sequence[str]],
+    lengths_of: Sequence[str],
+    edges: Sequence[int] = (10, 20, 30, 40, 50),
+    options: Options | None = None,
+) -> list[LengthBucket]:
+    """BLEU by length of the sentence, the picture of Bahdanau et al. 2015, figure 2.
+
+    Args:
+        hyps: one text per example.
+        refs: `refs[r][i]` is reference `r` of example `i`.
+        lengths_of: the texts, usually the sources, whose length in words (split at white space) sorts the examples.
+        edges: longest length of each bucket but the last, rising; the first starts at 0, the last has no end.
+        options: how BLEU compares texts.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+        NmtkitError: edges that do not rise from at least 0.
+    """
+    Texts(hyps, refs)
+    if len(lengths_of) != len(hyps):
+        raise DataError(f"lengths are given by {len(lengths_of)} lines, but the hypotheses have {len(hyps)}")
+    if any(low >= high for low, high in zip([-1, *edges], edges, strict=False)):
+        raise NmtkitError(f"the edges of the length buckets must rise from at least 0, not {list(edges)}")
+    options = options or Options()
+    lengths = [len(line.split()) for line in lengths_of]
+    buckets = []
+    for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
+        chosen = [i for i, length in enumerate(lengths) if low <= length and (high is None or length <= high)]
+        score = None
+        if chosen:
+            chosen_refs = [[ref[i] for i in chosen] for ref in refs]
+            score = bleu([hyps[i] for i in chosen], chosen_refs, options.tokenize, options.lowercase)
+        buckets.append(LengthBucket(low, high, len(chosen), score))
+    return buckets

@@ -1,0 +1,242 @@
+"""What a metric is, the one table of all metrics, and scoring an output by several of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.registry import Registry, near_names
+
+METRICS: Registry["Metric"] = Registry("metric")
+
+MOST_SAMPLES = 10_000
+"""How often a bootstrap may draw: sacrebleu holds all draws at once."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure and how it was made.
+
+    Attributes:
+        name: the usual name of the metric, such as "BLEU" or "ROUGE-L".
+        value: 0 to 100, except where the metric has no upper end (TER, perplexity).
+        signature: `key:value` pairs joined by "|", the version of the program last.
+    """
+
+    name: str
+    value: float
+    signature: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The score of one system among several, with what bootstrap resampling says about it.
+
+    Attributes:
+        score: the score on the whole test set; its signature also names the number of resamples and the seed.
+        mean: mean of the score over the resamples.
+        interval: half the width of the 95% confidence interval, in points.
+        p_value: chance of so large a difference from the baseline if there were none; None for the baseline.
+    """
+
+    score: Score
+    mean: float
+    interval: float
+    p_value: float | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How texts are compared. Defaults are those of sacrebleu, and of the summarization papers for ROUGE.
+
+    Attributes:
+        tokenize: tokenizer of BLEU, one of `TOKENIZERS`; "none" for text that is tokenized already.
+        lowercase: whether BLEU and chrF ignore case. TER (as tercom) and ROUGE always ignore it.
+        stem: whether ROUGE compares Porter stems. The stemmer is made for English.
+        sentences: how ROUGE-Lsum finds sentences, one of `SENTENCE_RULES`; see `split_sentences`.
+    """
+
+    tokenize: str = "13a"
+    lowercase: bool = False
+    stem: bool = True
+    sentences: str = "auto"
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How often the test set is drawn anew, from 1 to `MOST_SAMPLES`, and from which seed.
+
+    sacrebleu takes a seed of 0 for "not fixed", so it is at least 1.
+
+    Raises:
+        NmtkitError: a number is out of range.
+    """
+
+    n_samples: int = 1000
+    seed: int = 12345
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_samples <= MOST_SAMPLES or self.seed < 1:
+            raise NmtkitError(
+                f"samples and seed of the bootstrap must be at least 1, the samples at most {MOST_SAMPLES:,}; they are "
+                f"{self.n_samples} and {self.seed}"
+            )
+
+    def __str__(self) -> str:
+        """As signatures tell it."""
+        return f"bs:{self.n_samples}|seed:{self.seed}"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What one system wrote, and what it is compared with.
+
+    What the libraries would cut to the shorter side in silence, or fail on without a reason, is refused.
+
+    Attributes:
+        hyps: one text per example.
+        refs: `refs[r][i]` is reference `r` of example `i`.
+        sources: one text per example, for metrics that need them.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+    """
+
+    hyps: Sequence[str]
+    refs: Sequence[Sequence[str]]
+    sources: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.hyps, str) or any(isinstance(ref, str) for ref in (self.refs, *self.refs)):
+            raise DataError(
+                "one text was given where a list of texts is wanted: hyps is a list, and refs a list of lists"
+            )
+        if not self.refs:
+            raise DataError("there is no reference to score against")
+        if not self.hyps:
+            raise DataError("there are no hypotheses to score")
+        others = [(f"reference {number}", ref) for number, ref in enumerate(self.refs, start=1)]
+        others += [] if self.sources is None else [("the source", self.sources)]
+        for name, lines in others:
+            if len(lines) != len(self.hyps):
+                raise DataError(f"the hypotheses have {len(self.hyps)} lines, but {name} has {len(lines)}")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: all that the rest of the house knows of it.
+
+    A new metric is one file in this folder, which registers its `Metric` in `METRICS`. One that compares texts is an
+    `ExampleMetric`, unless a library does its bootstrap: then `score`, validation, `training.best_metric` and the test
+    after training know its name.
+
+    Attributes:
+        name: what options and recipes call it.
+        title: what tables and figures call it, and its `Score.name`.
+        higher_is_better: which of two scores is the better one.
+        needs: what it is worked out from.
+        family: a name that stands for all metrics of its kind; empty if there is none.
+    """
+
+    name: str
+    title: str
+    higher_is_better: bool = True
+    needs: Literal["texts", "texts and sources", "alignments", "wanted words", "probabilities"] = "texts"
+    family: str = ""
+
+
+@dataclass(frozen=True)
+class TextMetric(Metric, ABC):
+    """A metric that compares what a system wrote with references.
+
+    Both methods are given several metrics of one class, which may share their work.
+    """
+
+    @classmethod
+    @abstractmethod
+    def scores(cls, kin: Sequence[Self], texts: Texts, options: Options) -> list[Score]:
+        """The score of the whole corpus by each of `kin`."""
+
+    @classmethod
+    @abstractmethod
+    def comparisons(
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap
+    ) -> list[list[Comparison]]:
+        """`[metric][system]`; the first system is the baseline, and all are scored on the same draws."""
+
+    def score(self, texts: Texts, options: Options) -> Score:
+        """The score of the whole corpus by this metric alone."""
+        return self.scores([self], texts, options)[0]
+
+    def note(self, refs: Sequence[Sequence[str]]) -> str:
+        """What readers of its figure should know of these references; empty if there is nothing."""
+        return ""
+
+
+def text_metrics() -> dict[str, TextMetric]:
+    """The metrics that compare texts, by name."""
+    found = {name: METRICS.get(name) for name in METRICS.names()}
+    return {name: metric for name, metric in found.items() if isinstance(metric, TextMetric)}
+
+
+def metric_names(given: Iterable[str]) -> list[str]:
+    """Resolves the names a user may give: "rouge" stands for all four, and a repeated name counts once.
+
+    Raises:
+        NmtkitError: a name is unknown or of a metric that does not compare texts, or none is given.
+    """
+    known = text_metrics()
+    families: dict[str, list[str]] = {}
+    for name, metric in known.items():
+        if metric.family:
+            families.setdefault(metric.family, []).append(name)
+    names: list[str] = []
+    for name in given:
+        if name not in known and name not in families:
+            valid = near_names(name, (*known, *families))
+            if name in METRICS.names():
+                raise NmtkitError(f"metric {name!r} compares no texts, it needs {METRICS.get(name).needs}: {valid}")
+            raise NmtkitError(f"unknown metric {name!r}: {valid}")
+        names += [member for member in families.get(name, [name]) if member not in names]
+    if not names:
+        raise NmtkitError("no metric is named; give at least one, such as bleu")
+    return names
+
+
+def by_class(names: Iterable[str], sources: Sequence[str] | None) -> list[list[TextMetric]]:
+    """The metrics of these names, those of one class together.
+
+    Raises:
+        NmtkitError: one needs the sources, and there are none.
+    """
+    known = text_metrics()
+    found: dict[type[TextMetric], list[TextMetric]] = {}
+    for name in names:
+        metric = known[name]
+        if metric.needs == "texts and sources" and sources is None:
+            raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
+        found.setdefault(type(metric), []).append(metric)
+    return list(found.values())
+
+
+def score_all(
+    hyps: Sequence[str],
+    refs: Sequence[Sequence[str]],
+    metrics: Iterable[str],
+    options: Options | None = None,
+    sources: Sequence[str] | None = None,
+) -> list[Score]:
+    """Scores one system with every metric named, in that order.
+
+    Raises:
+        DataError: no lines, no references, or different numbers of lines.
+        NmtkitError: an unknown metric, tokenizer or sentence rule, or no sources where a metric needs them.
+    """
+    names = metric_names(metrics)
+    texts = Texts(hyps, refs, sources)
+    found: dict[str, Score] = {}
+    for kin in by_class(names, sources):
+        scores = kin[0].scores(kin, texts, options or Options())
+        found.update(zip((metric.name for metric in kin), scores, strict=True))
+    return [found[name] for name in names]
