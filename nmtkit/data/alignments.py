@@ -198,8 +198,8 @@ def _counted(source: str, target: str, base: int, what: str) -> Link:
     if min(link) < 0:
         raise DataError(
             f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
-            "(score-alignments: --hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no word, take the link "
-            "out"
+            "(score-alignments: --hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no "
+            "word, take the link out"
         )
     return link
 
