@@ -1,5 +1,6 @@
 """`nmtkit score`: how good outputs are, with signatures, significance and scores by length."""
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +14,8 @@ from nmtkit.cli import score_alignments, score_summaries, scoring
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.scoring import Scoring
 from nmtkit.data.reading import WRITE_OUT
-from nmtkit.metrics import METRICS, by_length
-from nmtkit.metrics.report import notes, require_equal_counts, score_systems, score_table, signatures
+from nmtkit.metrics import METRICS, LengthBucket, by_length
+from nmtkit.metrics.report import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.pictures import picture_format
 
@@ -32,8 +33,7 @@ class ScoreCommand(click.Command):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._others: dict[str, str] = {}
-        """Options of the other commands, and which."""
+        self._others: dict[str, str] = {}  # option -> the command that it goes with
         for flag, (name, chosen) in FLAGS.items():
             known = {option for parameter in self.params for option in parameter.opts}
             self.params.append(click.Option([flag], is_flag=True, expose_value=False, hidden=True))
@@ -126,21 +126,23 @@ def command(
     buckets = [by_length(lines, refs, measured, length_edges, how.options) for _, lines in outputs if lengths_shown]
     for note in notes(how.metrics, refs):
         console.say(f"note: {note}", stderr=True)
-    titles = [system.title for system in systems]
     if as_json:
-        records = [system.record() for system in systems]
-        for record, ranges in zip(records, buckets, strict=False):
-            record["by_length"] = [asdict(bucket) for bucket in ranges]
+        ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
+        records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, systems=records)
     else:
-        console.table("scores", *score_table(systems))
-        if len(systems) > 1 and systems[0].comparisons:
-            console.say(f"* p < {SIGNIFICANT} against {titles[0]} (paired bootstrap; ± is the 95% interval)")
-        if buckets:
-            show_lengths(titles, buckets)
-        console.table("signatures", ["metric", "signature"], signatures(systems[0].scores))
+        _print_tables(systems, buckets)
     if plot is not None:
-        draw_lengths(titles, buckets, plot)
+        draw_lengths([system.title for system in systems], buckets, plot)
+
+
+def _print_tables(systems: Sequence[ScoredSystem], buckets: Sequence[Sequence[LengthBucket]]) -> None:
+    console.table("scores", *score_table(systems))
+    if len(systems) > 1 and systems[0].comparisons:
+        console.say(f"* p < {SIGNIFICANT} against {systems[0].title} (paired bootstrap; ± is the 95% interval)")
+    if buckets:
+        show_lengths([system.title for system in systems], buckets)
+    console.table("signatures", ["metric", "signature"], signatures(systems[0].scores))
 
 
 def _parse_edges(text: str) -> list[int]:

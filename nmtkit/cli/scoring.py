@@ -49,6 +49,30 @@ refs: Decorator = click.option(
 as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits, no tables.")
 
 
+TEXTS: list[Decorator] = [
+    click.option(
+        "--tokenize", type=click.Choice(TOKENIZERS), default="13a", show_default=True, help="Tokenizer of BLEU."
+    ),
+    click.option(
+        "--lowercase", is_flag=True, help="BLEU, chrF and wanted words ignore case (TER and ROUGE always do)."
+    ),
+    click.option("--stem/--no-stem", default=True, show_default=True, help="ROUGE compares English Porter stems."),
+    click.option(
+        "--sentences",
+        type=click.Choice(SENTENCE_RULES),
+        default="auto",
+        show_default=True,
+        help="Sentences of ROUGE-Lsum. tags: cut at <t>, <s> or <q>, which are removed; punctuation: after . ! ?; "
+        "newline: each line of a file is one sentence (in JSONL: at newlines); auto: the first of tags, newline, "
+        "punctuation that applies to a text.",
+    ),
+    click.option(
+        "--n-samples", type=Number(1, MOST_SAMPLES), default=1000, show_default=True, help="Draws of the bootstrap."
+    ),
+    click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the bootstrap."),
+]
+
+
 def scoring(metrics: str, significance: str) -> Decorator:
     """Gives a command the options of comparing texts; it takes what they make as `how`.
 
@@ -56,41 +80,18 @@ def scoring(metrics: str, significance: str) -> Decorator:
         metrics: the default of `--metrics`.
         significance: when there is a bootstrap, where nothing is said.
     """
-    names = ", ".join(text_metrics())
-    decorators: list[Decorator] = [
-        click.option(
-            "--metrics",
-            metavar="LIST",
-            default=metrics,
-            show_default=True,
-            help=f"Of {names}, rouge (all four), in the order to print.",
-        ),
-        click.option(
-            "--tokenize", type=click.Choice(TOKENIZERS), default="13a", show_default=True, help="Tokenizer of BLEU."
-        ),
-        click.option(
-            "--lowercase", is_flag=True, help="BLEU, chrF and wanted words ignore case (TER and ROUGE always do)."
-        ),
-        click.option("--stem/--no-stem", default=True, show_default=True, help="ROUGE compares English Porter stems."),
-        click.option(
-            "--sentences",
-            type=click.Choice(SENTENCE_RULES),
-            default="auto",
-            show_default=True,
-            help="Sentences of ROUGE-Lsum. tags: cut at <t>, <s> or <q>, which are removed; punctuation: after . ! ?; "
-            "newline: each line of a file is one sentence (in JSONL: at newlines); auto: the first of tags, newline, "
-            "punctuation that applies to a text.",
-        ),
-        click.option(
-            "--significance/--no-significance",
-            default=None,
-            help=f"Paired bootstrap against the first HYP, with 95% intervals. Default: {significance}.",
-        ),
-        click.option(
-            "--n-samples", type=Number(1, MOST_SAMPLES), default=1000, show_default=True, help="Draws of the bootstrap."
-        ),
-        click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the bootstrap."),
-    ]
+    which: Decorator = click.option(
+        "--metrics",
+        metavar="LIST",
+        default=metrics,
+        show_default=True,
+        help=f"Of {', '.join(text_metrics())}, rouge (all four), in the order to print.",
+    )
+    whether: Decorator = click.option(
+        "--significance/--no-significance",
+        default=None,
+        help=f"Paired bootstrap against the first HYP, with 95% intervals. Default: {significance}.",
+    )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -100,7 +101,7 @@ def scoring(metrics: str, significance: str) -> Decorator:
             return command(how=Scoring(names, options, significance, Bootstrap(n_samples, seed)), **given)
 
         decorated: Callable[..., Any] = with_scoring
-        for decorator in reversed(decorators):
+        for decorator in reversed([which, *TEXTS[:-2], whether, *TEXTS[-2:]]):
             decorated = decorator(decorated)
         return decorated
 

@@ -28,7 +28,7 @@ _CACHED = 1 << 20
 """Numbers of a `(B,Q,S,A)` tensor, 4 MiB in float32, that an additive score works on at a time in a search."""
 
 
-class Score(nn.Module, ABC):
+class AttentionScore(nn.Module, ABC):
     """How well a query matches each key, as one number: its energy. Every score is built with the same four sizes.
 
     Args:
@@ -56,11 +56,11 @@ class Score(nn.Module, ABC):
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive", "location", "cosine"]
 
-SCORES: Registry["type[Score]"] = Registry("attention score")
+SCORES: Registry["type[AttentionScore]"] = Registry("attention score")
 
 
 @SCORES.register("additive")
-class Additive(Score):
+class Additive(AttentionScore):
     """`e_ij = v^T tanh(W s_{i-1} + U h_j + b)`: Bahdanau et al. 2015, appendix A.1.2 (the paper leaves out biases).
 
     It is the `concat` score of Luong et al. 2015, section 3.1, as well: W and U are the halves of their one matrix.
@@ -134,7 +134,7 @@ class CoveredAdditive(Additive):
 
 
 @SCORES.register("dot")
-class Dot(Score):
+class Dot(AttentionScore):
     """`e_ij = s_i^T h_j`: Luong et al. 2015, section 3.1. Queries and encoder states must have one size."""
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -165,7 +165,7 @@ class ScaledDot(Dot):
 
 
 @SCORES.register("general")
-class General(Score):
+class General(AttentionScore):
     """`e_ij = s_i^T W h_j`: Luong et al. 2015, section 3.1."""
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -182,7 +182,7 @@ class General(Score):
 
 
 @SCORES.register("location")
-class Location(Score):
+class Location(AttentionScore):
     """`e_i = W s_i`, one row of W per source position: Luong et al. 2015, eq. 8.
 
     The query alone says where to look: what stands there has no say, so two sentences of one length are looked at in
@@ -213,7 +213,7 @@ class Location(Score):
 
 
 @SCORES.register("cosine")
-class Cosine(Score):
+class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
     Key and sharpness are read from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`, which is always
@@ -238,7 +238,9 @@ class Cosine(Score):
         return beta * torch.matmul(wanted, keys.transpose(1, 2))
 
 
-def build_score(name: ScoreKind, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> Score:
+def build_score(
+    name: ScoreKind, query_size: int, memory_size: int, attention_size: int, max_positions: int
+) -> AttentionScore:
     """Makes a score by its name.
 
     Args:
@@ -285,7 +287,7 @@ class Attention(nn.Module):
         window: where a query may look; None for all of the source.
     """
 
-    def __init__(self, score: Score, window: Window | None = None) -> None:
+    def __init__(self, score: AttentionScore, window: Window | None = None) -> None:
         super().__init__()
         self.score = score
         self.window = window

@@ -120,13 +120,7 @@ class RougeMetric(ExampleMetric):
 
 
 ROUGE = {
-    name: RougeMetric(name, title, family="rouge")
-    for name, title in {
-        "rouge1": "ROUGE-1",
-        "rouge2": "ROUGE-2",
-        "rougeL": "ROUGE-L",
-        "rougeLsum": "ROUGE-Lsum",
-    }.items()
+    name: RougeMetric(name, f"ROUGE-{name[5:]}", family="rouge") for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")
 }
 ROUGE_METRICS = tuple(ROUGE)
 for _metric in ROUGE.values():
