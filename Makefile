@@ -50,7 +50,7 @@ test-memory: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -p nmtkit
+	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff format .
