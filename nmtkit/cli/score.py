@@ -138,11 +138,11 @@ def command(
 
 def _print_tables(systems: Sequence[ScoredSystem], buckets: Sequence[Sequence[LengthBucket]]) -> None:
     console.table("scores", *score_table(systems))
-    if len(systems) > 1 and systems[0].comparisons:
+    if systems[-1].scores[0].p_value is not None:
         console.say(f"* p < {SIGNIFICANT} against {systems[0].title} (paired bootstrap; ± is the 95% interval)")
     if buckets:
         show_lengths([system.title for system in systems], buckets)
-    console.table("signatures", ["metric", "signature"], signatures(systems[0].scores))
+    console.table("signatures", ["metric", "signature"], signatures(systems[0]))
 
 
 def _parse_edges(text: str) -> list[int]:

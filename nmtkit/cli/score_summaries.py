@@ -11,7 +11,7 @@ from nmtkit.cli import scoring
 from nmtkit.cli.scoring import Scoring
 from nmtkit.data.reading import read_lines
 from nmtkit.errors import DataError
-from nmtkit.metrics import copied_right, split_sentences
+from nmtkit.metrics import Comparison, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.report import (
     ScoredSystem,
@@ -90,7 +90,7 @@ def command(
     measured = []
     for system, (_, lines) in zip(systems, outputs, strict=True):
         if phrases is not None:
-            system.scores.append(copied_right(lines, phrases, how.options.lowercase))
+            system.scores.append(Comparison(copied_right(lines, phrases, how.options.lowercase)))
         report = None if articles is None else quality(lines, articles, refs)
         measured.append(_Measured(sum(_is_empty(line) for line in lines), report))
     described = [] if articles is None else [quality(lines, articles) for lines in refs]
@@ -204,10 +204,10 @@ def _print_tables(
 ) -> None:
     titles = [system.title for system in systems]
     console.table("scores", *score_table(systems))
-    if systems[0].comparisons:
+    if systems[0].scores[0].interval is not None:
         compared = f"; * p < {SIGNIFICANT} against {titles[0]} (paired bootstrap)" if len(titles) > 1 else ""
         console.say(f"± is half the 95% confidence interval{compared}")
-    rows = signatures(systems[0].scores)
+    rows = signatures(systems[0])
     if described:
         reports = [about.quality for about in measured if about.quality is not None]
         columns = [list(_quality_cells(report)) for report in (*reports, *described)]

@@ -25,34 +25,29 @@ class BySacrebleu(TextMetric):
     build: Callable[[Options], Any] = field(kw_only=True)
 
     @classmethod
-    def scores(cls, kin: Sequence[Self], texts: Texts, options: Options) -> list[Score]:
-        """The score of the whole corpus by each of `kin`."""
-        found = []
-        for made in (metric.build(options) for metric in kin):
-            result = made.corpus_score(texts.hyps, texts.refs)
-            found.append(Score(result.name, result.score, str(made.get_signature())))
-        return found
-
-    @classmethod
-    def comparisons(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap
+    def measure(
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
     ) -> list[list[Comparison]]:
         """`[metric][system]`."""
+        made = {metric.name: metric.build(options) for metric in kin}
+        if draws is None:
+            return [[_plain(metric, texts) for texts in systems] for metric in made.values()]
         from sacrebleu.significance import PairedTest, Result
 
+        outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
         with _sacrebleu_seed(draws.seed):
-            signatures, results = PairedTest(
-                [(str(number), texts.hyps) for number, texts in enumerate(systems)],
-                {metric.name: metric.build(options) for metric in kin},
-                systems[0].refs,
-                test_type="bs",
-                n_samples=draws.n_samples,
-            )()
+            test = PairedTest(outputs, made, systems[0].refs, test_type="bs", n_samples=draws.n_samples)
+            signatures, results = test()
         rows = []
-        for title, made in signatures.items():
+        for title, signature in signatures.items():
             column = [result for result in results[title] if isinstance(result, Result)]
-            rows.append([_comparison(title, str(made), result, column[0]) for result in column])
+            rows.append([_comparison(title, str(signature), result, column[0]) for result in column])
         return rows
+
+
+def _plain(metric: Any, texts: Texts) -> Comparison:
+    result = metric.corpus_score(texts.hyps, texts.refs)
+    return Comparison(Score(result.name, result.score, str(metric.get_signature())))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The score of one system among several, with what bootstrap resampling says about it.
+    """The score of one system among several, with what bootstrap resampling says about it, if there was one.
 
     Attributes:
         score: the score on the whole test set; its signature also names the number of resamples and the seed.
@@ -41,9 +41,9 @@ class Comparison:
     """
 
     score: Score
-    mean: float
-    interval: float
-    p_value: float | None
+    mean: float | None = None
+    interval: float | None = None
+    p_value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,26 +148,24 @@ class Metric:
 
 @dataclass(frozen=True)
 class TextMetric(Metric, ABC):
-    """A metric that compares what a system wrote with references.
-
-    Both methods are given several metrics of one class, which may share their work.
-    """
+    """A metric that compares what a system wrote with references."""
 
     @classmethod
     @abstractmethod
-    def scores(cls, kin: Sequence[Self], texts: Texts, options: Options) -> list[Score]:
-        """The score of the whole corpus by each of `kin`."""
-
-    @classmethod
-    @abstractmethod
-    def comparisons(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap
+    def measure(
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
     ) -> list[list[Comparison]]:
-        """`[metric][system]`; the first system is the baseline, and all are scored on the same draws."""
+        """Scores several systems by several metrics of one class, which may share their work.
+
+        With `draws` all systems are scored on the same ones; the first system is the baseline.
+
+        Returns:
+            `[metric][system]`.
+        """
 
     def score(self, texts: Texts, options: Options) -> Score:
-        """The score of the whole corpus by this metric alone."""
-        return self.scores([self], texts, options)[0]
+        """The score of one system by this metric alone."""
+        return self.measure([self], [texts], options, None)[0][0].score
 
     def note(self, refs: Sequence[Sequence[str]]) -> str:
         """What readers of its figure should know of these references; empty if there is nothing."""
@@ -204,20 +202,22 @@ def metric_names(given: Iterable[str]) -> list[str]:
     return names
 
 
-def by_class(names: Iterable[str], sources: Sequence[str] | None) -> list[list[TextMetric]]:
-    """The metrics of these names, those of one class together.
-
-    Raises:
-        NmtkitError: one needs the sources, and there are none.
-    """
-    known = text_metrics()
-    found: dict[type[TextMetric], list[TextMetric]] = {}
+def score_texts(
+    systems: Sequence[Texts], metrics: Iterable[str], options: Options | None, draws: Bootstrap | None
+) -> list[list[Comparison]]:
+    """Scores several systems with every metric named: `[system][metric]`; see `score_all` and `compare`."""
+    names, known = metric_names(metrics), text_metrics()
+    classes: dict[type[TextMetric], list[TextMetric]] = {}
     for name in names:
         metric = known[name]
-        if metric.needs == "texts and sources" and sources is None:
+        if metric.needs == "texts and sources" and any(texts.sources is None for texts in systems):
             raise NmtkitError(f"metric {name!r} needs the texts that were translated; give them as --source")
-        found.setdefault(type(metric), []).append(metric)
-    return list(found.values())
+        classes.setdefault(type(metric), []).append(metric)
+    found: dict[str, list[Comparison]] = {}
+    for one, kin in classes.items():
+        rows = one.measure(kin, systems, options or Options(), draws)
+        found.update(zip((metric.name for metric in kin), rows, strict=True))
+    return [[found[name][number] for name in names] for number in range(len(systems))]
 
 
 def score_all(
@@ -233,10 +233,4 @@ def score_all(
         DataError: no lines, no references, or different numbers of lines.
         NmtkitError: an unknown metric, tokenizer or sentence rule, or no sources where a metric needs them.
     """
-    names = metric_names(metrics)
-    texts = Texts(hyps, refs, sources)
-    found: dict[str, Score] = {}
-    for kin in by_class(names, sources):
-        scores = kin[0].scores(kin, texts, options or Options())
-        found.update(zip((metric.name for metric in kin), scores, strict=True))
-    return [found[name] for name in names]
+    return [cell.score for cell in score_texts([Texts(hyps, refs, sources)], metrics, options, None)[0]]

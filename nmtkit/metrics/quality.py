@@ -99,33 +99,16 @@ def quality(
             raise DataError(f"there are {len(summaries)} summaries, but {len(lines)} {name}")
 
     rates: dict[str, list[float]] = {}
-
-    def note(name: str, part: float, whole: float) -> None:
-        if whole:
-            rates.setdefault(name, []).append(part / whole)
-
     n_words = n_article_words = empty = 0
     for summary, article in zip(summaries, articles, strict=True):
         sentences, article_sentences = sentence_words(summary), sentence_words(article)
-        words, article_words = list(chain(*sentences)), list(chain(*article_sentences))
-        n_words += len(words)
-        n_article_words += len(article_words)
+        words = sum(map(len, sentences))
+        n_words += words
+        n_article_words += sum(map(len, article_sentences))
         empty += not words
-        for n in NGRAM_ORDERS:
-            known = set(_ngrams([article_words], n))
-            own = list(_ngrams(sentences, n))
-            note(f"novel{n}", sum(ngram not in known for ngram in own), len(own))
-        trigrams = list(_ngrams(sentences, 3))
-        note("repeated", len(trigrams) - len(set(trigrams)), len(trigrams))
-        fragments = copied_fragments(sentences, article_words)
-        note("copied", sum(fragment.length for fragment in fragments), len(words))
-        note("density", sum(fragment.length**2 for fragment in fragments), len(words))
-        if words:
-            touched = np.zeros(len(article_words), dtype=bool)
-            for fragment in fragments:
-                touched[fragment.article_start : fragment.article_start + fragment.length] = True
-            note("source_words", int(touched.sum()), len(article_words))
-            note("source_sentences", _sentences_used(fragments, article_sentences), len(article_sentences))
+        for name, part, whole in _shares(sentences, article_sentences):
+            if whole:
+                rates.setdefault(name, []).append(part / whole)
 
     def mean(name: str, scale: float = 100) -> float | None:
         return scale * float(np.mean(rates[name])) if name in rates else None
@@ -145,6 +128,29 @@ def quality(
         source_sentences=mean("source_sentences"),
         signature=f"tok:letters-digits|case:lc|sents:auto|ngrams:in-sentence|agg:mean|version:nmtkit-{version('nmtkit')}",
     )
+
+
+def _shares(
+    sentences: Sequence[Sequence[str]], article_sentences: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, int, int]]:
+    """Name, part and whole of every rate of one summary; a rate is not defined where the whole is 0."""
+    article_words = list(chain(*article_sentences))
+    n_words = sum(map(len, sentences))
+    for n in NGRAM_ORDERS:
+        known = set(_ngrams([article_words], n))
+        own = list(_ngrams(sentences, n))
+        yield f"novel{n}", sum(ngram not in known for ngram in own), len(own)
+    trigrams = list(_ngrams(sentences, 3))
+    yield "repeated", len(trigrams) - len(set(trigrams)), len(trigrams)
+    fragments = copied_fragments(sentences, article_words)
+    yield "copied", sum(fragment.length for fragment in fragments), n_words
+    yield "density", sum(fragment.length**2 for fragment in fragments), n_words
+    if n_words:
+        touched = np.zeros(len(article_words), dtype=bool)
+        for fragment in fragments:
+            touched[fragment.article_start : fragment.article_start + fragment.length] = True
+        yield "source_words", int(touched.sum()), len(article_words)
+        yield "source_sentences", _sentences_used(fragments, article_sentences), len(article_sentences)
 
 
 def sentence_words(text: str) -> list[list[str]]:

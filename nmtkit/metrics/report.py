@@ -6,44 +6,34 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import DataError
-from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Score, metric_names, score_all, text_metrics
-from nmtkit.metrics.significance import SIGNIFICANT, compare
+from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Texts, metric_names, score_texts, text_metrics
+from nmtkit.metrics.significance import SIGNIFICANT
 
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """One system: the file of its output, and what is known about it.
-
-    Attributes:
-        path: of the file.
-        title: what tables and figures call it.
-        scores: one a metric.
-        comparisons: of the first scores, as many as were drawn anew.
-    """
+    """One system: the file of its output, what tables and figures call it, and its scores, one a metric."""
 
     path: str
     title: str
-    scores: list[Score]
-    comparisons: list[Comparison]
-
-    def cells(self) -> list[str]:
-        """Its column of the table of scores."""
-        plain = [f"{score.value:.2f}" for score in self.scores[len(self.comparisons) :]]
-        return [*map(_cell, self.comparisons), *plain]
+    scores: list[Comparison]
 
     def record(self, **more: object) -> dict[str, Any]:
         """What JSON says of it; `more` stands before the scores."""
-        scores = [asdict(score) for score in self.scores]
-        for score, cell in zip(scores, self.comparisons, strict=False):
-            score |= {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
+        scores = []
+        for cell in self.scores:
+            drawn = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
+            scores.append(asdict(cell.score) | (drawn if cell.interval is not None else {}))
         return {"system": self.path, **more, "scores": scores}
 
 
 def _cell(comparison: Comparison) -> str:
-    text = f"{comparison.score.value:.2f} ± {comparison.interval:.2f}"
-    if comparison.p_value is None:
-        return text
-    return f"{text} (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
+    text = f"{comparison.score.value:.2f}"
+    if comparison.interval is not None:
+        text += f" ± {comparison.interval:.2f}"
+    if comparison.p_value is not None:
+        text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
+    return text
 
 
 def score_systems(
@@ -54,40 +44,22 @@ def score_systems(
     draws: Bootstrap | None,
     sources: Sequence[str] | None,
 ) -> list[ScoredSystem]:
-    """Scores several systems, with what a bootstrap against the first of them says if `draws` are given.
-
-    Args:
-        systems: file and texts of each.
-        refs: `refs[r][i]` is reference `r` of example `i`.
-        metrics: names as in `metric_names`.
-        options: how texts are compared.
-        draws: None for plain scores.
-        sources: one text per example, for metrics that need them.
-
-    Raises:
-        NmtkitError: as `score_all` and `compare`.
-    """
+    """Scores several systems, each a file and its texts; with `draws` as `compare` does, without as `score_all`."""
     paths = [path for path, _ in systems]
-    if draws is None:
-        rows = [score_all(lines, refs, metrics, options, sources) for _, lines in systems]
-        return [ScoredSystem(path, title, row, []) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
-    compared = compare(systems, refs, metrics, options, draws.n_samples, draws.seed, sources)
-    return [
-        ScoredSystem(path, title, [cell.score for cell in row], row)
-        for path, title, row in zip(paths, titles(paths), compared, strict=True)
-    ]
+    rows = score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, draws)
+    return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
 
 
 def score_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[str]]]:
     """Head and rows of the table of scores: a row for each metric, a column for each system."""
-    columns = zip(*(system.cells() for system in systems), strict=True)
-    rows = [[score.name, *cells] for score, cells in zip(systems[0].scores, columns, strict=True)]
+    columns = zip(*(system.scores for system in systems), strict=True)
+    rows = [[cells[0].score.name, *map(_cell, cells)] for cells in columns]
     return ["metric", *(system.title for system in systems)], rows
 
 
-def signatures(scores: Sequence[Score]) -> list[list[str]]:
+def signatures(system: ScoredSystem) -> list[list[str]]:
     """The rows of the table of signatures."""
-    return [[score.name, score.signature] for score in scores]
+    return [[cell.score.name, cell.score.signature] for cell in system.scores]
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> list[str]:

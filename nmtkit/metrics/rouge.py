@@ -153,8 +153,8 @@ def rouge(
         NmtkitError: an unknown rule.
     """
     kin = [ROUGE[name] for name in types]
-    scores = RougeMetric.scores(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences))
-    return [score for score in scores if isinstance(score, RougeScore)]
+    scores = RougeMetric.of_examples(kin, Texts(hyps, refs), Options(stem=stem, sentences=sentences), None)
+    return [score for score, _ in scores if isinstance(score, RougeScore)]
 
 
 def outside_rouge(lines: Iterable[str]) -> int:

@@ -9,16 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.metrics.metric import (
-    Bootstrap,
-    Comparison,
-    Options,
-    Score,
-    TextMetric,
-    Texts,
-    by_class,
-    metric_names,
-)
+from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Score, TextMetric, Texts, score_texts
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""
@@ -65,13 +56,7 @@ def compare(
             out of range.
     """
     draws = Bootstrap(n_samples, seed)
-    outputs = [Texts(hyps, refs, sources) for _, hyps in systems]
-    names = metric_names(metrics)
-    found: dict[str, list[Comparison]] = {}
-    for kin in by_class(names, sources):
-        rows = kin[0].comparisons(kin, outputs, options or Options(), draws)
-        found.update(zip((metric.name for metric in kin), rows, strict=True))
-    return [[found[name][number] for name in names] for number in range(len(systems))]
+    return score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, draws)
 
 
 @dataclass(frozen=True)
@@ -104,16 +89,13 @@ class ExampleMetric(TextMetric):
         return found
 
     @classmethod
-    def scores(cls, kin: Sequence[Self], texts: Texts, options: Options) -> list[Score]:
-        """The score of the whole corpus by each of `kin`."""
-        return [score for score, _ in cls.of_examples(kin, texts, options, None)]
-
-    @classmethod
-    def comparisons(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap
+    def measure(
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
     ) -> list[list[Comparison]]:
         """`[metric][system]`."""
         found = [cls.of_examples(kin, texts, options, draws) for texts in systems]
+        if draws is None:
+            return [[Comparison(score) for score, _ in column] for column in zip(*found, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in found])
         drawn, whole = drawn_means(figures, draws), figures.mean(axis=2)
         rows, first = [], 0
