@@ -37,7 +37,7 @@ from nmtkit.settings import (
     shortened,
 )
 from nmtkit.task import TASKS
-from nmtkit.training.loop import TrainingConfig
+from nmtkit.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig

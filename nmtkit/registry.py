@@ -1,7 +1,7 @@
 """Names for the things a recipe can choose from."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from nmtkit.errors import RecipeError
@@ -47,6 +47,10 @@ class Registry(Generic[T]):
         if name not in self._members:
             raise RecipeError(f"unknown {self.what} {name!r}: {near_names(name, self._members)}")
         return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """All names in the order in which they were entered."""
+        return iter(self._members)
 
     def names(self) -> list[str]:
         """All names, sorted."""

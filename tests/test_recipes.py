@@ -8,7 +8,7 @@ import torch
 from nmtkit import recipe
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.training.schedules import Progress
+from nmtkit.training.schedules import TrainingProgress
 
 NAMES = recipe.shipped()
 ASKED_FOR = {
@@ -50,7 +50,7 @@ def test_dry_run(name: str) -> None:
     rows = dict(checks.dry_run(loaded))
     assert rows["model"] == loaded.model.kind
     for one in loaded.by_stage().values():
-        first = Progress(1, share=one.training.share(1, 0.0) or 0.0)
+        first = TrainingProgress(1, share=one.training.share(1, 0.0) or 0.0)
         assert one.training.schedule.rate(one.training.lr, first) > 0
 
 
@@ -81,7 +81,7 @@ def test_sizes_are_the_papers(name: str, millions: int) -> None:
 def test_rates_are_the_papers() -> None:
     """Equation 3 at its peak, update 4,000: 512^-0.5 * 4000^-0.5."""
     training = recipe.load("wmt14-en-de-transformer-base").training
-    assert training.schedule.rate(training.lr, Progress(4000)) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert training.schedule.rate(training.lr, TrainingProgress(4000)) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert training.betas == [0.9, 0.98]
     assert training.eps == 1e-9
     assert training.label_smoothing == 0.1
@@ -107,7 +107,7 @@ def test_luong_has_the_papers_settings() -> None:
     training = loaded.training
     assert training.lr / 25 == 1.0
     assert training.clip_norm == pytest.approx(5 / 25)
-    rates = [training.schedule.rate(training.lr, Progress(1, epoch)) / 25 for epoch in range(12)]
+    rates = [training.schedule.rate(training.lr, TrainingProgress(1, epoch)) / 25 for epoch in range(12)]
     assert rates == [1.0] * 8 + [0.5, 0.25, 0.125, 0.0625]
     dot = recipe.load("wmt14-en-de-luong-global").model.model_dump()
     assert (dot["window"], dot["score"], dot["layers"]) == ("global", "dot", 4)

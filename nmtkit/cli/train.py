@@ -21,7 +21,8 @@ from nmtkit.experiment import run
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.task import TASKS
 from nmtkit.training import distributed
-from nmtkit.training.loop import Evaluated, Event, Step, Stopped, TrainingConfig
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Evaluated, Event, Step, Stopped
 from nmtkit.training.schedules import Ending
 
 EXAMPLES_SHOWN = 5
@@ -261,19 +262,19 @@ def _stop_on_signals(stop: threading.Event) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
+_CALLED = {"ppl": "perplexity"}
+"""What the display calls a figure of the log."""
+
+
 def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: run.StageBegun | None) -> None:
     if isinstance(event, Step):
         shown = {
             "tokens_per_second": event.tokens_per_second,
             "loss": event.loss,
-            "perplexity": event.ppl,
+            **{_CALLED.get(name, name): value for name, value in event.terms.items() if name != "nll"},
             "learning_rate": event.lr,
             "gradient_norm": event.grad_norm,
         }
-        for name in ("alignment_loss", "coverage_loss", "sampled_reward", "greedy_reward"):
-            value = getattr(event, name)
-            if value is not None:
-                shown[name] = value
         share = config.share(event.update, event.seconds, event.epoch)
         if stage is not None:
             updates, seconds = event.update - stage.updates_before, event.seconds - stage.seconds_before

@@ -1,6 +1,6 @@
 """Batches of sentences, and `Rows`: the one way to pick, repeat and reorder whatever has one row per sentence."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeAlias, TypeVar
@@ -27,14 +27,6 @@ _DRAWN = 1 << 16
 R = TypeVar("R", bound="Rows")
 
 
-def _map(value: Any, change: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(_map(item, change) for item in value)
-    return value
-
-
 @dataclass(frozen=True)
 class Rows:
     """Tensors whose axis 0 is the same rows: sentences of a batch, or hypotheses of a search.
@@ -57,23 +49,29 @@ class Rows:
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
                 return value.select(index)
-            return _map(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))
+            return _mapped(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
         return self._changed(pick)
 
+    def mapped(self: R, change: Callable[[Tensor], Tensor]) -> R:
+        """The same with every tensor changed, those in tuples and in other `Rows` as well."""
+        return self._changed(lambda value: _mapped(value, change))
+
     def to(self: R, device: torch.device | str, non_blocking: bool = False) -> R:
         """The same rows on another device."""
+        return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-        def move(value: Any) -> Any:
-            if isinstance(value, Rows):
-                return value.to(device, non_blocking)
-            return _map(value, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-        return self._changed(move)
-
-    def _changed(self: R, change: Any) -> R:
+    def _changed(self: R, change: Callable[[Any], Any]) -> R:
         assert is_dataclass(self)
         return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self) if field.init})
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, change) for item in value)
+    return value.mapped(change) if isinstance(value, Rows) else value
 
 
 @dataclass(frozen=True)
@@ -112,6 +110,11 @@ class Batch(Rows):
     def size(self) -> int:
         """B."""
         return self.src.shape[0]
+
+    @property
+    def n_tokens(self) -> int:
+        """How many target tokens there are, EOS included, padding not; of a batch without targets 0."""
+        return 0 if self.tgt_mask is None else int(self.tgt_mask.sum())
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """The same batch on another device, but for the source lengths."""

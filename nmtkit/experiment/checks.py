@@ -12,7 +12,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
-from nmtkit.training import checkpoint
+from nmtkit.training.weights import weights_of
 
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
@@ -24,7 +24,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     require_fitting_stages(recipe)
     sizes = _most_tokens(recipe)
     last = list(recipe.by_stage().values())[-1]
-    parameters = sum(weight.numel() for weight in checkpoint.weights_of(_without_memory(last)).values())
+    parameters = sum(weight.numel() for weight in weights_of(_without_memory(last)).values())
     tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
     rows = [("model", recipe.model.kind), ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary")]
     rows.append(("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"))
@@ -78,7 +78,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
     """
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
-        now = {weight: tensor.shape for weight, tensor in checkpoint.weights_of(_without_memory(one)).items()}
+        now = {weight: tensor.shape for weight, tensor in weights_of(_without_memory(one)).items()}
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
@@ -97,7 +97,7 @@ def require_memory(recipe: Recipe) -> None:
     """
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
-        weights = checkpoint.weights_of(_without_memory(one, _fewest_tokens(one))).values()
+        weights = weights_of(_without_memory(one, _fewest_tokens(one))).values()
         needed = sum(weight.numel() for weight in weights) * 4
         if needed > there:
             raise RecipeError(

@@ -18,8 +18,8 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.settings import parse_json
 from nmtkit.task import TASKS
-from nmtkit.training import checkpoint
 from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.weights import load_weights
 
 RUNS = Path("runs")
 MODEL_VARIABLE = "NMTKIT_MODEL"
@@ -278,7 +278,7 @@ class RunFolder:
         stages = [stage for stage in self.stages(recipe) if stage.checkpoints.folder.resolve() == folder]
         recipe = (stages[0] if stages else self.newest_stage(recipe)).recipe
         model = self.build(recipe, tokenizers)
-        checkpoint.load_weights(model, weights, tokenizers.sum)
+        load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers, recipe
 
 

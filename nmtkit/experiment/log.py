@@ -2,12 +2,12 @@
 
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nmtkit.experiment import folder as folders
 from nmtkit.experiment.folder import RunFolder, StageFolder
-from nmtkit.training.loop import Evaluated, Event, Saved, Step
+from nmtkit.training.events import Evaluated, Event, Saved, Step
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Log:
     def add(self, event: Event) -> None:
         """Writes a `Step` or an `Evaluated`, counted from the beginning of the first stage; nothing of others."""
         if isinstance(event, Step):
-            values = {key: value for key, value in asdict(event).items() if key != "update" and value is not None}
+            values = event.figures()
         elif isinstance(event, Evaluated):
             values = {**{f"valid_{key}": value for key, value in event.metrics.items()}, "best": event.best}
         else:

@@ -42,9 +42,20 @@ from nmtkit.experiment.validation import Validation, validation_files
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
-from nmtkit.training import checkpoint, distributed, randomness
+from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, Saved, Stopped, TrainingConfig, train
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Event, Saved, Stopped
+from nmtkit.training.loop import train
+from nmtkit.training.weights import (
+    OPTIMIZER,
+    average_weights,
+    fill_known,
+    read_weights,
+    save_weights,
+    under,
+    vocabulary_of,
+)
 from nmtkit.translation.translation import Translation
 from nmtkit.translation.translator import Translator
 
@@ -675,7 +686,7 @@ def _take_over(
     """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
     before, stage = stages[number - 1], stages[number]
     path = before.checkpoints.best()[0]
-    new, gone = checkpoint.fill_known(model, checkpoint.read_weights(path, before.checkpoints.vocabulary), path)
+    new, gone = fill_known(model, read_weights(path, before.checkpoints.vocabulary), path)
     update = next(
         entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
     )
@@ -691,7 +702,7 @@ def _take_over(
     notify("; ".join(said))
     if not same:
         return None
-    state = checkpoint.under(checkpoint.OPTIMIZER, before.checkpoints.load_last()[0])
+    state = under(OPTIMIZER, before.checkpoints.load_last()[0])
     own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
 
@@ -755,11 +766,11 @@ def average(files: Sequence[Path], output: Path, of: RunFolder | None = None) ->
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
     if of is None:
-        model, vocabulary = None, next(filter(None, map(checkpoint.vocabulary_of, files)), "")
+        model, vocabulary = None, next(filter(None, map(vocabulary_of, files)), "")
     else:
         tokenizers = of.load_tokenizers()
         model, vocabulary = of.build(of.newest_stage(of.load_recipe()).recipe, tokenizers), tokenizers.sum
-    checkpoint.save_weights(output, checkpoint.average(files, model, vocabulary), vocabulary)
+    save_weights(output, average_weights(files, model, vocabulary), vocabulary)
 
 
 def choose_device(name: str, recipe: Recipe) -> torch.device:

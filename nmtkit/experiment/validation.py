@@ -16,7 +16,7 @@ from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.opening import source_limit
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
-from nmtkit.training.losses import likelihood
+from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.translation.translator import Translator
 
 
@@ -50,8 +50,7 @@ class Validation:
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
-            assert batch.tgt_mask is not None
-            tokens += int(batch.tgt_mask.sum())
+            tokens += loss.tokens
         config = self.recipe.search.changed({"beam_size": how.beam_size})
         limit = source_limit(self.recipe)
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)

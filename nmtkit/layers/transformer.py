@@ -8,8 +8,9 @@ Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a ke
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -335,6 +336,19 @@ class Residual(nn.Module):
         """What follows the sub-layer: its input and its result together."""
         states = states + self.dropout(result)
         return states if self.pre else self.norm(states)
+
+
+L = TypeVar("L", bound=nn.Module)
+
+
+class Layers(nn.ModuleList, Generic[L]):
+    """Layers of one kind, lowest first."""
+
+    def __init__(self, layers: Iterable[L]) -> None:
+        super().__init__(layers)
+
+    def __iter__(self) -> Iterator[L]:
+        return super().__iter__()  # type: ignore[return-value]  # torch's list does not say of what
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,21 @@ Letters used in every shape comment:
     V   target vocabulary        X   = V + the most unknown words of any example in the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
-A model is four methods: `encode`, `start`, `advance`, `predict`. Training calls `forward`, search calls `step`; both
-are given here in terms of the four. Memory has one row per *sentence* and is fixed while decoding; state has one row
-per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K queries into that sentence's
-one row of memory: the encoder's states are never copied per beam.
+A model is five methods: `encode`, `start`, `advance`, `unroll`, `predict`. `unroll` is all steps over given targets; it
+is given here as a walk of `advance`, and a model with a parallel or cheaper form has its own. Training calls `forward`,
+search calls `step`; both are given here in terms of the five. Memory has one row per *sentence* and is fixed while
+decoding; state has one row per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K
+queries into that sentence's one row of memory: the encoder's states are never copied per beam.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.embeddings import Side
@@ -43,11 +46,11 @@ class VocabularySizes:
     shared: bool
 
 
-Tie = Literal["none", "decoder", "all"]
-"""What shares one matrix: nothing; target embedding and output layer; or the source embedding as well."""
+Tie = Literal["none", "embeddings", "decoder", "all"]
+"""What shares one matrix: nothing; both embeddings; target embedding and output layer; or all three."""
 
 
-def refuse_tie_of_two_vocabularies(tie: Tie | Literal["embeddings"], sizes: VocabularySizes) -> None:
+def refuse_tie_of_two_vocabularies(tie: Tie, sizes: VocabularySizes) -> None:
     """Checks that both sides have one vocabulary if they are to share one embedding.
 
     Raises:
@@ -114,40 +117,22 @@ class Readout(Rows):
     centres: Tensor | None = None
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
-    output_weight: Tensor | None = None
-    """The matrix of the output layer `(V,*)`, one for all rows, where it is not a parameter but made of some."""
 
     def part(self, rows: slice) -> "Readout":
         """Some rows of what `at` gave, or `advance`: what `predict` needs for them."""
-
-        def cut(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor[rows]
-
-        return Readout(
-            self.features[rows],
-            cut(self.attention),
-            cut(self.copy_gate),
-            cut(self.sentence),
-            cut(self.centres),
-            self.output_weight,
-        )
+        return self.mapped(lambda tensor: tensor[rows])
 
     def at(self, keep: Tensor) -> "Readout":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
         rows, columns = (index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True))
+        return replace(self.mapped(lambda tensor: tensor[rows, columns]), sentence=rows)
 
-        def pick(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor[rows, columns]
-
-        return Readout(
-            self.features[rows, columns],
-            pick(self.attention),
-            pick(self.copy_gate),
-            rows,
-            pick(self.centres),
-            self.output_weight,
-        )
+    @classmethod
+    def of_steps(cls, steps: Sequence["Readout"]) -> "Readout":
+        """What T steps gave `(N,*)` as one `(N,T,*)`."""
+        names = [field.name for field in fields(cls) if getattr(steps[0], field.name) is not None]
+        return cls(**{name: torch.stack([getattr(step, name) for step in steps], 1) for name in names})
 
 
 @dataclass(frozen=True)
@@ -182,10 +167,17 @@ class LayerAttentions(Rows):
     """Attention of the decoder to the encoder's states, L x `(B,A,T,S)`."""
 
 
-class Seq2Seq(nn.Module, ABC):
+M = TypeVar("M", bound=Memory, default=Any)
+"""The memory of a model."""
+S = TypeVar("S", bound=DecoderState, default=Any)
+"""Its state."""
+
+
+class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     """An encoder-decoder model; see the head of this file.
 
-    A subclass has a nested `Config(ModelConfig)` and is built as `Model(config, vocabulary_sizes)`.
+    Who knows which model it is names its memory and its state, `Seq2Seq[LuongMemory, LuongState]`; who takes any model
+    names neither. A subclass has a nested `Config(ModelConfig)` and is built as `Model(config, vocabulary_sizes)`.
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -228,20 +220,18 @@ class Seq2Seq(nn.Module, ABC):
         return factor
 
     @abstractmethod
-    def encode(self, batch: Batch) -> Memory:
+    def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""
 
     @abstractmethod
-    def start(self, memory: Memory) -> DecoderState:
+    def start(self, memory: M) -> S:
         """The state before the first word; one row per sentence (N = B)."""
 
     def reserve(self, length: int) -> None:
         """Told before a walk of at most so many steps: what grows with the length is made now, not on the way."""
 
     @abstractmethod
-    def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
+    def advance(self, tokens: Tensor, state: S, memory: M, need_attention: bool = False) -> tuple[Readout, S]:
         """One decoding step, no vocabulary yet.
 
         Args:
@@ -252,40 +242,26 @@ class Seq2Seq(nn.Module, ABC):
         """
 
     @abstractmethod
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: M) -> Tensor:
         """The output layer: log-probabilities `(..., X)` for the leading axes of `readout.features`.
 
-        Training calls it on parts of a readout, one after the other, so of the memory it may read only what has no
-        gradient (`src_extended`, `n_oov`): all that is learned comes in through the readout.
+        Training calls it on parts of a readout, one after the other.
         """
 
-    def step(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
-    ) -> tuple[Tensor, Readout, DecoderState]:
+    def step(self, tokens: Tensor, state: S, memory: M, need_attention: bool = False) -> tuple[Tensor, Readout, S]:
         """`advance`, then `predict`: log-probabilities `(N,X)`, the readout and the next state."""
         readout, state = self.advance(tokens, state, memory, need_attention)
         return self.predict(readout, memory), readout, state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
-        """All steps over the given targets, `(B,T,*)`. A model with a parallel or cheaper form overrides it."""
+    def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> Readout:
+        """All steps over the given targets, `(B,T,*)`."""
         assert batch.tgt_in is not None
         state = self.start(memory)
         steps = []
         for tokens in batch.tgt_in.unbind(1):
             readout, state = self.advance(tokens, state, memory, need_attention)
             steps.append(readout)
-
-        def stack(parts: list[Tensor | None]) -> Tensor | None:
-            present = [part for part in parts if part is not None]
-            return torch.stack(present, 1) if present else None
-
-        features = torch.stack([step.features for step in steps], 1)  # (B,T,*)
-        return Readout(
-            features,
-            stack([step.attention for step in steps]),
-            stack([step.copy_gate for step in steps]),
-            centres=stack([step.centres for step in steps]),
-        )
+        return Readout.of_steps(steps)
 
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
         """Teacher forcing.
@@ -303,11 +279,11 @@ class Seq2Seq(nn.Module, ABC):
         return Output(self.predict(readout, memory), attention, centres, gate)
 
 
-class HeadedModel(Seq2Seq):
+class HeadedModel(Seq2Seq[M, S]):
     """A model of layers of attention heads: what each of them looks at can be asked for."""
 
     @abstractmethod
-    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[Readout, Tensor]:
         """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
 
     @abstractmethod

@@ -42,28 +42,24 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
-from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.precision import wide
-from nmtkit.layers.recurrent import RecurrentEncoder, initialise, recurrent, run_recurrent
+from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, recurrent, rows_first, run_recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 from nmtkit.models.base import (
     MODELS,
-    DecoderState,
-    Memory,
-    ModelConfig,
     Readout,
-    Seq2Seq,
+    Tie,
     VocabularySizes,
     log_probabilities,
-    refuse_tie_of_two_vocabularies,
     rows_per_sentence,
     with_copies,
     without_extension,
 )
+from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
 from nmtkit.settings import Field, Width, field_validator
 
 
-class IntraAttentionConfig(ModelConfig):
+class IntraAttentionConfig(RecurrentConfig):
     """The defaults suit small corpora; the paper has embeddings of 100 (GloVe), 400 units and no dropout."""
 
     kind: Literal["intra_attention"] = "intra_attention"
@@ -72,17 +68,15 @@ class IntraAttentionConfig(ModelConfig):
     """Numbers per word, on either side."""
     hidden_size: Width = Field(default=256, ge=2)
     """Units of the decoder; half of them are those of each direction of the encoder."""
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, on encoder states and before the output words."""
+    tie: Tie = "decoder"
+    """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
+    matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     copying: bool = True
     """Whether words of the article can be copied, those that the vocabulary lacks too."""
     intra_temporal: bool = True
     """Whether places of the article that were looked at before count less (eq. 3)."""
     intra_decoder: bool = True
     """Whether the decoder looks at its own earlier states (eq. 6 to 8)."""
-    tie: Literal["none", "embeddings", "decoder", "all"] = "decoder"
-    """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
-    matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     own_words: float = Field(default=0.25, ge=0, le=1)
     """Probability, in training, that the decoder reads the word it would have written itself, not the true one."""
 
@@ -98,19 +92,15 @@ class IntraAttentionConfig(ModelConfig):
         """Whether `copying` is on."""
         return self.copying
 
+    def encoder(self) -> RecurrentEncoder:
+        """A new LSTM of one layer in both directions."""
+        return RecurrentEncoder("lstm", self.embedding_size, self.hidden_size // 2)
+
 
 @dataclass(frozen=True)
-class IntraAttentionMemory(Memory):
+class IntraAttentionMemory(AttendedMemory):
     """The article as the decoder sees it."""
 
-    values: Tensor
-    """Encoder states `(B,S,H)`."""
-    keys: Tensor
-    """The values, projected for the attention, `(B,S,H)`."""
-    hidden: Tensor
-    """The decoder's first hidden state `(B,H)`."""
-    cell: Tensor
-    """The decoder's first memory cell `(B,H)`."""
     output_weight: Tensor | None
     """W_out `(V,*)` of eq. 13, the same for all sentences; None where the output layer has a matrix of its own."""
 
@@ -121,17 +111,13 @@ class IntraAttentionMemory(Memory):
 
 
 @dataclass(frozen=True)
-class IntraAttentionState(DecoderState):
+class IntraAttentionState(RecurrentState):
     """The decoder between two words.
 
     As in the Transformer, `select` only notes which row of the earlier states a hypothesis continues; the next step
     copies those rows to their new place and appends to them in one go.
     """
 
-    hidden: Tensor
-    """`(N,H)`."""
-    cell: Tensor
-    """`(N,H)`."""
     past: Tensor | None
     """log(sum of exp) of the energies so far `(N,S)`; None without intra-temporal attention."""
     earlier: Tensor | None
@@ -158,7 +144,7 @@ class IntraAttentionState(DecoderState):
 
 
 @MODELS.register("intra_attention")
-class IntraAttention(Seq2Seq):
+class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
     """Intra-temporal and intra-decoder attention with a pointer; see the head of this file.
 
     Args:
@@ -173,14 +159,9 @@ class IntraAttention(Seq2Seq):
 
     def __init__(self, config: IntraAttentionConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
-        one_embedding, made = config.tie in ("embeddings", "all"), config.tie in ("decoder", "all")
+        made = config.tie in ("decoder", "all")
         embedding, hidden = config.embedding_size, config.hidden_size
         self.own_words = config.own_words
-        self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
-        self.src_embedding = self.tgt_embedding if one_embedding else nn.Embedding(sizes.src, embedding)
-        self.encoder = RecurrentEncoder("lstm", embedding, hidden // 2)
         self.decoder = recurrent("lstm", embedding, hidden)
         self.score = General(hidden, hidden, 0, 0)
         self.intra_temporal = config.intra_temporal
@@ -199,9 +180,7 @@ class IntraAttention(Seq2Seq):
 
     def encode(self, batch: Batch) -> IntraAttentionMemory:
         """Runs the encoder, projects the keys, and makes the output layer of eq. 13, each once."""
-        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
-        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths)
-        assert encoded.cell is not None
+        encoded = self.encode_source(batch)
         values = self.dropout(encoded.states)  # (B,S,H)
         made = None if self.projection is None else torch.tanh(self.projection(self.tgt_embedding.weight))  # (V,*)
         return IntraAttentionMemory(
@@ -210,33 +189,30 @@ class IntraAttention(Seq2Seq):
             n_oov=batch.n_oov,
             values=values,
             keys=self.score.project(values),
-            hidden=encoded.hidden.squeeze(1),
-            cell=encoded.cell.squeeze(1),
+            hidden=encoded.hidden,
+            cell=encoded.cell,
             output_weight=made,
         )
 
-    def start(self, memory: Memory) -> IntraAttentionState:
+    def start(self, memory: IntraAttentionMemory) -> IntraAttentionState:
         """The encoder's last states; nothing has been looked at or written yet."""
-        assert isinstance(memory, IntraAttentionMemory)
         hidden = memory.hidden
         return IntraAttentionState(
             hidden=hidden,
             cell=memory.cell,
             past=torch.full_like(memory.mask, NOTHING, dtype=wide(hidden)) if self.intra_temporal else None,
-            earlier=hidden.new_empty(hidden.shape[0], 0, hidden.shape[1]) if self.intra_decoder else None,
+            earlier=hidden.new_empty(hidden.shape[0], 0, hidden.shape[2]) if self.intra_decoder else None,
             rows=torch.arange(hidden.shape[0], device=hidden.device),
         )
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: IntraAttentionState, memory: IntraAttentionMemory, need_attention: bool = False
     ) -> tuple[Readout, IntraAttentionState]:
         """Updates, then looks at the article and at the earlier states."""
-        assert isinstance(state, IntraAttentionState)
-        assert isinstance(memory, IntraAttentionMemory)
         beam = rows_per_sentence(tokens.shape[0], memory)
-        before = state.hidden.unsqueeze(0), state.cell.unsqueeze(0)
-        states, (hidden, cell) = run_recurrent(self.decoder, self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
-        states, hidden, cell = states.squeeze(1), hidden.squeeze(0), cell.squeeze(0)  # (N,H)
+        before = layers_first(state.hidden, state.cell)
+        states, after = run_recurrent(self.decoder, self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
+        states, (hidden, cell) = states.squeeze(1), rows_first(after)  # (N,H), (N,1,H)
 
         energies = self._energies(states.view(-1, beam, states.shape[1]), memory)  # (B,K,S)
         past = None if state.past is None else state.past.view(energies.shape)
@@ -253,23 +229,21 @@ class IntraAttention(Seq2Seq):
             earlier=earlier,
             rows=torch.arange(tokens.shape[0], device=tokens.device),
         )
-        return self._readout(torch.cat([states, *looked], -1), weights.flatten(0, 1), memory), following
+        return self._readout(torch.cat([states, *looked], -1), weights.flatten(0, 1)), following
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> Readout:
         """All steps at once; in training, first finds the words of its own that it reads."""
         assert batch.tgt_in is not None
-        assert isinstance(memory, IntraAttentionMemory)
         read = self._with_own_words(batch.tgt_in, memory) if self.training and self.own_words else batch.tgt_in
-        first = memory.hidden.unsqueeze(0), memory.cell.unsqueeze(0)
-        states, _ = run_recurrent(self.decoder, self._embedded(read), first)
+        states, _ = run_recurrent(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
         contexts, weights = self._look(energies, pasts(energies) if self.intra_temporal else None, memory)
         looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.over_all(states)]
-        return self._readout(torch.cat([states, *looked], -1), weights, memory)
+        return self._readout(torch.cat([states, *looked], -1), weights)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: IntraAttentionMemory) -> Tensor:
         """Log-probabilities `(...,X)`: eq. 9 and 12."""
-        weight = readout.output_weight if self.output is None else self.output.weight
+        weight = memory.output_weight if self.output is None else self.output.weight
         assert weight is not None
         log_probs = log_probabilities(F.linear(readout.features, weight, self.output_bias))  # (...,V)
         return log_probs if self.switch is None else with_copies(log_probs, readout, memory)
@@ -290,13 +264,13 @@ class IntraAttention(Seq2Seq):
         weights = masked_softmax(energies, memory.mask.unsqueeze(1))
         return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
 
-    def _readout(self, features: Tensor, weights: Tensor, memory: IntraAttentionMemory) -> Readout:
+    def _readout(self, features: Tensor, weights: Tensor) -> Readout:
         """What `predict` needs of `[h; c; d]`, eq. 11 included."""
         features = self.dropout(features)
         # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
         u = None if self.switch is None else self.switch(features)
         gate = None if u is None else torch.sigmoid(-u.to(wide(u)))
-        return Readout(features, weights, gate, output_weight=memory.output_weight)
+        return Readout(features, weights, gate)
 
     @torch.no_grad()
     def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:

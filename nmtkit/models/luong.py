@@ -25,37 +25,24 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Attention, ScoreKind, build_score
-from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
     CellKind,
-    RecurrentEncoder,
     check_bridge,
     initialise,
     layers_first,
     recurrent,
-    reversal,
     rows_first,
     run_recurrent,
-    take,
 )
 from nmtkit.layers.windows import WindowKind, build_window
-from nmtkit.models.base import (
-    MODELS,
-    DecoderState,
-    Memory,
-    Readout,
-    Seq2Seq,
-    VocabularySizes,
-    log_probabilities,
-    refuse_tie_of_two_vocabularies,
-)
-from nmtkit.models.recurrent import RecurrentConfig
+from nmtkit.models.base import MODELS, Readout, VocabularySizes, log_probabilities
+from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
 
-class LuongConfig(RecurrentConfig):
+class LuongConfig(StackedConfig):
     """The defaults suit small corpora; the paper has 4 layers of 1000 and reads the source backwards."""
 
     kind: Literal["luong"] = "luong"
@@ -91,7 +78,7 @@ class LuongConfig(RecurrentConfig):
                 "with both nothing reads the source to choose; set window to global, or score to another"
             )
         check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
-        if self.tie != "none" and self.hidden_size != self.embedding_size:
+        if self.tie in ("decoder", "all") and self.hidden_size != self.embedding_size:
             raise ValueError(
                 f"tie: {self.tie} uses the target embedding as output layer: hidden_size {self.hidden_size} must equal "
                 f"embedding_size {self.embedding_size}"
@@ -100,29 +87,17 @@ class LuongConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class LuongMemory(Memory):
+class LuongMemory(AttendedMemory):
     """The source as the decoder sees it."""
 
-    values: Tensor
-    """Encoder states `(B,S,M)`, in the order of the source."""
-    keys: Tensor
-    """The values, projected for the attention, `(B,S,*)`."""
     lengths: Tensor
     """How many tokens of each source are real, `(B,)`."""
-    hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
-    cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
 
 
 @dataclass(frozen=True)
-class LuongState(DecoderState):
+class LuongState(RecurrentState):
     """The decoder between two words."""
 
-    hidden: Tensor
-    """`(N,L,H)`."""
-    cell: Tensor | None
-    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
     fed: Tensor | None
     """The last attentional state `(N,H)`, zero at first; None without input feeding."""
     position: Tensor
@@ -130,7 +105,7 @@ class LuongState(DecoderState):
 
 
 @MODELS.register("luong")
-class Luong(Seq2Seq):
+class Luong(RecurrentModel[LuongMemory, LuongState]):
     """Stacked encoder, update then look, local windows; see the head of this file.
 
     Args:
@@ -144,24 +119,10 @@ class Luong(Seq2Seq):
     Config = LuongConfig
 
     def __init__(self, config: LuongConfig, sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
-        self.reverse_source = config.reverse_source
         self.input_feeding = config.input_feeding
         self.window_half_width = None if config.window == "global" else config.window_size
-        self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
-        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
-        self.encoder = RecurrentEncoder(
-            config.cell,
-            embedding,
-            config.width,
-            config.depth,
-            config.bidirectional,
-            config.residual,
-            config.dropout,
-        )
         self.bridge = Bridge(config.bridge, config.cell, memory, hidden, config.layers)
         fed = hidden if config.input_feeding else 0
         self.decoder = recurrent(config.cell, embedding + fed, hidden, config.layers, config.dropout)
@@ -172,7 +133,7 @@ class Luong(Seq2Seq):
         self.attentional = nn.Linear(memory + hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, sizes.tgt)
         initialise(self, config.initialisation)
-        if config.tie != "none":
+        if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
         if config.initialisation == "paper":
             for parameter in self.parameters():
@@ -184,12 +145,8 @@ class Luong(Seq2Seq):
 
     def encode(self, batch: Batch) -> LuongMemory:
         """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
-        order = reversal(batch.src_mask) if self.reverse_source else None
-        src = batch.src if order is None else batch.src.gather(1, order)
-        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
-        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
-        states = encoded.states if order is None else take(encoded.states, order)
-        values = self.dropout(states)  # (B,S,M)
+        encoded = self.encode_source(batch, self.bridge.reads_cell)
+        values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.bridge(encoded.hidden, encoded.cell)
         return LuongMemory(
             mask=batch.src_mask,
@@ -202,23 +159,21 @@ class Luong(Seq2Seq):
             cell=cell,
         )
 
-    def start(self, memory: Memory) -> LuongState:
+    def start(self, memory: LuongMemory) -> LuongState:
         """The encoder's last state; nothing has been looked at yet."""
-        assert isinstance(memory, LuongMemory)
         fed = torch.zeros_like(memory.hidden[:, -1]) if self.input_feeding else None
         return LuongState(memory.hidden, memory.cell, fed, torch.zeros_like(memory.lengths))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: LuongState, memory: LuongMemory, need_attention: bool = False
     ) -> tuple[Readout, LuongState]:
         """Updates, then looks."""
-        assert isinstance(state, LuongState)
         embedded = self.dropout(self.tgt_embedding(tokens.unsqueeze(1)))  # (N,1,E)
         features, weights, centres, state = self._update_then_look(embedded, state, memory)
         centre = None if centres is None else centres.squeeze(1)
         return Readout(features.squeeze(1), weights.squeeze(1), centres=centre), state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> Readout:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
         assert batch.tgt_in is not None
         embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
@@ -233,19 +188,18 @@ class Luong(Seq2Seq):
             return Readout(torch.cat(features, 1))
         return Readout(torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: LuongMemory) -> Tensor:
         """Log-probabilities `(...,V)` of attentional states: eq. 6."""
         return log_probabilities(self.output(readout.features))
 
     def _update_then_look(
-        self, embedded: Tensor, state: LuongState, memory: Memory
+        self, embedded: Tensor, state: LuongState, memory: LuongMemory
     ) -> tuple[Tensor, Tensor, Tensor | None, LuongState]:
         """Reads words `(N,T,E)`; with input feeding T is 1.
 
         Returns:
             Attentional states `(N,T,H)`, weights `(N,T,S)`, centres `(N,T)` or None, and the state after the last word.
         """
-        assert isinstance(memory, LuongMemory)
         rows, steps, _ = embedded.shape
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
         states, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)

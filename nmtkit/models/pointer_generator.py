@@ -33,44 +33,38 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
-from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.precision import wide
-from nmtkit.layers.recurrent import CellKind, Initialisation, RecurrentEncoder, StackedCells, initialise
+from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, initialise
 from nmtkit.models.base import (
     MODELS,
-    DecoderState,
-    Memory,
-    ModelConfig,
     Readout,
-    Seq2Seq,
+    Tie,
     VocabularySizes,
     log_probabilities,
-    refuse_tie_of_two_vocabularies,
     rows_per_sentence,
     with_copies,
     without_extension,
 )
-from nmtkit.settings import Depth, Field, Width
+from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.settings import Field, Width
 
 
-class PointerGeneratorConfig(ModelConfig):
+class PointerGeneratorConfig(StackedConfig):
     """The defaults are the paper's, but for the initialisation, which suits Adam."""
 
     kind: Literal["pointer_generator"] = "pointer_generator"
     """Which model."""
     embedding_size: Width = Field(default=128, ge=1)
     """Numbers per word, on either side."""
-    hidden_size: Width = Field(default=256, ge=1)
-    """Units of the decoder, and of each direction of the encoder."""
-    layers: Depth = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder."""
     cell: CellKind = "lstm"
     """The recurrent cell."""
+    bidirectional: bool = True
+    """Whether the encoder reads the source in both directions, or in one."""
     attention_size: Width | None = Field(default=None, ge=1)
-    """Units in which decoder and encoder states are compared; default: twice hidden_size."""
+    """Units in which decoder and encoder states are compared; default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Probability, on embeddings, between layers, on encoder states and before the output words; the paper has none."""
-    tie: Literal["none", "embeddings", "decoder", "all"] = "embeddings"
+    tie: Tie = "embeddings"
     """What shares one matrix: nothing; both embeddings, as in the paper (needs one vocabulary); target embedding and
     output; or all three."""
     copying: bool = True
@@ -88,29 +82,11 @@ class PointerGeneratorConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class PointerGeneratorMemory(Memory):
-    """The article as the decoder sees it."""
-
-    values: Tensor
-    """Encoder states `(B,S,2H)`."""
-    keys: Tensor
-    """The values, projected for the attention, `(B,S,A)`."""
-    hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
-    cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
-
-
-@dataclass(frozen=True)
-class PointerGeneratorState(DecoderState):
+class PointerGeneratorState(RecurrentState):
     """The decoder between two words."""
 
-    hidden: Tensor
-    """`(N,L,H)`."""
-    cell: Tensor | None
-    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
     context: Tensor
-    """h* of the last look, `(N,2H)`; zero at first."""
+    """h* of the last look, `(N,M)`; zero at first."""
     coverage: Tensor | None
     """The sum of all attention so far, `(N,S)`; None without coverage."""
 
@@ -122,18 +98,19 @@ class ReducedState(nn.Module):
 
     Args:
         cell: of the encoder and of the decoder.
+        memory_size: M, of an encoder state; 2H in the paper.
         hidden_size: H.
         layers: L, of the decoder; all of them start from the encoder's top layer.
     """
 
-    def __init__(self, cell: CellKind, hidden_size: int, layers: int) -> None:
+    def __init__(self, cell: CellKind, memory_size: int, hidden_size: int, layers: int) -> None:
         super().__init__()
         self.layers = layers
-        self.hidden = nn.Linear(2 * hidden_size, layers * hidden_size)
-        self.cell = nn.Linear(2 * hidden_size, layers * hidden_size) if cell == "lstm" else None
+        self.hidden = nn.Linear(memory_size, layers * hidden_size)
+        self.cell = nn.Linear(memory_size, layers * hidden_size) if cell == "lstm" else None
 
     def forward(self, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Hidden state and memory cell `(B,L,H)` from the encoder's, `(B,*,2H)`; the cell is None for a GRU."""
+        """Hidden state and memory cell `(B,L,H)` from the encoder's, `(B,*,M)`; the cell is None for a GRU."""
 
         def reduced(linear: nn.Linear, ends: Tensor) -> Tensor:
             return F.relu(linear(ends[:, -1])).view(len(ends), self.layers, -1)
@@ -144,7 +121,7 @@ class ReducedState(nn.Module):
 
 
 @MODELS.register("pointer_generator")
-class PointerGenerator(Seq2Seq):
+class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
     """Looks back, reads, looks, and writes or copies; see the head of this file.
 
     Args:
@@ -158,17 +135,11 @@ class PointerGenerator(Seq2Seq):
     Config = PointerGeneratorConfig
 
     def __init__(self, config: PointerGeneratorConfig, sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
-        embedding, hidden, memory = config.embedding_size, config.hidden_size, 2 * config.hidden_size
+        super().__init__(config, sizes, config.reverse_source)
+        embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         whole_state = 2 * hidden if config.cell == "lstm" else hidden
         output_tied = config.tie in ("decoder", "all")
-        self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
-        one_embedding = config.tie in ("embeddings", "all")
-        self.src_embedding = self.tgt_embedding if one_embedding else nn.Embedding(sizes.src, embedding)
-        self.encoder = RecurrentEncoder(config.cell, embedding, hidden, config.layers, dropout=config.dropout)
-        self.reduce = ReducedState(config.cell, hidden, config.layers)
+        self.reduce = ReducedState(config.cell, memory, hidden, config.layers)
         # Two halves of one W_x: that of the words is taken for the whole target at once.
         self.word_input = nn.Linear(embedding, embedding)
         self.context_input = nn.Linear(memory, embedding, bias=False)
@@ -200,13 +171,12 @@ class PointerGenerator(Seq2Seq):
         if isinstance(score, CoveredAdditive):
             nn.init.uniform_(score.coverage, -((6 / (size + 1)) ** 0.5), (6 / (size + 1)) ** 0.5)
 
-    def encode(self, batch: Batch) -> PointerGeneratorMemory:
+    def encode(self, batch: Batch) -> AttendedMemory:
         """Runs the encoder, projects the keys once, and reduces the last states."""
-        embedded = self.dropout(self.src_embedding(batch.src))  # (B,S,E)
-        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths)
-        values = self.dropout(encoded.states)  # (B,S,2H)
+        encoded = self.encode_source(batch)
+        values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.reduce(encoded.hidden, encoded.cell)
-        return PointerGeneratorMemory(
+        return AttendedMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
@@ -216,27 +186,23 @@ class PointerGenerator(Seq2Seq):
             cell=cell,
         )
 
-    def start(self, memory: Memory) -> PointerGeneratorState:
+    def start(self, memory: AttendedMemory) -> PointerGeneratorState:
         """The reduced state; nothing has been looked at yet."""
-        assert isinstance(memory, PointerGeneratorMemory)
         covered = isinstance(self.attention.score, CoveredAdditive)
         coverage = torch.zeros_like(memory.mask, dtype=wide(memory.hidden)) if covered else None  # as the weights
         return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: PointerGeneratorState, memory: AttendedMemory, need_attention: bool = False
     ) -> tuple[Readout, PointerGeneratorState]:
         """Reads a word, then looks."""
-        assert isinstance(state, PointerGeneratorState)
-        assert isinstance(memory, PointerGeneratorMemory)
         inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
         cell = None if state.cell is None else state.cell[:, -1]
         return self._joined(inputs, state.hidden[:, -1], cell, state.context, weights), state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: AttendedMemory, need_attention: bool = False) -> Readout:
         """All steps: what no look takes part in is computed before the loop, what no later step needs after it."""
         assert batch.tgt_in is not None
-        assert isinstance(memory, PointerGeneratorMemory)
         state = self.start(memory)
         read, hiddens, cells, contexts, looks = [], [], [], [], []
         for word in self._words(batch.tgt_in).unbind(1):
@@ -254,7 +220,7 @@ class PointerGenerator(Seq2Seq):
             torch.stack(looks, 1) if need_attention or self.gate is not None else None,
         )
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: AttendedMemory) -> Tensor:
         """Log-probabilities `(...,X)` of `[s_t; h*_t]`: eq. 4, and eq. 9 where the model copies."""
         log_probs = log_probabilities(self.output(self.dropout(self.readout(readout.features))))
         return with_copies(log_probs, readout, memory) if self.gate is not None else log_probs
@@ -265,7 +231,7 @@ class PointerGenerator(Seq2Seq):
         return words
 
     def _read_then_look(
-        self, words: Tensor, state: PointerGeneratorState, memory: PointerGeneratorMemory
+        self, words: Tensor, state: PointerGeneratorState, memory: AttendedMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
         """From the words' part of the inputs `(N,E)` to the whole x_t `(N,E)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(words.shape[0], memory)

@@ -1,17 +1,47 @@
-"""What the Configs of all models with recurrent encoders and decoders have in common."""
+"""What the models with a recurrent encoder have in common: settings, embeddings, the encoder, memory and state."""
 
-from nmtkit.layers.recurrent import CellKind, Initialisation
-from nmtkit.models.base import ModelConfig, Tie
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.recurrent import CellKind, EncoderResult, Initialisation, RecurrentEncoder, reversal, take
+from nmtkit.models.base import (
+    DecoderState,
+    M,
+    Memory,
+    ModelConfig,
+    S,
+    Seq2Seq,
+    Tie,
+    VocabularySizes,
+    refuse_tie_of_two_vocabularies,
+)
 from nmtkit.settings import Depth, Field, Width, model_validator
 
 
 class RecurrentConfig(ModelConfig):
-    """Sizes and shape of the encoder and the decoder; a model that begins otherwise gives a field another default."""
+    """Sizes of the encoder and the decoder; a model that begins otherwise gives a field another default."""
 
     embedding_size: Width = Field(default=256, ge=1)
     """Numbers per word, on either side."""
     hidden_size: Width = Field(default=256, ge=1)
     """Units of every layer of the decoder, and of each direction of the encoder."""
+    dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Probability, on embeddings, between layers and before the output words; with attention on encoder states too."""
+    tie: Tie = "none"
+    """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
+
+    @abstractmethod
+    def encoder(self) -> RecurrentEncoder:
+        """A new encoder."""
+
+
+class StackedConfig(RecurrentConfig):
+    """The shape as well, of an encoder and a decoder of any number of layers."""
+
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
     """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
     layers: Depth = Field(default=1, ge=1)
@@ -26,15 +56,11 @@ class RecurrentConfig(ModelConfig):
     """Whether the encoder's layers from the second on add what they read to what they give."""
     reverse_source: bool = False
     """Whether a one-directional encoder reads from the last word to the first."""
-    dropout: float = Field(default=0.2, ge=0, lt=1)
-    """Probability, on embeddings, between layers and before the output words; with attention on encoder states too."""
-    tie: Tie = "none"
-    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
     initialisation: Initialisation = "xavier"
     """How weights start: xavier, or as in the paper (small normal numbers; Luong's: uniform between -0.1 and 0.1)."""
 
     @model_validator(mode="after")
-    def _encoder_fits_together(self) -> "RecurrentConfig":
+    def _encoder_fits_together(self) -> "StackedConfig":
         if self.residual and self.depth == 1:
             raise ValueError("residual: an encoder of one layer has none to connect; set layers or encoder_layers")
         if self.reverse_source and self.bidirectional:
@@ -55,3 +81,75 @@ class RecurrentConfig(ModelConfig):
     def memory_size(self) -> int:
         """Numbers in a state of an encoder layer, all directions together: M."""
         return self.width * (2 if self.bidirectional else 1)
+
+    def encoder(self) -> RecurrentEncoder:
+        """A new encoder."""
+        return RecurrentEncoder(
+            cell=self.cell,
+            input_size=self.embedding_size,
+            hidden_size=self.width,
+            layers=self.depth,
+            bidirectional=self.bidirectional,
+            residual=self.residual,
+            dropout=self.dropout,
+        )
+
+
+@dataclass(frozen=True)
+class AttendedMemory(Memory):
+    """The source as a decoder sees it that looks at its words. M is the size of the encoder's states."""
+
+    values: Tensor
+    """Encoder states `(B,S,M)`, in the order of the source."""
+    keys: Tensor
+    """The values, projected for the attention, `(B,S,*)`."""
+    hidden: Tensor
+    """The decoder's first hidden state, `(B,L,H)`."""
+    cell: Tensor | None
+    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
+
+
+@dataclass(frozen=True)
+class RecurrentState(DecoderState):
+    """A decoder between two words."""
+
+    hidden: Tensor
+    """`(N,L,H)`."""
+    cell: Tensor | None
+    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
+
+
+class RecurrentModel(Seq2Seq[M, S]):
+    """Embeddings of both sides, dropout and a recurrent encoder; a model adds its decoder and its output layer.
+
+    Args:
+        config: its settings.
+        sizes: of the vocabularies.
+        reverse_source: whether the encoder reads from the last word to the first.
+
+    Raises:
+        RecipeError: one embedding for both sides without a shared vocabulary.
+    """
+
+    def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
+        super().__init__(config, sizes)
+        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        self.reverse_source = reverse_source
+        self.dropout = Dropout(config.dropout)
+        self.tgt_embedding = nn.Embedding(sizes.tgt, config.embedding_size)
+        one = config.tie in ("embeddings", "all")
+        self.src_embedding = self.tgt_embedding if one else nn.Embedding(sizes.src, config.embedding_size)
+        self.encoder = config.encoder()
+
+    def encode_source(self, batch: Batch, need_cell: bool = True) -> EncoderResult:
+        """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words.
+
+        Args:
+            batch: the sentences.
+            need_cell: whether an LSTM's memory cells must be given.
+        """
+        order = reversal(batch.src_mask) if self.reverse_source else None
+        src = batch.src if order is None else batch.src.gather(1, order)
+        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
+        encoded: EncoderResult = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
+        return encoded if order is None else replace(encoded, states=take(encoded.states, order))

@@ -16,36 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.dropout import Dropout
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
     Maxout,
-    RecurrentEncoder,
     check_bridge,
     initialise,
     layers_first,
     recurrent,
-    reversal,
     rows_first,
     run_recurrent,
 )
-from nmtkit.models.base import (
-    MODELS,
-    DecoderState,
-    Memory,
-    Readout,
-    Seq2Seq,
-    VocabularySizes,
-    log_probabilities,
-    refuse_tie_of_two_vocabularies,
-    rows_per_sentence,
-)
-from nmtkit.models.recurrent import RecurrentConfig
+from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, log_probabilities, rows_per_sentence
+from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
 
-class RnnEncDecConfig(RecurrentConfig):
+class RnnEncDecConfig(StackedConfig):
     """The defaults are Cho et al. 2014 at a small size; the head of the file says which settings make which paper."""
 
     kind: Literal["rnn_encdec"] = "rnn_encdec"
@@ -60,7 +47,7 @@ class RnnEncDecConfig(RecurrentConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
-        if self.tie != "none" and self.features_size != self.embedding_size:
+        if self.tie in ("decoder", "all") and self.features_size != self.embedding_size:
             raise ValueError(
                 f"tie: {self.tie} uses the target embedding as output layer: embedding_size {self.embedding_size} must "
                 f"equal {'hidden_size' if self.maxout_size is None else 'maxout_size'} {self.features_size}"
@@ -93,18 +80,8 @@ class RnnEncDecMemory(Memory):
     """What `feed_context` feeds, `(B,H)`."""
 
 
-@dataclass(frozen=True)
-class RnnEncDecState(DecoderState):
-    """The decoder between two words."""
-
-    hidden: Tensor
-    """`(N,L,H)`."""
-    cell: Tensor | None
-    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
-
-
 @MODELS.register("rnn_encdec")
-class RnnEncDec(Seq2Seq):
+class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
     """Encoder, one summary vector, decoder; see the head of this file.
 
     Args:
@@ -119,32 +96,21 @@ class RnnEncDec(Seq2Seq):
     has_attention = False
 
     def __init__(self, config: RnnEncDecConfig, sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
-        embedding, hidden, layers = config.embedding_size, config.hidden_size, config.layers
+        super().__init__(config, sizes, config.reverse_source)
+        embedding, hidden, layers, final = config.embedding_size, config.hidden_size, config.layers, config.memory_size
         context = hidden if config.feed_context else 0
-        final = config.memory_size
-        self.reverse_source = config.reverse_source
-        self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
-        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
-        self.encoder = RecurrentEncoder(
-            config.cell, embedding, config.width, config.depth, config.bidirectional, config.residual, config.dropout
-        )
         self.summary = nn.Linear(final, hidden) if config.feed_context else None
         self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
         self.decoder = recurrent(config.cell, embedding + context, hidden, layers, config.dropout)
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
         self.output = nn.Linear(config.features_size, sizes.tgt)
         initialise(self, config.initialisation)
-        if config.tie != "none":
+        if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
     def encode(self, batch: Batch) -> RnnEncDecMemory:
         """Runs the encoder and makes the decoder's first state of its last."""
-        src = batch.src.gather(1, reversal(batch.src_mask)) if self.reverse_source else batch.src
-        embedded = self.dropout(self.src_embedding(src))
-        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
+        encoded = self.encode_source(batch, self.bridge.reads_cell)
         finals, summary = encoded.hidden, None  # (B,L,D)
         if self.summary is not None:
             summary = torch.tanh(self.summary(finals[:, -1]))
@@ -160,33 +126,30 @@ class RnnEncDec(Seq2Seq):
             summary=summary,
         )
 
-    def start(self, memory: Memory) -> RnnEncDecState:
+    def start(self, memory: RnnEncDecMemory) -> RecurrentState:
         """The state that `encode` prepared."""
-        assert isinstance(memory, RnnEncDecMemory)
-        return RnnEncDecState(memory.hidden, memory.cell)
+        return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
-    ) -> tuple[Readout, RnnEncDecState]:
+        self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory, need_attention: bool = False
+    ) -> tuple[Readout, RecurrentState]:
         """One word of every hypothesis."""
-        assert isinstance(state, RnnEncDecState)
         features, state = self._decode(tokens.unsqueeze(1), state, memory)
         return Readout(features.squeeze(1)), state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> Readout:
         """The whole target in one call. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
         features, _ = self._decode(batch.tgt_in, self.start(memory), memory)
         return Readout(features)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: RnnEncDecMemory) -> Tensor:
         """Log-probabilities `(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
         return log_probabilities(self.output(self.dropout(features)))
 
-    def _decode(self, tokens: Tensor, state: RnnEncDecState, memory: Memory) -> tuple[Tensor, RnnEncDecState]:
+    def _decode(self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory) -> tuple[Tensor, RecurrentState]:
         """Reads words `(N,T)`; gives what `predict` reads, `(N,T,*)`, and the state after the last word."""
-        assert isinstance(memory, RnnEncDecMemory)
         inputs = self.dropout(self.tgt_embedding(tokens))  # (N,T,E)
         if memory.summary is not None:
             beam = rows_per_sentence(tokens.shape[0], memory)
@@ -194,4 +157,4 @@ class RnnEncDec(Seq2Seq):
             inputs = torch.cat([inputs, summary], -1)  # (N,T,E+H)
         outputs, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))
         features = outputs if self.readout is None else torch.cat([outputs, inputs], -1)
-        return features, RnnEncDecState(*rows_first(final))
+        return features, RecurrentState(*rows_first(final))

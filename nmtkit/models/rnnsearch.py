@@ -16,7 +16,6 @@ any of those in nmtkit/layers/attention.py. With `reverse_source` the encoder re
 first; its states are then put back in the order of the words, so that attention means the same either way.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,34 +23,13 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, ScoreKind, build_score
-from nmtkit.layers.dropout import Dropout
-from nmtkit.layers.recurrent import (
-    Bridge,
-    BridgeKind,
-    Maxout,
-    RecurrentEncoder,
-    StackedCells,
-    check_bridge,
-    initialise,
-    reversal,
-    take,
-)
-from nmtkit.models.base import (
-    MODELS,
-    DecoderState,
-    Memory,
-    Readout,
-    Seq2Seq,
-    VocabularySizes,
-    log_probabilities,
-    refuse_tie_of_two_vocabularies,
-    rows_per_sentence,
-)
-from nmtkit.models.recurrent import RecurrentConfig
+from nmtkit.layers.recurrent import Bridge, BridgeKind, Maxout, StackedCells, check_bridge, initialise
+from nmtkit.models.base import MODELS, Readout, VocabularySizes, log_probabilities, rows_per_sentence
+from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
 
-class RnnSearchConfig(RecurrentConfig):
+class RnnSearchConfig(StackedConfig):
     """The defaults suit small corpora; the paper's RNNsearch has 620, 1000, 1000 and 500 for the first four sizes."""
 
     kind: Literal["rnnsearch"] = "rnnsearch"
@@ -73,7 +51,7 @@ class RnnSearchConfig(RecurrentConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
-        if self.tie != "none" and self.maxout_size != self.embedding_size:
+        if self.tie in ("decoder", "all") and self.maxout_size != self.embedding_size:
             raise ValueError(
                 f"tie: {self.tie} uses the target embedding as output layer: maxout_size {self.maxout_size} must equal "
                 f"embedding_size {self.embedding_size}"
@@ -90,32 +68,8 @@ class RnnSearchConfig(RecurrentConfig):
         return self
 
 
-@dataclass(frozen=True)
-class RnnSearchMemory(Memory):
-    """The source as the decoder sees it."""
-
-    values: Tensor
-    """Encoder states `(B,S,M)`, in the order of the words; M is 2H in the paper."""
-    keys: Tensor
-    """The values, projected for the attention: `(B,S,A)` for the score of the paper."""
-    hidden: Tensor
-    """The decoder's first hidden state, `(B,L,H)`."""
-    cell: Tensor | None
-    """The decoder's first memory cell, `(B,L,H)`; None for a GRU."""
-
-
-@dataclass(frozen=True)
-class RnnSearchState(DecoderState):
-    """The decoder between two words."""
-
-    hidden: Tensor
-    """`(N,L,H)`."""
-    cell: Tensor | None
-    """An LSTM's memory cells `(N,L,H)`; None for a GRU."""
-
-
 @MODELS.register("rnnsearch")
-class RnnSearch(Seq2Seq):
+class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
     """Recurrent encoder, attention, look then update; see the head of this file.
 
     Args:
@@ -129,17 +83,9 @@ class RnnSearch(Seq2Seq):
     Config = RnnSearchConfig
 
     def __init__(self, config: RnnSearchConfig, sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.read_before_update = config.readout_state == "previous"
-        self.reverse_source = config.reverse_source
-        self.dropout = Dropout(config.dropout)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, embedding)
-        self.src_embedding = self.tgt_embedding if config.tie == "all" else nn.Embedding(sizes.src, embedding)
-        self.encoder = RecurrentEncoder(
-            config.cell, embedding, config.width, config.depth, config.bidirectional, config.residual, config.dropout
-        )
         score = build_score(config.score, hidden, memory, config.attention_size, config.max_positions)
         self.attention = Attention(score)
         self.bridge = Bridge(config.bridge, config.cell, config.width, hidden, config.layers)
@@ -151,18 +97,15 @@ class RnnSearch(Seq2Seq):
             nn.init.normal_(score.query.weight, std=0.001)
             nn.init.normal_(score.key.weight, std=0.001)
             nn.init.zeros_(score.energy)
-        if config.tie != "none":
+        if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
-    def encode(self, batch: Batch) -> RnnSearchMemory:
+    def encode(self, batch: Batch) -> AttendedMemory:
         """Runs the encoder and projects the keys once."""
-        order = reversal(batch.src_mask) if self.reverse_source else None
-        src = batch.src if order is None else batch.src.gather(1, order)
-        embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
-        encoded = self.encoder(embedded, batch.src_mask, batch.src_lengths, self.bridge.reads_cell)
-        values = self.dropout(encoded.states if order is None else take(encoded.states, order))  # (B,S,M)
+        encoded = self.encode_source(batch, self.bridge.reads_cell)
+        values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.bridge(encoded.hidden, encoded.cell)
-        return RnnSearchMemory(
+        return AttendedMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
@@ -172,26 +115,22 @@ class RnnSearch(Seq2Seq):
             cell=cell,
         )
 
-    def start(self, memory: Memory) -> RnnSearchState:
+    def start(self, memory: AttendedMemory) -> RecurrentState:
         """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""
-        assert isinstance(memory, RnnSearchMemory)
-        return RnnSearchState(memory.hidden, memory.cell)
+        return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
-    ) -> tuple[Readout, RnnSearchState]:
+        self, tokens: Tensor, state: RecurrentState, memory: AttendedMemory, need_attention: bool = False
+    ) -> tuple[Readout, RecurrentState]:
         """Looks, then updates."""
-        assert isinstance(state, RnnSearchState)
-        assert isinstance(memory, RnnSearchMemory)
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new_state = self._look_then_update(embedded, state, memory)
         read = self._read(state, new_state)
         return Readout(torch.cat([read, embedded, context], -1), weights), new_state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: AttendedMemory, need_attention: bool = False) -> Readout:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         assert batch.tgt_in is not None
-        assert isinstance(memory, RnnSearchMemory)
         embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
         state = self.start(memory)
         states, contexts, looks = [], [], []
@@ -204,21 +143,21 @@ class RnnSearch(Seq2Seq):
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
         return Readout(features, torch.stack(looks, 1) if need_attention else None)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: AttendedMemory) -> Tensor:
         """Log-probabilities `(...,V)` of `[s; E y_{i-1}; c_i]` through maxout and softmax: A.2.2."""
         return log_probabilities(self.output(self.dropout(self.readout(readout.features))))
 
-    def _read(self, before: RnnSearchState, after: RnnSearchState) -> Tensor:
+    def _read(self, before: RecurrentState, after: RecurrentState) -> Tensor:
         """The top state `(N,H)` that the word is read from."""
         return (before if self.read_before_update else after).hidden[:, -1]
 
     def _look_then_update(
-        self, embedded: Tensor, state: RnnSearchState, memory: RnnSearchMemory
-    ) -> tuple[Tensor, Tensor, RnnSearchState]:
+        self, embedded: Tensor, state: RecurrentState, memory: AttendedMemory
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
         """From words `(N,E)` to contexts `(N,M)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(embedded.shape[0], memory)
         queries = state.hidden[:, -1].reshape(-1, beam, state.hidden.shape[2])  # (B,K,H)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask)
         context = contexts.flatten(0, 1)  # (N,M)
         new_state = self.decoder(torch.cat([embedded, context], -1), state.hidden, state.cell)
-        return context, weights.flatten(0, 1), RnnSearchState(*new_state)
+        return context, weights.flatten(0, 1), RecurrentState(*new_state)

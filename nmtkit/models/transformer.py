@@ -27,6 +27,7 @@ from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
     LayerPlan,
+    Layers,
     LearnedPositions,
     SinusoidalPositions,
     attention_weights,
@@ -78,7 +79,7 @@ class TransformerConfig(ModelConfig):
     max_positions: Width = Field(default=1024, ge=1)
     """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
-    """What shares one matrix: nothing; target embedding and output; or source embedding as well (one vocabulary)."""
+    """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
     activation: Literal["relu", "gelu"] = "relu"
     """Between the two products of the feed-forward part."""
     alignment_layer: int | None = Field(default=None, ge=1)
@@ -172,7 +173,7 @@ class TransformerState(DecoderState):
 
 
 @MODELS.register("transformer")
-class Transformer(HeadedModel):
+class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     """Encoder and decoder of attention and feed-forward layers.
 
     Args:
@@ -193,32 +194,33 @@ class Transformer(HeadedModel):
         self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
         self.shown_heads = _slice_of(config.alignment_heads)
         self.tgt_embedding = self._embedding(sizes.tgt)
-        self.src_embedding = self.tgt_embedding if config.tie == "all" else self._embedding(sizes.src)
+        one = config.tie in ("embeddings", "all")
+        self.src_embedding = self.tgt_embedding if one else self._embedding(sizes.src)
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
         plan = LayerPlan(
-            width,
-            config.heads,
-            config.feed_forward_size,
-            config.norm,
-            config.activation,
-            config.dropout,
-            config.attention_dropout,
-            config.activation_dropout,
+            width=width,
+            heads=config.heads,
+            inner=config.feed_forward_size,
+            norm=config.norm,
+            activation=config.activation,
+            rate=config.dropout,
+            attention_rate=config.attention_dropout,
+            activation_rate=config.activation_dropout,
         )
-        self.encoder = nn.ModuleList(EncoderLayer(plan) for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderLayer(plan) for _ in range(config.decoder_layers))
+        self.encoder = Layers(EncoderLayer(plan) for _ in range(config.encoder_layers))
+        self.decoder = Layers(DecoderLayer(plan) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
         self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
         self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
 
         self.output = nn.Linear(width, sizes.tgt)
         nn.init.zeros_(self.output.bias)
-        if config.tie == "none":
-            nn.init.normal_(self.output.weight, std=width**-0.5)
-        else:
+        if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
+        else:
+            nn.init.normal_(self.output.weight, std=width**-0.5)
         learned = config.copying == "learned"
         self.copy_query = nn.Linear(width, width) if learned else None
         self.copy_key = nn.Linear(width, width, bias=False) if learned else None
@@ -265,21 +267,20 @@ class Transformer(HeadedModel):
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
         for layer in self.encoder:
             if seen is not None:
-                seen.append(cast(EncoderLayer, layer).self_weights(states, mask))
+                seen.append(layer.self_weights(states, mask))
             states = layer(states, mask)
         states = self.encoder_norm(states)
-        layers = [cast(DecoderLayer, layer) for layer in self.decoder]
-        keys, values = zip(*(layer.cross_attention.project(states) for layer in layers), strict=True)
+        keys, values = zip(*(layer.cross_attention.project(states) for layer in self.decoder), strict=True)
         if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
             keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
         return TransformerMemory(
-            batch.src_mask,
-            batch.src_extended,
-            batch.n_oov,
-            keys,
-            values,
-            None if self.copy_gate is None else states,
-            None if self.copy_key is None else self.copy_key(states),
+            mask=batch.src_mask,
+            src_extended=batch.src_extended,
+            n_oov=batch.n_oov,
+            keys=keys,
+            values=values,
+            states=None if self.copy_gate is None else states,
+            copy_keys=None if self.copy_key is None else self.copy_key(states),
         )
 
     def positions(self, most: int) -> tuple[str, Tensor]:
@@ -294,9 +295,8 @@ class Transformer(HeadedModel):
         if isinstance(self.tgt_positions, SinusoidalPositions):
             self.tgt_positions.reserve(length)
 
-    def start(self, memory: Memory) -> TransformerState:
+    def start(self, memory: TransformerMemory) -> TransformerState:
         """Empty caches."""
-        assert isinstance(memory, TransformerMemory)
         keys = memory.keys[0]
         sentences, heads, _, head_width = keys.shape
         empty = keys.new_empty(sentences, 0, 2, heads, head_width)
@@ -304,10 +304,9 @@ class Transformer(HeadedModel):
         return TransformerState(tuple(empty for _ in self.decoder), rows, torch.zeros_like(rows))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: TransformerState, memory: TransformerMemory, need_attention: bool = False
     ) -> tuple[Readout, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
-        assert isinstance(state, TransformerState)
         beam = rows_per_sentence(tokens.shape[0], memory)
         caches = state.room_for_one()
         positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
@@ -323,14 +322,14 @@ class Transformer(HeadedModel):
         state = TransformerState(caches, rows, state.position + 1)
         return Readout(readout.features.flatten(0, 1), attention, gate), state
 
-    def unroll(self, batch: Batch, memory: Memory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
         words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
         states, weights = self._decode(words, memory, None, self._shown(need_attention))
         return self._read(states, words, weights, memory)
 
-    def unroll_with_heads(self, batch: Batch, memory: Memory) -> tuple[Readout, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[Readout, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
         assert batch.tgt_in is not None
         words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
@@ -352,8 +351,7 @@ class Transformer(HeadedModel):
         memory = self._encode(batch, encoder)
         src_mask = memory.mask[:, None, None, :]  # (B,1,1,S)
         states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
-        for number, module in enumerate(self.decoder):
-            layer = cast(DecoderLayer, module)
+        for number, layer in enumerate(self.decoder):
             decoder.append(layer.self_weights(states))
             states, weights = layer(states, memory.keys[number], memory.values[number], src_mask, shown=slice(None))
             cross.append(weights)
@@ -377,7 +375,7 @@ class Transformer(HeadedModel):
         by_heads = self.copy_gate is not None and self.copy_query is None
         return self.shown_heads if by_heads or (need_attention and self.copy_query is None) else None
 
-    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: Memory) -> Readout:
+    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> Readout:
         """The readout of Q queries a sentence; see the head of this file for the gate.
 
         Args:
@@ -386,7 +384,6 @@ class Transformer(HeadedModel):
             weights: of the heads shown, `(B,a,Q,S)`; None where nobody asked for them.
             memory: B rows.
         """
-        assert isinstance(memory, TransformerMemory)
         attention = None if weights is None else weights.mean(1)  # (B,Q,S)
         if self.copy_gate is None:
             return Readout(states, attention)
@@ -405,14 +402,13 @@ class Transformer(HeadedModel):
         return Readout(states, attention, torch.sigmoid(gate.to(wide(gate))))
 
     def _decode(
-        self, states: Tensor, memory: Memory, caches: tuple[Tensor, ...] | None, shown: slice | None
+        self, states: Tensor, memory: TransformerMemory, caches: tuple[Tensor, ...] | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
         """The decoder's layers over `(B,T,H)`, or with caches over one step `(B,K,H)`.
 
         Returns:
             The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
         """
-        assert isinstance(memory, TransformerMemory)
         mask = memory.mask[:, None, None, :]  # (B,1,1,S)
         found = None
         for number, layer in enumerate(self.decoder):
@@ -427,7 +423,7 @@ class Transformer(HeadedModel):
             found = found if weights is None else weights
         return self.decoder_norm(states), found
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: Readout, memory: TransformerMemory) -> Tensor:
         """The output layer: natural logs `(...,V)`, or `(...,X)` where the model copies."""
         log_probs = log_probabilities(self.output(readout.features))
         return log_probs if self.copy_gate is None else with_copies(log_probs, readout, memory)

@@ -92,18 +92,18 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(part.view_as(tensor))
 
 
-def total(number: int) -> int:
-    """The sum of this number over all processes."""
+def totals(numbers: Sequence[int]) -> list[int]:
+    """Replaces each number by its sum over all processes; one message for all of them."""
     if not _joined():
-        return number
-    summed = torch.tensor(number)
+        return list(numbers)
+    summed = torch.tensor(numbers)
     dist.all_reduce(summed)
-    return int(summed)
+    return [int(number) for number in summed]
 
 
 def wait_for_all() -> None:
     """Returns once every process has come here."""
-    total(0)
+    totals([0])
 
 
 def send_from_first(tensors: Sequence[Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Learning-rate schedules: pure functions of how far training has come.
 
-A schedule holds no state: what it depends on is in `Progress`, which the loop keeps and saves. To add one, write a
-class with a `kind` and a `rate`, and name it in `Schedule`.
+A schedule holds no state: what it depends on is in `TrainingProgress`, which the loop keeps and saves. To add one,
+write a class with a `kind` and a `rate`, and name it in `Schedule`.
 """
 
 import math
@@ -13,7 +13,7 @@ from nmtkit.settings import Field, Settings, model_validator
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far training has come when an update is about to be made."""
 
     update: int
@@ -36,7 +36,7 @@ class Constant(Settings):
     warmup: int = Field(default=0, ge=0)
     """Updates over which the rate climbs linearly from zero."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup)."""
         return lr * _climb(progress.update, self.warmup)
 
@@ -51,7 +51,7 @@ class Noam(Settings):
     warmup: int = Field(default=4000, ge=1)
     """Updates over which the rate climbs linearly from zero."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * size^-0.5 * min(update^-0.5, update * warmup^-1.5)."""
         update, warmup = float(progress.update), float(self.warmup)
         return lr / math.sqrt(self.size) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
@@ -65,7 +65,7 @@ class InverseSqrt(Settings):
     warmup: int = Field(default=4000, ge=1)
     """Updates over which the rate climbs linearly from zero to `lr`."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(update / warmup, sqrt(warmup / update))."""
         return lr * min(progress.update / self.warmup, math.sqrt(self.warmup / progress.update))
 
@@ -73,8 +73,8 @@ class InverseSqrt(Settings):
 class Ending(Settings):
     """A schedule that has an end, where the rate is zero: at a known update, or where the training's budget ends.
 
-    `over: budget` goes by `Progress.share`, so the rate comes down on a slow machine as on a fast one, with as many
-    updates as the time allows.
+    `over: budget` goes by `TrainingProgress.share`, so the rate comes down on a slow machine as on a fast one, with as
+    many updates as the time allows.
     """
 
     kind: str
@@ -104,7 +104,7 @@ class Ending(Settings):
             )
         return self
 
-    def climb_and_done(self, progress: Progress) -> tuple[float, float]:
+    def climb_and_done(self, progress: TrainingProgress) -> tuple[float, float]:
         """How far the warm-up has come, and the part of the way from its end to the schedule's end; both in [0, 1].
 
         Over updates they are min(1, update / warmup) and (update - warmup) / (updates - warmup); over the budget
@@ -117,25 +117,25 @@ class Ending(Settings):
         return _climb(here, warmup), min(1.0, max(0.0, here - warmup) / (end - warmup))
 
 
-class Linear(Ending):
+class LinearDecay(Ending):
     """Climbs linearly to `lr`, then falls linearly to zero."""
 
     kind: Literal["linear"] = "linear"
     """Which schedule."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * climb * (1 - done); see `Ending.climb_and_done`."""
         climb, done = self.climb_and_done(progress)
         return lr * climb * (1 - done)
 
 
-class Cosine(Ending):
+class CosineDecay(Ending):
     """Climbs linearly to `lr`, then falls to zero along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
 
     kind: Literal["cosine"] = "cosine"
     """Which schedule."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * climb * (1 + cos(pi * done)) / 2; see `Ending.climb_and_done`."""
         climb, done = self.climb_and_done(progress)
         return lr * climb * (1 + math.cos(math.pi * done)) / 2
@@ -153,7 +153,7 @@ class Plateau(Settings):
     warmup: int = Field(default=0, ge=0)
     """Updates over which the rate climbs linearly from zero to `lr`."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * min(1, update / warmup) * factor^drops."""
         best, waited, drops = -math.inf, 0, 0
         for score in progress.scores:
@@ -176,7 +176,7 @@ class LuongHalving(Settings):
     unit: Literal["epoch", "update"] = "epoch"
     """What `after` and `every` count."""
 
-    def rate(self, lr: float, progress: Progress) -> float:
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
         """Gives lr * 0.5^h, with h = 0 up to `after`, else 1 + (complete - after) // every."""
         complete = progress.epoch if self.unit == "epoch" else progress.update - 1
         halvings = 0 if complete < self.after else 1 + (complete - self.after) // self.every
@@ -184,7 +184,7 @@ class LuongHalving(Settings):
 
 
 Schedule = Annotated[
-    Constant | Noam | InverseSqrt | Linear | Cosine | Plateau | LuongHalving, Field(discriminator="kind")
+    Constant | Noam | InverseSqrt | LinearDecay | CosineDecay | Plateau | LuongHalving, Field(discriminator="kind")
 ]
 
 

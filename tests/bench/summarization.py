@@ -22,7 +22,9 @@ from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.beam import SearchConfig, search
-from nmtkit.training.losses import add_gradients
+from nmtkit.training.objectives.base import Update
+from nmtkit.training.objectives.coverage import Coverage
+from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
 
 from . import machine
@@ -114,24 +116,20 @@ def training(updates: int, rounds: int, threads: int, place: torch.device) -> li
             if not bool(sums.isfinite().all()):
                 raise NmtkitError("the loss is not a number: nothing was measured")
             if number > 0:
-                speeds.append(sum(map(_tokens, batches)) / seconds)
+                speeds.append(sum(batch.n_tokens for batch in batches) / seconds)
         rows.append(Speed("training, tokens/s", _arithmetic(precision), speeds, machine.peak_mib(place)))
     return rows
-
-
-def _tokens(batch: Batch) -> int:
-    assert batch.tgt_mask is not None
-    return int(batch.tgt_mask.sum())
 
 
 def update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch, place: torch.device) -> Tensor:
     """One update of the pointer-generator; gives the sums of its losses."""
     optimizer.zero_grad(set_to_none=True)
     part_bytes = PART_BYTES.get(place.type, PART_BYTES["cpu"])
-    sums = add_gradients(model, batch, 1 / _tokens(batch), 0.0, place, part_bytes, coverage_weight=1.0)
+    counts = {"tokens": batch.n_tokens}
+    sums = Update(model, [Likelihood(), Coverage()], counts, place, part_bytes).add_gradients(batch)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
     optimizer.step()
-    return sums
+    return torch.stack(list(sums.values()))
 
 
 def decoding(

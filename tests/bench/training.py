@@ -18,8 +18,10 @@ from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Step, TrainingConfig, train
-from nmtkit.training.losses import likelihood
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Step
+from nmtkit.training.loop import train
+from nmtkit.training.objectives.likelihood import likelihood
 
 from . import machine
 from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor, load

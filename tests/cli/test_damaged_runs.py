@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import Command, Finished
 
-from nmtkit.training.checkpoint import read_weights
+from nmtkit.training.weights import read_weights
 
 LONGER = ["--resume", "--set", "training.max_updates=64"]
 

@@ -15,7 +15,7 @@ from nmtkit.errors import DataError
 from nmtkit.experiment.checks import dry_run
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.training.loop import Stopped
+from nmtkit.training.events import Stopped
 
 # ----------------------------------------------------------------------------------------------------------- the model
 

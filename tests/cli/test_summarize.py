@@ -13,7 +13,7 @@ from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import learn
 from nmtkit.experiment.folder import RunFolder, write_json, write_text
 from nmtkit.recipe import load
-from nmtkit.training import checkpoint
+from nmtkit.training.weights import save_weights, weights_of
 from nmtkit.translation.summarizer import Summarizer
 
 LINES = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
@@ -54,7 +54,7 @@ def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
     tokenizers = learn(recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)])
     tokenizers.save(run.vocabulary)
     torch.manual_seed(seed)
-    checkpoint.save_weights(run.average, checkpoint.weights_of(run.build(recipe, tokenizers)))
+    save_weights(run.average, weights_of(run.build(recipe, tokenizers)))
     write_json(run.result, {})
     return run.path
 

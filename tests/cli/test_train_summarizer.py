@@ -13,7 +13,7 @@ from nmtkit.experiment.run import Run
 from nmtkit.recipe import load
 from nmtkit.task import SUMMARIZATION
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Stopped
+from nmtkit.training.events import Stopped
 
 RECIPE = """\
 task: summarization

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from gradients import add_gradients
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
 from torch import Tensor, nn
@@ -19,8 +20,6 @@ from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, DecoderState, Seq2Seq
 from nmtkit.search.beam import Hypothesis, SearchConfig, search
 from nmtkit.search.sampling import SamplingConfig, sample
-from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients
-from nmtkit.training.reinforce import Reinforce, add_reinforced_gradients
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
@@ -95,11 +94,11 @@ def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced:
     model.train()
     model.zero_grad()
     part = 4 * 20 * 8  # bytes: several parts
-    guide = Guide(GuidedAlignment(), 0.1) if model.has_attention else None
+    attending: dict[str, Any] = {"guided_alignment": {}, "coverage_weight": 0.5} if model.has_attention else {}
     if reinforced:
-        add_reinforced_gradients(model, batch, 0.1, Reinforce(max_length=3), 0.0, device, part)
+        add_gradients(model, batch, 10, part, device, reinforce={"max_length": 3})
     else:
-        add_gradients(model, batch, 0.1, 0.1, device, part, guide, 0.5 if model.has_attention else 0.0)
+        add_gradients(model, batch, 10, part, device, label_smoothing=0.1, **attending)
     model.eval()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -138,7 +137,7 @@ def test_training(cuda: PretendedCuda, name: str, in_bf16: bool) -> None:
             assert gradient.dtype == torch.float32
             assert bool(torch.isfinite(cuda.bring_back(gradient)).all()), parameter
         gradients_on(model, batch, CUDA, reinforced=True)
-    assert {wait.split(":")[0] for wait in cuda.waits} == {"add_reinforced_gradients"}
+    assert {wait.split(":")[0] for wait in cuda.waits} == {"add_own_gradients"}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -307,10 +306,10 @@ def gradients_of(model: Seq2Seq, device: str, in_bf16: bool = False) -> dict[str
     """The gradients of one batch of an update of `TOKENS` tokens, on the CPU."""
     model.to(device).train().zero_grad()
     batch = linked(batch_of(SOURCES, TARGETS))
-    guide = Guide(GuidedAlignment(), 1 / TOKENS) if model.has_attention else None
+    attending: dict[str, Any] = {"guided_alignment": {"weight": 1.0}, "coverage_weight": 1.0}
+    given = attending if model.has_attention else {}
     with torch.autocast(device, torch.bfloat16, enabled=in_bf16):
-        coverage = 1.0 if model.has_attention else 0.0
-        add_gradients(model, batch, 1 / TOKENS, 0.1, torch.device(device), 1 << 10, guide, coverage)
+        add_gradients(model, batch, TOKENS, 1 << 10, torch.device(device), links=TOKENS, label_smoothing=0.1, **given)
     return {name: parameter.grad.cpu() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 

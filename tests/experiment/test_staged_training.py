@@ -15,9 +15,10 @@ from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run, StageBegun
 from nmtkit.task import SUMMARIZATION
-from nmtkit.training import loop
-from nmtkit.training.checkpoint import Checkpoints, read_weights
-from nmtkit.training.loop import Evaluated, Event, Saved, Step, Stopped
+from nmtkit.training import trainer as trainers
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped
+from nmtkit.training.weights import read_weights
 
 CPU = torch.device("cpu")
 RECIPE = """\
@@ -318,18 +319,18 @@ class Minutes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        make_update = loop.Trainer.make_update
-        make = loop.Trainer.__init__
+        make_update = trainers.Trainer.make_update
+        make = trainers.Trainer.__init__
 
-        def slow(trainer: loop.Trainer) -> None:
+        def slow(trainer: trainers.Trainer) -> None:
             self.now += 60
             make_update(trainer)
 
-        def with_clock(trainer: loop.Trainer, *args: Any) -> None:
+        def with_clock(trainer: trainers.Trainer, *args: Any) -> None:
             make(trainer, *args[:5], lambda: self.now)
 
-        monkeypatch.setattr(loop.Trainer, "make_update", slow)
-        monkeypatch.setattr(loop.Trainer, "__init__", with_clock)
+        monkeypatch.setattr(trainers.Trainer, "make_update", slow)
+        monkeypatch.setattr(trainers.Trainer, "__init__", with_clock)
 
 
 TIMED = (

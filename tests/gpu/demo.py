@@ -3,7 +3,7 @@
 from nmtkit import recipe
 from nmtkit.experiment import run
 from nmtkit.experiment.opening import Opening, open_translator
-from nmtkit.training.loop import Step, Stopped
+from nmtkit.training.events import Step, Stopped
 
 from .results import Given, given
 

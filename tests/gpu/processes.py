@@ -12,7 +12,9 @@ from nmtkit import device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Stopped, TrainingConfig, train
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Stopped
+from nmtkit.training.loop import train
 
 from .results import Given, given
 

@@ -12,7 +12,7 @@ import torch
 
 from nmtkit import recipe
 from nmtkit.experiment import run
-from nmtkit.training.loop import Stopped
+from nmtkit.training.events import Stopped
 
 from .results import Given, given
 

@@ -7,9 +7,9 @@ from statistics import median
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.data.batch import Batch
 from nmtkit.models.base import ModelConfig
-from nmtkit.training.losses import add_gradients
+from nmtkit.training.objectives.base import Update
+from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
 from tests.bench import summarization
 from tests.bench import training as bench
@@ -33,18 +33,13 @@ def operations(update: Callable[[], object]) -> int:
 def per_token(config: ModelConfig, how: bench.Arithmetic, of: bench.Work) -> float:
     """Operations for a target token, in the first batch."""
     model, batch = bench.build(config, of.store.tgt_size).to(of.device).train(), next(of.stream())
-    tokens = real_tokens(batch)
+    tokens, objectives = batch.n_tokens, [Likelihood(smoothing=bench.SMOOTHING)]
 
     def update() -> None:
         with torch.autocast(of.device.type, torch.bfloat16, enabled=how.autocast == "bf16"):
-            add_gradients(model, batch, 1 / tokens, bench.SMOOTHING, of.device, 1 << 30)
+            Update(model, objectives, {"tokens": tokens}, of.device, 1 << 30).add_gradients(batch)
 
     return operations(update) / tokens
-
-
-def real_tokens(batch: Batch) -> int:
-    assert batch.tgt_mask is not None
-    return int(batch.tgt_mask.sum())
 
 
 def figures(
@@ -82,7 +77,7 @@ def main(told: Given) -> None:
     batch = summarization.batch_of(articles, [article[: summarization.TARGET] for article in articles])
     model = summarization.build().to(told.place).train()
     optimizer = build_optimizer(OptimizerSettings(optimizer="adagrad", lr=0.15), dict(model.named_parameters()))
-    each = operations(lambda: summarization.update(model, optimizer, batch, told.place)) / real_tokens(batch)
+    each = operations(lambda: summarization.update(model, optimizer, batch, told.place)) / batch.n_tokens
     rounds = (1, 1) if told.quick else (of.updates, of.blocks)
     for article in summarization.training(*rounds, torch.get_num_threads(), told.place):
         kind = "fp32" if article.how == "fp32" else "tf32"

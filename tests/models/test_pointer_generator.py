@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from gradients import add_gradients
 from seeds import moved
 
 from nmtkit.data.batch import Batch, collate
@@ -16,7 +17,8 @@ from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.beam import SearchConfig, search
-from nmtkit.training.losses import add_gradients, coverage_loss, likelihood
+from nmtkit.training.objectives.coverage import coverage_loss
+from nmtkit.training.objectives.likelihood import likelihood
 
 V = 12
 SMALL: dict[str, object] = {"embedding_size": 3, "hidden_size": 4, "attention_size": 5}
@@ -248,7 +250,7 @@ def test_gradient_of_the_likelihood(part_bytes: int, coverage: bool) -> None:
         with torch.no_grad():
             return float(likelihood(model(batch, keep=batch.tgt_mask), batch, V, 0.1).total)
 
-    add_gradients(model, batch, 1.0, 0.1, torch.device("cpu"), part_bytes)
+    add_gradients(model, batch, 1, part_bytes, label_smoothing=0.1)
     step, checked = 1e-5, 0
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -322,8 +324,7 @@ def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
         assert batch.tgt_mask is not None
         optimizer.param_groups[0]["lr"] = peak * min(1.0, (update + 1) / 30) * (1 - update / updates)
         optimizer.zero_grad()
-        scale = 1 / int(batch.tgt_mask.sum())
-        add_gradients(model, batch, scale, 0.0, torch.device("cpu"), 1 << 30, coverage_weight=float(coverage))
+        add_gradients(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
     found = search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))

@@ -9,15 +9,8 @@ from safetensors.torch import load_file
 from tiny_training import run, same_weights, settings, tiny_model
 
 from nmtkit.errors import CheckpointError
-from nmtkit.training.checkpoint import (
-    Checkpoints,
-    Kept,
-    average,
-    load_weights,
-    read_weights,
-    save_weights,
-    weights_of,
-)
+from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
+from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, weights_of
 
 
 def test_tied_weights_are_saved_once_and_come_back_tied(tmp_path):
@@ -99,7 +92,7 @@ def test_average_is_the_mean_in_float64(tmp_path):
     for number, value in enumerate(values):
         paths.append(tmp_path / f"{number}.safetensors")
         save_weights(paths[-1], {"a": torch.tensor([value, number]), "n": torch.tensor([7])})
-    mean = average(paths)
+    mean = average_weights(paths)
     assert mean["a"].dtype == torch.float32
     assert mean["a"].tolist() == [float(torch.tensor(sum(values) / 4)), 1.5]
     assert mean["n"].tolist() == [7]
@@ -109,14 +102,14 @@ def test_average_refuses_different_models(tmp_path):
     save_weights(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
     save_weights(tmp_path / "b.safetensors", {"a": torch.zeros(3)})
     with pytest.raises(CheckpointError, match=r"b\.safetensors: of another model than"):
-        average([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
+        average_weights([tmp_path / "a.safetensors", tmp_path / "b.safetensors"])
     with pytest.raises(CheckpointError, match="no checkpoints to average"):
-        average([])
+        average_weights([])
 
 
 def keep(checkpoints, update, value, best=2, recent=0, higher=True):
     weights = {"a": torch.tensor([float(update)])}
-    return checkpoints.keep(weights, update, "bleu", value, higher, best, recent)
+    return checkpoints.keep(weights, update, value, Keeping("bleu", higher, best, recent))
 
 
 def on_disk(checkpoints):
@@ -161,7 +154,7 @@ def test_repeating_an_update_replaces_it_and_what_came_after(tmp_path):
 def test_another_metric_starts_a_new_list(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     keep(checkpoints, 1, 30.0)
-    checkpoints.keep({"a": torch.zeros(1)}, 2, "loss", 2.0, False, 2, 0)
+    checkpoints.keep({"a": torch.zeros(1)}, 2, 2.0, Keeping("loss", False, 2))
     assert checkpoints.kept() == [Kept(2, 2.0)]
 
 
@@ -225,6 +218,6 @@ def test_the_newest_stay_while_there_are_fewer_than_asked_for(tmp_path):
     weights = {"w": torch.zeros(1)}
     for update in range(1, 13):
         value = float(-update)  # each worse than the one before: only being new keeps it
-        checkpoints.keep(weights, update, "bleu", value, True, keep_best=1, keep_recent=10)
+        checkpoints.keep(weights, update, value, Keeping("bleu", best=1, recent=10))
         expected = [n for n in range(1, update + 1) if n == 1 or n > update - 10]
         assert [entry.update for entry in checkpoints.kept()] == expected

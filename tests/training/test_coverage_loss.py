@@ -4,15 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from gradients import add_gradients
 from tiny_training import tiny_model
 
 from nmtkit.data.batch import collate
 from nmtkit.models.base import Output, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.training.checkpoint import fill_known, weights_of
-from nmtkit.training.loop import TrainingConfig
-from nmtkit.training.losses import add_gradients, coverage_loss, likelihood
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.objectives.coverage import coverage_loss
+from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer, read_state, restore_state
+from nmtkit.training.weights import fill_known, weights_of
 
 # V is 9; the sources have unknown words of their own, 9 and 10, which the targets copy.
 BATCH = collate([[4, 1, 5, 1], [6, 1]], [[1, 4, 1], [1, 6]], [[4, 9, 5, 10], [6, 9]], [[9, 4, 10], [9, 6]], n_oov=2)
@@ -64,9 +66,9 @@ def test_both_losses_go_back_through_one_attention(rows: int) -> None:
 
     parted = model()
     size = rows * 4 * 11
-    sums = add_gradients(parted, BATCH, 1 / 7, 0.1, torch.device("cpu"), size, coverage_weight=0.7)
-    expected = [text.total.item(), text.nll.item(), 0.0, covered.item()]
-    assert sums.tolist() == pytest.approx(expected, rel=1e-12)
+    sums = add_gradients(parted, BATCH, 7, size, label_smoothing=0.1, coverage_weight=0.7)
+    expected = {"coverage_loss": covered.item(), "loss": text.total.item(), "nll": text.nll.item()}
+    assert {name: total.item() for name, total in sums.items()} == pytest.approx(expected, rel=1e-12)
     for (name, a), b in zip(whole.named_parameters(), parted.parameters(), strict=True):
         assert a.grad is not None, name
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-9, atol=1e-12)
@@ -74,7 +76,7 @@ def test_both_losses_go_back_through_one_attention(rows: int) -> None:
 
 def test_the_whole_gradient_is_that_of_finite_differences() -> None:
     net, weight = model(), 0.7
-    add_gradients(net, BATCH, 1.0, 0.0, torch.device("cpu"), 1000, coverage_weight=weight)
+    add_gradients(net, BATCH, 1, 1000, coverage_weight=weight)
 
     def loss() -> float:
         assert BATCH.tgt_mask is not None

@@ -13,18 +13,10 @@ from safetensors.torch import save_file
 from tiny_training import TinyStream, run, same_weights, settings, tiny_model
 
 from nmtkit.errors import CheckpointError
-from nmtkit.training.checkpoint import (
-    Checkpoints,
-    Kept,
-    average,
-    load_weights,
-    read_weights,
-    save_weights,
-    vocabulary_of,
-    weights_of,
-)
+from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
+from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, vocabulary_of, weights_of
 
-DECIDING = {"metric": "bleu", "higher_is_better": True, "keep_best": 9, "keep_recent": 0}
+DECIDING = Keeping("bleu", best=9)
 
 
 def content(path):
@@ -61,7 +53,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(tmp_path, kind):
     if kind == "state":
         path = checkpoints.save_last(tensors, {"update": 5, "seconds": 1.5})
     else:
-        path = checkpoints.keep(tensors, 5, value=3.5, **DECIDING)
+        path = checkpoints.keep(tensors, 5, 3.5, DECIDING)
     whole = path.read_bytes()
     begin = 8 + int.from_bytes(whole[:8], "little")
     for place in (*range(0, begin, 3), *range(begin, len(whole), 101), len(whole) - 1):
@@ -89,7 +81,7 @@ def test_numbers_that_change_places_are_found(tmp_path):
 def test_equal_weights_give_equal_files(tmp_path):
     written = set()
     for number in range(8):  # the order of several facts would be another one half of the time
-        path = Checkpoints(tmp_path / str(number)).keep({"a": torch.ones(3)}, 1, value=2.0, **DECIDING)
+        path = Checkpoints(tmp_path / str(number)).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
         written.add(path.read_bytes())
     assert len(written) == 1
 
@@ -115,7 +107,7 @@ def test_files_of_earlier_versions_open(tmp_path, trained):
 def test_the_umask_says_who_may_read(tmp_path, umask):
     before = os.umask(umask)
     try:
-        path = Checkpoints(tmp_path).keep({"a": torch.ones(3)}, 1, value=2.0, **DECIDING)
+        path = Checkpoints(tmp_path).keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
     finally:
         os.umask(before)
     for file in (path, tmp_path / "kept.json"):
@@ -134,7 +126,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
     assert read_weights(good).keys() == {"a", "b"}
     weights["a"][49] = value
     save_weights(bad, weights)
-    for use in (lambda: read_weights(bad), lambda: average([good, bad])):
+    for use in (lambda: read_weights(bad), lambda: average_weights([good, bad])):
         with pytest.raises(CheckpointError, match=r"bad\.safetensors: 'a' holds .*not finite.*\(there are: good\."):
             use()
 
@@ -146,9 +138,9 @@ def test_weights_of_another_kind_of_number_are_refused(tmp_path, dtype):
     with pytest.raises(CheckpointError, match=r"w\.safetensors: .* numbers of type"):
         load_weights(tiny_model(), path)
     with pytest.raises(CheckpointError, match=r"w\.safetensors: "):
-        average([path, path])
+        average_weights([path, path])
     with pytest.raises(CheckpointError, match=r"w\.safetensors: "):
-        average([path, path], tiny_model())
+        average_weights([path, path], tiny_model())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -174,14 +166,14 @@ def test_an_average_fits_the_model(tmp_path):
             save_weights(path, weights)
         if change in changes:
             with pytest.raises(CheckpointError, match=r"0\.safetensors: "):
-                average(paths, tiny_model())
+                average_weights(paths, tiny_model())
         else:
-            assert average(paths, tiny_model()).keys() == weights.keys()
+            assert average_weights(paths, tiny_model()).keys() == weights.keys()
 
 
 def test_weights_know_their_vocabulary(tmp_path):
     checkpoints = Checkpoints(tmp_path, "one")
-    path = checkpoints.keep({"a": torch.ones(3)}, 1, value=2.0, **DECIDING)
+    path = checkpoints.keep({"a": torch.ones(3)}, 1, 2.0, DECIDING)
     checkpoints.save_last({"weights/a": torch.ones(3)}, {"update": 1})
     assert vocabulary_of(path) == vocabulary_of(checkpoints.last) == "one"
     assert checkpoints.load_last()[1] == {"update": 1}
@@ -211,7 +203,7 @@ ODD += ['{"metric": "bleu", "higher_is_better": true, "kept": [{"update": "x", "
 def test_an_odd_list_is_refused(tmp_path, text):
     checkpoints, listed = Checkpoints(tmp_path), tmp_path / "kept.json"
     for update in (1, 2):
-        checkpoints.keep({"a": torch.ones(3)}, update, value=2.0 * update, **DECIDING)
+        checkpoints.keep({"a": torch.ones(3)}, update, 2.0 * update, DECIDING)
     before = listed.read_text()
     listed.unlink()
     if text == "link":
@@ -230,11 +222,11 @@ def test_an_odd_list_is_refused(tmp_path, text):
 def test_a_lost_list_is_made_anew(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for update, value in enumerate([3.0, 5.0, 1.0], start=1):
-        checkpoints.keep({"a": torch.ones(3)}, update, value=value, **DECIDING)
+        checkpoints.keep({"a": torch.ones(3)}, update, value, DECIDING)
     (tmp_path / "kept.json").unlink()
     assert checkpoints.kept() == [Kept(1, 3.0), Kept(2, 5.0), Kept(3, 1.0)]
     assert checkpoints.best()[0] == checkpoints.weights_path(2)
-    checkpoints.keep({"a": torch.ones(3)}, 4, value=2.0, **DECIDING)
+    checkpoints.keep({"a": torch.ones(3)}, 4, 2.0, DECIDING)
     assert [entry.update for entry in checkpoints.kept()] == [1, 2, 3, 4]
 
 

@@ -20,7 +20,7 @@ def test_alone_everything_is_itself():
     assert distributed.largest([True, 0.25]) == [1, 0.25]
     assert distributed.gathered("x") == ["x"]
     assert distributed.said_by_first("x") == "x"
-    assert distributed.total(3) == 3
+    assert distributed.totals([3, 4]) == [3, 4]
     assert distributed.join(torch.device("cpu")) == torch.device("cpu")
 
 
@@ -114,7 +114,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
     device = distributed.join(torch.device("cpu"))
-    assert distributed.total(rank + 1) == 3
+    assert distributed.totals([rank + 1, 10 * rank]) == [3, 10]
     assert distributed.largest([rank == 1, -rank, 0.1 + rank]) == [1, 0, 1.1]
     assert distributed.gathered(rank) == [0, 1]
     assert distributed.said_by_first("first" if rank == 0 else None) == "first"

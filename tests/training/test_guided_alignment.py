@@ -19,8 +19,10 @@ from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, TrainingConfig, train
-from nmtkit.training.losses import GuidedAlignment, alignment_loss
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Event
+from nmtkit.training.loop import train
+from nmtkit.training.objectives.guided_alignment import GuidedAlignment, alignment_loss
 
 WORDS = 16
 SIZES = VocabularySizes(WORDS, WORDS, shared=True)
@@ -122,7 +124,7 @@ def test_a_recurrent_model_is_taught_as_well(tmp_path: Path, record_property: Ca
     model.eval()
     test = next(Reversing(rows=64, seed=9))
     error = error_rate(model(test, need_attention=True).attention, test)
-    first, *_, last = (step.alignment_loss for step in steps(events))
+    first, *_, last = (step.terms["alignment_loss"] for step in steps(events))
     assert first is not None
     assert last is not None
     record_property("error rate, less than 0.4", error)
@@ -161,12 +163,12 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert batch.tgt_mask is not None
     assert batch.tgt_out is not None
     expected = -output.attention[batch.alignment].log().mean()
-    assert step.alignment_loss == pytest.approx(expected.item(), rel=1e-5)
+    assert step.terms["alignment_loss"] == pytest.approx(expected.item(), rel=1e-5)
     log_probs = output.log_probs[batch.tgt_mask]
     nll = -log_probs.gather(-1, batch.tgt_out[batch.tgt_mask][:, None]).mean()
     smoothed = 0.9 * nll - 0.1 * log_probs.mean()
     total = (smoothed + 0.4 * expected).item()
-    assert step.nll == pytest.approx(nll.item(), rel=1e-5)
+    assert step.terms["nll"] == pytest.approx(nll.item(), rel=1e-5)
     assert step.loss == pytest.approx(total, rel=1e-5)
 
 
@@ -175,11 +177,11 @@ def test_without_a_guide_nothing_is_reported_and_links_change_nothing(tmp_path: 
     for name, links in (("with", True), ("without", False)):
         model = transformer()
         events = fit(tmp_path / name, model, Reversing(links=links), max_updates=5)
-        assert all(step.alignment_loss is None for step in steps(events))
+        assert all("alignment_loss" not in step.terms for step in steps(events))
         models.append(model)
     assert same_weights(*models)
     _, events = run(tmp_path / "tiny", settings(), tiny_model(), TinyStream())
-    assert all(step.alignment_loss is None for step in steps(events))
+    assert all("alignment_loss" not in step.terms for step in steps(events))
 
 
 def test_how_an_update_is_cut_does_not_change_it(tmp_path: Path) -> None:
@@ -236,7 +238,7 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     )
     distributed.join(torch.device("cpu"))
     events = fit(Path(folder), transformer().double(), Shared(rank), **GIVEN)
-    Path(folder, f"{rank}.txt").write_text(str(steps(events)[0].alignment_loss))
+    Path(folder, f"{rank}.txt").write_text(str(steps(events)[0].terms["alignment_loss"]))
     distributed.leave()
 
 
@@ -261,7 +263,7 @@ def test_two_processes_teach_as_one_with_twice_the_batches(tmp_path: Path) -> No
         torch.testing.assert_close(saved[f"weights/{name}"], parameter.detach(), rtol=1e-10, atol=1e-13)
     for rank in range(2):
         told = float((two / f"{rank}.txt").read_text())
-        assert told == pytest.approx(steps(events)[0].alignment_loss, rel=1e-10)
+        assert told == pytest.approx(steps(events)[0].terms["alignment_loss"], rel=1e-10)
 
 
 def test_a_resumed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_a_resumed_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     resumed = transformer(alignment_heads=2, dropout=0.1)
     rest = fit(tmp_path / "broken", resumed, Reversing(), resume=True, max_updates=6, **given)
     assert same_weights(straight, resumed)
-    assert steps(whole)[-1].alignment_loss == steps(rest)[-1].alignment_loss
+    assert steps(whole)[-1].terms["alignment_loss"] == steps(rest)[-1].terms["alignment_loss"]
 
 
 def test_bfloat16_is_close(tmp_path: Path) -> None:
@@ -283,7 +285,7 @@ def test_bfloat16_is_close(tmp_path: Path) -> None:
         model = transformer(alignment_heads=2)
         events = fit(tmp_path / precision, model, Reversing(), max_updates=1, precision=precision, guided_alignment={})
         (step,) = steps(events)
-        losses.append(step.alignment_loss)
+        losses.append(step.terms["alignment_loss"])
     assert losses[0] == pytest.approx(losses[1], abs=0.05)
 
 
@@ -303,5 +305,5 @@ def test_cuda_teaches_the_same(tmp_path: Path) -> None:
         )
         model, checkpoints = transformer(alignment_heads=2), Checkpoints(tmp_path / place)
         events = train(model, Reversing(), config, lambda _: {"score": 1.0}, checkpoints, torch.device(place))
-        losses.append(steps(list(events))[0].alignment_loss)
+        losses.append(steps(list(events))[0].terms["alignment_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)

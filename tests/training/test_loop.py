@@ -23,9 +23,10 @@ from tiny_training import (
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import CheckpointError, TrainingError
-from nmtkit.training.checkpoint import Checkpoints, read_weights
-from nmtkit.training.loop import Evaluated, Saved
-from nmtkit.training.losses import likelihood
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.events import Evaluated, Saved
+from nmtkit.training.objectives.likelihood import likelihood
+from nmtkit.training.weights import read_weights
 
 
 class Scores:
@@ -109,9 +110,9 @@ def test_an_update_is_one_sgd_step_on_the_mean_loss_per_token(tmp_path):
     step = steps(events)[0]
     assert math.isclose(step.grad_norm, float(gradient.norm()), rel_tol=1e-12)
     assert step.tokens == int(batch.tgt_mask.sum())
-    assert math.isclose(step.ppl, math.exp(step.nll))
+    assert math.isclose(step.terms["ppl"], math.exp(step.terms["nll"]))
     assert step.lr == 0.5
-    assert step.loss != step.nll
+    assert step.loss != step.terms["nll"]
 
 
 def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
@@ -122,7 +123,7 @@ def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
         loss = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt)
         total, tokens = total + loss.nll.item(), tokens + loss.tokens
     _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=3, log_every=3), model, stream)
-    assert math.isclose(steps(events)[0].nll, total / tokens, rel_tol=1e-12)
+    assert math.isclose(steps(events)[0].terms["nll"], total / tokens, rel_tol=1e-12)
     assert steps(events)[0].tokens == tokens
 
 
@@ -273,7 +274,7 @@ def test_where_the_limits_are_raised_the_schedule_runs_over_the_new_budget(tmp_p
 def test_every_optimizer_lowers_the_loss(tmp_path, optimizer):
     lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.5}.get(optimizer, 0.02)
     _, events = run(tmp_path, settings(optimizer=optimizer, lr=lr, max_updates=60, log_every=10))
-    assert steps(events)[-1].nll < 0.8 * steps(events)[0].nll
+    assert steps(events)[-1].terms["nll"] < 0.8 * steps(events)[0].terms["nll"]
 
 
 def test_weight_decay_shrinks_matrices_only(tmp_path):
@@ -510,7 +511,7 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, given):
     assert Checkpoints(tmp_path / "a").kept() == Checkpoints(tmp_path / "b").kept()
 
     def numbers(parts):
-        return [(s.update, s.epoch, s.loss, s.nll, s.tokens, s.lr, s.grad_norm) for s in steps(parts)]
+        return [(s.update, s.epoch, s.loss, s.terms["nll"], s.tokens, s.lr, s.grad_norm) for s in steps(parts)]
 
     assert numbers(first_part + second_part) == numbers(events)
     assert steps(second_part)[0].seconds > steps(first_part)[-1].seconds
@@ -566,7 +567,7 @@ def test_resuming_with_another_optimizer_is_an_error(tmp_path):
 def test_bf16_trains_on_the_cpu(tmp_path):
     model, events = run(tmp_path, settings(precision="bf16", max_updates=40, log_every=10, lr=0.02))
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
+    assert steps(events)[-1].terms["nll"] < 0.9 * steps(events)[0].terms["nll"]
 
 
 @pytest.mark.cuda
@@ -579,7 +580,7 @@ def test_training_on_cuda(tmp_path, precision):
     config = settings(precision=precision, max_updates=40, log_every=10, lr=0.02, ema_decay=0.9)
     model = tiny_model()
     events = list(train(model, TinyStream(), config, constant_score, Checkpoints(tmp_path), device))
-    assert steps(events)[-1].nll < 0.9 * steps(events)[0].nll
+    assert steps(events)[-1].terms["nll"] < 0.9 * steps(events)[0].terms["nll"]
     more = settings(precision=precision, max_updates=50, log_every=10, lr=0.02, ema_decay=0.9)
     again = list(train(tiny_model(), TinyStream(), more, constant_score, Checkpoints(tmp_path), device, resume=True))
     assert ended(again) == ("max_updates", 50)

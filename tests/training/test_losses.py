@@ -6,7 +6,8 @@ import torch.nn.functional as F
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Output
-from nmtkit.training.losses import alignment_loss, likelihood, linked_positions
+from nmtkit.training.objectives.guided_alignment import alignment_loss, linked_positions
+from nmtkit.training.objectives.likelihood import likelihood
 
 
 def batch_of(targets: list[list[int]], extended: list[list[int]] | None = None, n_oov: int = 0) -> Batch:

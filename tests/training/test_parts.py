@@ -1,12 +1,16 @@
 """The output layer in parts gives the gradient of the whole."""
 
+from typing import get_args
+
 import pytest
 import torch
+from gradients import add_gradients
 
 from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
 from nmtkit.settings import parse
-from nmtkit.training.losses import Guide, GuidedAlignment, add_gradients, alignment_loss, likelihood
+from nmtkit.training.objectives.guided_alignment import AlignmentLoss, alignment_loss
+from nmtkit.training.objectives.likelihood import likelihood
 
 SMALL = {
     "rnnsearch": {"embedding_size": 6, "hidden_size": 5, "attention_size": 4, "maxout_size": 6, "tie": "decoder"},
@@ -40,9 +44,9 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
     torch.autograd.backward(loss.total / 10)
 
     parted = build(name)
-    sums = add_gradients(parted, BATCH, 1 / 10, 0.1, torch.device("cpu"), part_bytes=rows * 4 * 10)
-    assert sums[0].item() == pytest.approx(loss.total.item(), rel=1e-12)
-    assert sums[1].item() == pytest.approx(loss.nll.item(), rel=1e-12)
+    sums = add_gradients(parted, BATCH, 10, rows * 4 * 10, label_smoothing=0.1)
+    assert sums["loss"].item() == pytest.approx(loss.total.item(), rel=1e-12)
+    assert sums["nll"].item() == pytest.approx(loss.nll.item(), rel=1e-12)
     expected, found = gradients(whole), gradients(parted)
     assert expected.keys() == found.keys()
     for key, gradient in expected.items():
@@ -50,24 +54,26 @@ def test_gradient_in_parts_is_that_of_the_whole(name: str, rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
-@pytest.mark.parametrize("loss", ["cross_entropy", "squared_error"])
+@pytest.mark.parametrize("loss", get_args(AlignmentLoss))
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("transformer", {}), ("transformer", {"alignment_heads": 2}), ("rnnsearch", {}), ("luong", {})],
 )
 def test_a_guide_adds_exactly_the_gradient_of_the_alignment(
-    name: str, settings: dict[str, object], loss: str, rows: int
+    name: str, settings: dict[str, object], loss: AlignmentLoss, rows: int
 ) -> None:
-    guided = GuidedAlignment.model_validate({"loss": loss, "weight": 0.3})
     whole = build(name, settings)
     output = whole(LINKED, keep=LINKED.tgt_mask, need_attention=True)
     text = likelihood(Output(output.log_probs), LINKED, 10, 0.1)
-    alignment = alignment_loss(output.attention, LINKED.alignment, guided.loss)
+    alignment = alignment_loss(output.attention, LINKED.alignment, loss)
     torch.autograd.backward(text.total / 10 + 0.3 * alignment / 4)
 
     parted, size = build(name, settings), rows * 4 * 10
-    sums = add_gradients(parted, LINKED, 1 / 10, 0.1, torch.device("cpu"), size, Guide(guided, 0.3 / 4))
-    assert sums.tolist() == pytest.approx([text.total.item(), text.nll.item(), alignment.item(), 0.0], rel=1e-12)
+    guided = {"loss": loss, "weight": 0.3}
+    sums = add_gradients(parted, LINKED, 10, size, links=4, label_smoothing=0.1, guided_alignment=guided)
+    assert list(sums) == ["alignment_loss", "loss", "nll"]
+    told = [total.item() for total in sums.values()]
+    assert told == pytest.approx([alignment.item(), text.total.item(), text.nll.item()], rel=1e-12)
     expected, found = gradients(whole), gradients(parted)
     assert expected.keys() == found.keys()
     for key, gradient in expected.items():
@@ -93,9 +99,9 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
     torch.autograd.backward(text.total / 10 + 0.3 * alignment / 7)
 
     own = build("transformer", {"alignment_heads": 2})
-    guided = GuidedAlignment(source="model", weight=0.3)
-    sums = add_gradients(own, BATCH, 1 / 10, 0.1, torch.device("cpu"), 40, Guide(guided, 0.3 / 7))
-    assert sums[2].item() == pytest.approx(alignment.item(), rel=1e-12)
+    guided = {"source": "model", "weight": 0.3}
+    sums = add_gradients(own, BATCH, 10, 40, links=7, label_smoothing=0.1, guided_alignment=guided)
+    assert sums["alignment_loss"].item() == pytest.approx(alignment.item(), rel=1e-12)
     expected, found = gradients(whole), gradients(own)
     for key, gradient in expected.items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-9, atol=1e-12)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from gradients import add_gradients
 from seeds import moved
 from torch import Tensor, nn
 
@@ -16,11 +17,9 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.settings import parse
-from nmtkit.training.losses import add_gradients
-from nmtkit.training.reinforce import (
+from nmtkit.training.objectives.reinforcement import (
     Reinforce,
     Rollouts,
-    add_reinforced_gradients,
     drawn_batch,
     rewards,
     roll_out,
@@ -28,8 +27,8 @@ from nmtkit.training.reinforce import (
     without_dropout,
 )
 
-CPU = torch.device("cpu")
 A, B = 4, 5
+TOLD = ["loss", "nll", "sampled_reward", "greedy_reward"]
 
 
 @dataclass(frozen=True)
@@ -239,20 +238,20 @@ def test_the_gradient_of_one_word(theta: float) -> None:
     logits[0, B] = theta
     model = Table(logits, [A, B], [EOS])
     batch, number = same_articles(64, [A]), 64
-    settings = Reinforce(gamma=1.0, max_length=1)
     p = 1 / (1 + math.exp(-theta))
     torch.manual_seed(4)
     drawn = int((roll_out(model, model.encode(batch), 1).ids[:, 0] == B).sum())
     assert 0 < drawn < number
     torch.manual_seed(4)
-    sums = add_reinforced_gradients(model, batch, 1.0, settings, 0.0, CPU, 1 << 20)
+    sums = add_gradients(model, batch, 1, reinforce={"gamma": 1.0, "max_length": 1})
     expected = drawn * (1 - p) if theta < 0 else (number - drawn) * p
     assert model.logits.grad is not None
     assert float(model.logits.grad[0, B]) == pytest.approx(expected, rel=1e-9)
     assert float(model.logits.grad[0, A]) == pytest.approx(-expected, rel=1e-9)
     loss = drawn * math.log(p) if theta < 0 else -(number - drawn) * math.log(1 - p)
     greedy = number if theta < 0 else 0
-    assert sums.tolist() == pytest.approx([loss, -number * math.log(1 - p), 0.0, number - drawn, greedy], rel=1e-6)
+    expected_sums = [loss, -number * math.log(1 - p), number - drawn, greedy]
+    assert [float(sums[name]) for name in TOLD] == pytest.approx(expected_sums, rel=1e-6)
 
 
 def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
@@ -267,16 +266,16 @@ def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
     model = Table(logits, [EOS, A], [EOS, A])
     first, second = logits[:, A].sigmoid().tolist()
     torch.manual_seed(5)
-    settings = Reinforce(gamma=1.0, max_length=2)
-    sums = add_reinforced_gradients(model, same_articles(number, [A]), 1 / number, settings, 0.0, CPU, 1 << 20)
+    settings = {"gamma": 1.0, "max_length": 2}
+    sums = add_gradients(model, same_articles(number, [A]), number, reinforce=settings)
     expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
     assert model.logits.grad is not None
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
     assert (-model.logits.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
     assert (model.logits.grad[:, A] + model.logits.grad[:, EOS]).abs().max() < 1e-12
     reward = first * ((1 - second) + second * 2 / 3)
-    assert float(sums[3]) / number == pytest.approx(reward, abs=2 / math.sqrt(number))
-    assert float(sums[4]) / number == 1.0  # the greedy summary is "A"
+    assert float(sums["sampled_reward"]) / number == pytest.approx(reward, abs=2 / math.sqrt(number))
+    assert float(sums["greedy_reward"]) / number == 1.0  # the greedy summary is "A"
 
 
 def mixed_loss(model: Seq2Seq, batch: Batch, rollouts: Rollouts, gamma: float) -> Tensor:
@@ -312,12 +311,12 @@ def seed_with_rewards(model: Seq2Seq, batch: Batch, limit: int) -> int:
 def test_the_gradient_of_the_mixed_loss(rows: int) -> None:
     """In parts of the output layer and as a whole, to the last digits; and against differences of the loss itself."""
     gamma, scale = 0.7, 0.25
-    settings = Reinforce(gamma=gamma, max_length=6)
+    settings = {"gamma": gamma, "max_length": 6}
     model = copier(3)
-    limit = settings.limit(5)
+    limit = Reinforce.model_validate(settings).limit(5)
     seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
     torch.manual_seed(seed)
-    sums = add_reinforced_gradients(model, UNKNOWN_WORDS, scale, settings, 0.0, CPU, part_bytes=rows * 4 * 14)
+    sums = add_gradients(model, UNKNOWN_WORDS, 4, rows * 4 * 14, reinforce=settings)
     found = {name: gradient.clone() for name, gradient in gradients(model).items()}
     model.zero_grad(set_to_none=True)
 
@@ -329,8 +328,8 @@ def test_the_gradient_of_the_mixed_loss(rows: int) -> None:
     assert expected.keys() == found.keys() == dict(model.named_parameters()).keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-6, atol=1e-9, msg=name)
-    assert float(sums[0]) == pytest.approx(loss.item(), rel=1e-6)
-    assert float(sums[1]) == pytest.approx(mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9)
+    assert float(sums["loss"]) == pytest.approx(loss.item(), rel=1e-6)
+    assert float(sums["nll"]) == pytest.approx(mixed_loss(model, UNKNOWN_WORDS, rollouts, 0.0).item(), rel=1e-9)
 
     generator, step = torch.Generator().manual_seed(6), 1e-6
     with torch.no_grad():
@@ -354,14 +353,14 @@ OTHERS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_any_model_can_be_reinforced(name: str) -> None:
-    cls, settings = MODELS.get(name), Reinforce(gamma=0.7, max_length=6)
+    cls, settings = MODELS.get(name), {"gamma": 0.7, "max_length": 6}
     torch.manual_seed(1)
     config = parse(cls.Config, {"kind": name, "dropout": 0.0, **OTHERS[name]}, "test")
     model = cls(config, VocabularySizes(12, 12, shared=True)).double()
-    limit = settings.limit(5)
+    limit = Reinforce.model_validate(settings).limit(5)
     seed = seed_with_rewards(model, UNKNOWN_WORDS, limit)
     torch.manual_seed(seed)
-    add_reinforced_gradients(model, UNKNOWN_WORDS, 0.25, settings, 0.0, CPU, part_bytes=3 * 4 * 14)
+    add_gradients(model, UNKNOWN_WORDS, 4, 3 * 4 * 14, reinforce=settings)
     found = {key: gradient.clone() for key, gradient in gradients(model).items()}
     model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
@@ -376,9 +375,9 @@ def test_without_reinforcement_nothing_but_the_likelihood_is_left() -> None:
     tiny = 1e-300
     one, other = copier(), copier()
     torch.manual_seed(7)
-    sums = add_reinforced_gradients(one, UNKNOWN_WORDS, 0.1, Reinforce(gamma=tiny), 0.2, CPU, 1 << 20)
-    plain = add_gradients(other, UNKNOWN_WORDS, 0.1, 0.2, CPU, 1 << 20)
-    assert sums[:2].tolist() == pytest.approx(plain[:2].tolist(), rel=1e-12)
+    sums = add_gradients(one, UNKNOWN_WORDS, 10, label_smoothing=0.2, reinforce={"gamma": tiny})
+    plain = add_gradients(other, UNKNOWN_WORDS, 10, label_smoothing=0.2)
+    assert all(float(sums[name]) == pytest.approx(float(total), rel=1e-12) for name, total in plain.items())
     for name, gradient in gradients(other).items():
         torch.testing.assert_close(gradients(one)[name], gradient, rtol=1e-12, atol=0)
 
@@ -392,7 +391,7 @@ def test_all_that_is_random_comes_from_torch() -> None:
         np.random.seed(8)
         states = random.getstate(), np.random.get_state()[1].tolist()
         torch.manual_seed(8)
-        add_reinforced_gradients(model, UNKNOWN_WORDS, 1.0, Reinforce(), 0.0, CPU, 1 << 20)
+        add_gradients(model, UNKNOWN_WORDS, 1, reinforce={})
         assert states == (random.getstate(), np.random.get_state()[1].tolist())
         found.append((gradients(model), torch.get_rng_state()))
     assert torch.equal(found[0][1], found[1][1])
@@ -434,7 +433,7 @@ def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
     model = copier(3).float().train()
     with torch.autocast("cpu", torch.bfloat16):
         roll_out(model, model.encode(UNKNOWN_WORDS), 3)
-        add_gradients(model, UNKNOWN_WORDS, 1.0, 0.0, CPU, 1 << 20)
+        add_gradients(model, UNKNOWN_WORDS, 1)
     assert gradients(model).keys() == dict(model.named_parameters()).keys()
     assert all(float(gradient.abs().max()) > 0 for gradient in gradients(model).values())
 
@@ -443,11 +442,9 @@ def test_a_rollout_in_bfloat16_leaves_no_weight_without_gradient() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_trains_in_evaluation_mode() -> None:
     model = copier(own_words=0.5, dropout=0.1).cuda().train()
-    sums = add_reinforced_gradients(
-        model, UNKNOWN_WORDS, 1.0, Reinforce(max_length=6), 0.0, torch.device("cuda"), 1 << 20
-    )
-    assert sums.shape == (5,)
-    assert bool(sums.isfinite().all())
+    sums = add_gradients(model, UNKNOWN_WORDS, 1, device=torch.device("cuda"), reinforce={"max_length": 6})
+    assert list(sums) == TOLD
+    assert all(bool(total.isfinite()) for total in sums.values())
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(model).values())
 
 
@@ -462,13 +459,9 @@ def test_reinforcement_raises_the_reward(record_property: Callable[[str, object]
     model = copier(moved(4), hidden_size=24, embedding_size=12).float().train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
-    def update(settings: Reinforce | None) -> Tensor | None:
+    def update(settings: dict[str, object] | None) -> dict[str, Tensor]:
         optimizer.zero_grad()
-        if settings is None:
-            add_gradients(model, batch, 1 / 144, 0.0, CPU, 1 << 20)
-            sums = None
-        else:
-            sums = add_reinforced_gradients(model, batch, 1 / 144, settings, 0.0, CPU, 1 << 20)
+        sums = add_gradients(model, batch, 144, reinforce=settings)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return sums
@@ -477,9 +470,8 @@ def test_reinforcement_raises_the_reward(record_property: Callable[[str, object]
         update(None)
     earned = []
     for _ in range(50):
-        sums = update(Reinforce(gamma=1.0, max_length=4))
-        assert sums is not None
-        earned.append(sums[3:] / len(articles))  # drawn, greedy
+        sums = update({"gamma": 1.0, "max_length": 4})
+        earned.append(torch.stack([sums["sampled_reward"], sums["greedy_reward"]]) / len(articles))
     before, after = torch.stack(earned[:5]).mean(0), torch.stack(earned[-5:]).mean(0)
     drawn, greedy = (after - before).tolist()
     record_property("drawn summaries earn more by, more than 0.1", drawn)

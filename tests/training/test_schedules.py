@@ -5,22 +5,22 @@ import pytest
 
 from nmtkit.errors import RecipeError
 from nmtkit.settings import parse
-from nmtkit.training.loop import TrainingConfig
+from nmtkit.training.config import TrainingConfig
 from nmtkit.training.schedules import (
     Constant,
-    Cosine,
+    CosineDecay,
     InverseSqrt,
-    Linear,
+    LinearDecay,
     LuongHalving,
     Noam,
     Plateau,
-    Progress,
     Schedule,
+    TrainingProgress,
 )
 
 
 def rates(schedule, updates, lr=2.0):
-    return [schedule.rate(lr, Progress(update)) for update in updates]
+    return [schedule.rate(lr, TrainingProgress(update)) for update in updates]
 
 
 def test_constant():
@@ -33,9 +33,9 @@ def test_noam_is_equation_3_of_the_paper():
     schedule = Noam(size=512, warmup=4000)
     for update in (1, 1000, 4000, 16000, 100000):
         expected = 512**-0.5 * min(update**-0.5, update * 4000**-1.5)
-        assert math.isclose(schedule.rate(1.0, Progress(update)), expected, rel_tol=1e-12)
-    assert math.isclose(schedule.rate(1.0, Progress(4000)), 6.98771e-4, rel_tol=1e-5)
-    assert math.isclose(schedule.rate(2.0, Progress(16000)), 6.98771e-4, rel_tol=1e-5)
+        assert math.isclose(schedule.rate(1.0, TrainingProgress(update)), expected, rel_tol=1e-12)
+    assert math.isclose(schedule.rate(1.0, TrainingProgress(4000)), 6.98771e-4, rel_tol=1e-5)
+    assert math.isclose(schedule.rate(2.0, TrainingProgress(16000)), 6.98771e-4, rel_tol=1e-5)
 
 
 def test_inverse_sqrt_peaks_at_lr():
@@ -48,21 +48,21 @@ def test_linear_and_cosine_end_at_zero():
     climb = [0.5, 1, 1, 1, 1, 1, 1]
     linear = [2 * c * (1 - d) for c, d in zip(climb, done, strict=True)]
     cosine = [2 * c * (1 + math.cos(math.pi * d)) / 2 for c, d in zip(climb, done, strict=True)]
-    assert rates(Linear(updates=10, warmup=2), updates) == pytest.approx(linear)
-    assert rates(Cosine(updates=10, warmup=2), updates) == pytest.approx(cosine, abs=1e-15)
+    assert rates(LinearDecay(updates=10, warmup=2), updates) == pytest.approx(linear)
+    assert rates(CosineDecay(updates=10, warmup=2), updates) == pytest.approx(cosine, abs=1e-15)
 
 
 def test_linear_and_cosine_over_the_budget_by_hand():
-    linear, cosine = Linear(over="budget", warmup_share=0.2), Cosine(over="budget", warmup_share=0.2)
+    linear, cosine = LinearDecay(over="budget", warmup_share=0.2), CosineDecay(over="budget", warmup_share=0.2)
     shares = [0.001, 0.1, 0.2, 0.4, 0.6, 0.9, 1.0]
     climb = [0.005, 0.5, 1, 1, 1, 1, 1]
     done = [0, 0, 0, 0.25, 0.5, 0.875, 1]  # (share - 0.2) / 0.8
     for number, share in enumerate(shares):
-        progress = Progress(7, share=share)  # the number of the update says nothing here
+        progress = TrainingProgress(7, share=share)  # the number of the update says nothing here
         assert math.isclose(linear.rate(2.0, progress), 2 * climb[number] * (1 - done[number]), abs_tol=1e-15)
         half = (1 + math.cos(math.pi * done[number])) / 2
         assert math.isclose(cosine.rate(2.0, progress), 2 * climb[number] * half, abs_tol=1e-15)
-    assert Linear(over="budget").rate(1.0, Progress(1, share=0.25)) == 0.75
+    assert LinearDecay(over="budget").rate(1.0, TrainingProgress(1, share=0.25)) == 0.75
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,13 @@ def test_plateau_counts_validations_without_a_new_best():
     scores = [1, 3, 2, 3, 1, 2, 4, 4]
     expected = [0, 0, 0, 0, 1, 1, 2, 2, 2]
     for seen, drops in enumerate(expected):
-        rate = schedule.rate(2.0, Progress(9, 0, scores[:seen]))
+        rate = schedule.rate(2.0, TrainingProgress(9, 0, scores[:seen]))
         assert math.isclose(rate, 2.0 * 0.1**drops, rel_tol=1e-12)
 
 
 def test_luong_halving_by_epoch_and_by_update():
     schedule = LuongHalving()  # 5 epochs at the full rate, then halved every epoch
-    rates_by_epoch = [schedule.rate(1.0, Progress(1, complete)) for complete in range(8)]
+    rates_by_epoch = [schedule.rate(1.0, TrainingProgress(1, complete)) for complete in range(8)]
     assert rates_by_epoch == [1, 1, 1, 1, 1, 0.5, 0.25, 0.125]
     by_update = LuongHalving(after=4, every=2, unit="update")
     assert rates(by_update, range(1, 10), 1.0) == [1, 1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.125]
@@ -118,7 +118,7 @@ def test_every_schedule_can_be_chosen_in_a_recipe():
         extra = {"noam": {"size": 8}, "linear": {"updates": 9}, "cosine": {"updates": 9}}.get(kind, {})
         config = parse(TrainingConfig, {"max_updates": 9, "schedule": {"kind": kind, **extra}}, "here")
         assert config.schedule.kind == kind
-        assert config.schedule.rate(config.lr, Progress(3)) > 0
+        assert config.schedule.rate(config.lr, TrainingProgress(3)) > 0
 
 
 def test_a_wrong_schedule_is_named():

@@ -20,7 +20,7 @@ from nmtkit.experiment.tuning.found import Found
 from nmtkit.experiment.tuning.training import Way, planned_seconds, ways
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training import distributed
-from nmtkit.training.loop import TrainingConfig
+from nmtkit.training.config import TrainingConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Event, Step, Stopped, TrainingConfig, train
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Event, Step, Stopped
+from nmtkit.training.loop import train
 
 WORDS = 12
 

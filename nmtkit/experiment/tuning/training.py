@@ -24,8 +24,10 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.loop import Trainer, TrainingConfig
-from nmtkit.training.losses import Guide, likelihood
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.objectives.base import Update
+from nmtkit.training.objectives.likelihood import likelihood
+from nmtkit.training.trainer import Trainer
 
 MOST_SECONDS = 30.0
 """Measuring takes no longer than this ..."""
@@ -148,14 +150,16 @@ class _Surviving(Trainer):
     ran_out = False
     """Whether there was not enough memory for some update since this was last set."""
 
-    def _backward(self, batch: Batch, tokens: int, guide: Guide | None) -> Tensor:
+    def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
         with suppress(torch.OutOfMemoryError):
-            return super()._backward(batch, tokens, guide)
+            return super()._add_gradients(update, batch)
         # Here the error is gone, and with it all that the pass had made.
         self.ran_out = True
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-        return torch.full((6,), math.nan, device=self.device)  # an update whose loss is not finite is called off
+        return torch.full(
+            (len(self.over),), math.nan, device=self.device
+        )  # an update whose loss is not finite is called off
 
 
 def find(

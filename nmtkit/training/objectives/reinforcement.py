@@ -23,16 +23,18 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.layers.precision import wide
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.settings import Field, Length, Settings
-from nmtkit.training.losses import add_gradients
+from nmtkit.training.objectives.base import LOSS, OBJECTIVES, Objective, Seen, Update
+from nmtkit.training.objectives.likelihood import negative_log_probs
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
 """Steps between two looks at whether all summaries have ended; on an accelerator a look waits for the device."""
@@ -180,53 +182,71 @@ def drawn_batch(batch: Batch, rollouts: Rollouts) -> Batch:
     )
 
 
-def add_reinforced_gradients(
-    model: Seq2Seq,
-    batch: Batch,
-    scale: float,
-    settings: Reinforce,
-    smoothing: float,
-    device: torch.device,
-    part_bytes: int,
-    coverage_weight: float = 0.0,
-) -> Tensor:
-    """Adds the gradient of `scale` times the mixed loss of eq. 16, summed over a batch, to the model's parameters.
+@dataclass(frozen=True)
+class _Rewarded(Objective):
+    """Equation 15: the log-probability of drawn summaries, times how much less they earned than the greedy ones."""
+
+    over: ClassVar = {LOSS: "tokens"}
+
+    advantage: Tensor
+    """r(y^s) - r(y^) of each sentence `(B,)`: what is minimised is the sum of it times -log p."""
+
+    @classmethod
+    def of(cls, setting: object) -> None:
+        """No setting asks for it alone."""
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        assert seen.log_probs is not None
+        assert seen.readout.sentence is not None
+        each = negative_log_probs(seen.log_probs, seen.batch, seen.vocabulary_size, seen.part)
+        weights = self.advantage.index_select(0, seen.readout.sentence)
+        return {LOSS: (each * weights).sum(dtype=wide(seen.log_probs))}
+
+
+@OBJECTIVES.register("reinforce")
+@dataclass(frozen=True)
+class Reinforcement(Objective):
+    """The reinforced part of equation 16; all other objectives are those of L_ml, and share what gamma leaves.
 
     All that is random is drawn from torch's global generators.
-
-    Args:
-        model: in training mode, on `device`.
-        batch: with targets, on the CPU.
-        scale: what the loss is multiplied with, such as one over the number of target tokens.
-        settings: see `Reinforce`.
-        smoothing: of the likelihood; see `likelihood`.
-        device: where to compute.
-        part_bytes: how large a part's log-probabilities may be.
-        coverage_weight: of the coverage loss, a part of L_ml.
-
-    Returns:
-        Sums over the batch, `(5,)`: the mixed loss without the coverage loss, the nll of the targets, the coverage
-        loss, and the rewards of the drawn and of the greedy summaries; on the device and outside the graph.
     """
-    assert batch.tgt_mask is not None
-    assert batch.tgt_extended is not None
-    gamma = settings.gamma
-    sums = add_gradients(
-        model, batch, (1 - gamma) * scale, smoothing, device, part_bytes, coverage_weight=coverage_weight
-    )
-    limit = settings.limit(batch.tgt_mask.shape[1])
-    with without_dropout(model):
-        moved = batch.to(device, non_blocking=True)
-        assert moved.tgt_extended is not None
-        assert moved.tgt_mask is not None
-        memory = model.encode(moved)
-        rollouts = roll_out(model, memory, limit)
-        reward = rewards(rollouts, moved.tgt_extended, moved.tgt_mask.sum(1))  # (B,2)
-        advantage = reward[:, 0] - reward[:, 1]
-        drawn = drawn_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
-        # add_gradients minimises the sum of weight times -log p, so the weight is r(y^s) - r(y^): eq. 15.
-        reinforced = add_gradients(
-            model, drawn, gamma * scale, 0.0, device, part_bytes, weights=advantage, memory=memory
-        )
-    mixed = gamma * reinforced[0] + (1 - gamma) * sums[0]
-    return torch.stack([mixed, sums[1], sums[3], *reward.sum(0).to(mixed)])
+
+    over: ClassVar = {LOSS: "tokens", "sampled_reward": "sentences", "greedy_reward": "sentences"}
+    reads = "nothing"
+
+    settings: Reinforce
+
+    @classmethod
+    def of(cls, setting: Reinforce | None) -> "Reinforcement | None":
+        """There is one where there are settings."""
+        return cls(settings=setting, weight=setting.gamma) if setting is not None else None
+
+    @property
+    def leaves(self) -> float:
+        """1 - gamma."""
+        return 1 - self.settings.gamma
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        """Nothing: the given targets are the business of others."""
+        return {}
+
+    def add_own_gradients(self, update: Update, batch: Batch) -> dict[str, Tensor]:
+        """Writes both summaries of every article, and makes the drawn ones more probable, or less.
+
+        Returns:
+            The loss of equation 15, and the rewards of the drawn and of the greedy summaries.
+        """
+        assert batch.tgt_mask is not None
+        model = update.model
+        with without_dropout(model):
+            moved = batch.to(update.device, non_blocking=True)
+            assert moved.tgt_extended is not None
+            assert moved.tgt_mask is not None
+            memory = model.encode(moved)
+            rollouts = roll_out(model, memory, self.settings.limit(batch.tgt_mask.shape[1]))
+            reward = rewards(rollouts, moved.tgt_extended, moved.tgt_mask.sum(1))  # (B,2)
+            drawn = drawn_batch(batch, replace(rollouts, ids=rollouts.ids.cpu(), lengths=rollouts.lengths.cpu()))
+            rewarded = _Rewarded(advantage=reward[:, 0] - reward[:, 1], weight=self.weight)
+            loss = replace(update, objectives=[rewarded]).add_gradients(drawn, memory)[LOSS]
+        sampled, greedy = reward.sum(0).to(loss).unbind()
+        return {LOSS: loss, "sampled_reward": sampled, "greedy_reward": greedy}

@@ -1,0 +1,114 @@
+"""How a model is fitted: the settings of the training loop."""
+
+from typing import Literal
+
+from nmtkit.settings import MOST_THREADS, Field, field_validator, model_validator
+from nmtkit.training.objectives.guided_alignment import GuidedAlignment
+from nmtkit.training.objectives.reinforcement import Reinforce
+from nmtkit.training.optimizers import OptimizerSettings
+from nmtkit.training.schedules import Constant, Ending, Schedule
+
+
+class TrainingConfig(OptimizerSettings):
+    """How a model is fitted."""
+
+    schedule: Schedule = Constant()
+    """How the learning rate changes: `kind` and its own settings."""
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of each target's probability that is spread over the vocabulary."""
+    guided_alignment: GuidedAlignment | None = None
+    """Teach the attention where to look; without it attention is left to itself."""
+    coverage_weight: float = Field(default=0.0, ge=0)
+    """Weight of the coverage loss, a mean per target token, which makes it costly to look again at what was looked at
+    before (lambda of See et al. 2017, equation 13; 1 in the paper, in a short stage at the end). 0 is none."""
+    reinforce: Reinforce | None = None
+    """Self-critical training: reward summaries that the model draws itself, beside the likelihood of the references;
+    for a stage at the end."""
+    clip_norm: float | None = Field(default=None, gt=0)
+    """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
+    accumulate: int = Field(default=1, ge=1, le=10_000)
+    """Batches per update and process."""
+    max_updates: int | None = Field(default=None, ge=1)
+    """Stop after this many updates."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """Stop after this many passes over the data."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """Stop after this much training time, validations and earlier sessions of a resumed run included. Of a recipe with
+    stages it is the whole training's: a stage that sets its own has that; the others share equally what is left, and
+    have what earlier ones did not use as well."""
+    validate_every: int = Field(default=1000, ge=1)
+    """Updates between two validations; one more follows at the end. One that would use up what is left of max_minutes
+    is left out: the schedule would not come to its end."""
+    patience: int | None = Field(default=None, ge=1)
+    """Stop after this many validations in a row without a new best."""
+    best_metric: str = "bleu"
+    """The validation metric that decides which weights are best."""
+    higher_is_better: bool = True
+    """Its direction: true for BLEU, false for a loss."""
+    keep_best: int = Field(default=1, ge=1)
+    """How many of the best weights files stay."""
+    keep_recent: int = Field(default=0, ge=0)
+    """How many of the newest weights files stay as well, for averaging."""
+    save_every: int = Field(default=1000, ge=1)
+    """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """Keep an exponential moving average of the weights with this decay, and evaluate and save that."""
+    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    """bf16: matrix products in bfloat16 (autocast), the weights stay in fp32. auto, here and below: what a few updates
+    of this model show to be quickest on this machine, found once and kept (see `nmtkit tune`); bf16 only where the
+    model allows it. In a training too short to measure, auto is fp32, highest and one thread a core."""
+    matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
+    """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
+    threads: Literal["auto"] | int = "auto"
+    """CPU threads."""
+    deterministic: bool = False
+    """On CUDA: the same sums in the same order every time, so that the same training gives the same weights, and a
+    resumed one goes on bit for bit; slower. On a CPU it is so anyway."""
+    log_every: int = Field(default=50, ge=1)
+    """Updates between two `Step` events; on a GPU the numbers are read only then."""
+
+    @field_validator("threads", mode="before")
+    @classmethod
+    def _threads(cls, threads: object) -> object:
+        if threads != "auto" and (type(threads) is not int or not 1 <= threads <= MOST_THREADS):
+            raise ValueError(f"auto, or a number from 1 to {MOST_THREADS:,}")
+        return threads
+
+    @model_validator(mode="after")
+    def _ends(self) -> "TrainingConfig":
+        if not (self.max_updates or self.max_epochs or self.max_minutes or self.patience):
+            raise ValueError("training would never end: set max_updates, max_epochs, max_minutes or patience")
+        return self
+
+    @model_validator(mode="after")
+    def _budget(self) -> "TrainingConfig":
+        over_budget = isinstance(self.schedule, Ending) and self.schedule.over == "budget"
+        if over_budget and not (self.max_updates or self.max_minutes):
+            raise ValueError("schedule: `over: budget` needs a budget to run over: set max_updates or max_minutes")
+        return self
+
+    @model_validator(mode="after")
+    def _one_teacher(self) -> "TrainingConfig":
+        if self.reinforce is not None and self.guided_alignment is not None:
+            raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
+        return self
+
+    def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
+        """The part of the training that is done, from 0 to 1, by the limit that is nearest.
+
+        Args:
+            updates: made so far.
+            seconds: of training so far.
+            epochs: complete so far.
+
+        Returns:
+            None where none of max_updates, max_minutes and max_epochs is set.
+        """
+        shares = []
+        if self.max_updates:
+            shares.append(updates / self.max_updates)
+        if self.max_minutes:
+            shares.append(seconds / (60 * self.max_minutes))
+        if self.max_epochs:
+            shares.append(epochs / self.max_epochs)
+        return min(max(shares), 1.0) if shares else None

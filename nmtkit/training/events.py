@@ -1,0 +1,85 @@
+"""What a training tells of itself, event by event."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interrupted"]
+"""Why training stopped: the setting whose limit was reached, or a request from outside."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some updates were made; sums and means are over those since the last `Step`, leaving out skipped ones."""
+
+    update: int
+    """The number of the last one, from 1."""
+    epoch: int
+    """How many epochs are complete."""
+    loss: float
+    """What is minimised: the weighted means of all objectives; of the likelihood in nats per target token."""
+    terms: dict[str, float]
+    """What the objectives tell of themselves, by name: `nll` in nats per target token without smoothing, `ppl`, ..."""
+    tokens: int
+    """Target tokens, EOS included, padding not."""
+    tokens_per_second: float
+    """Of all processes; without the time of validations and saves."""
+    lr: float
+    """Learning rate of the last update."""
+    grad_norm: float
+    """Norm of the last finite gradient of the mean loss per token, before clipping."""
+    seconds: float
+    """Training time so far, everything included."""
+    skipped: int = 0
+    """Updates called off because the loss or its gradient was not finite."""
+
+    def figures(self) -> dict[str, float]:
+        """All its numbers but the update's, by the names that they have in the log."""
+        found: dict[str, float] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            found.update(value if field.name == "terms" else {field.name: value})
+        del found["update"]
+        return found
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The model was evaluated."""
+
+    update: int
+    """After which update."""
+    metrics: dict[str, float]
+    """What `evaluate` gave."""
+    best: bool
+    """Whether this is the best so far."""
+    seconds: float
+    """Training time so far, everything included."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The full state is on the disk."""
+
+    path: str
+    """The file."""
+    update: int
+    """After which update."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Training is over; always the last event."""
+
+    reason: Reason
+    """Why."""
+    update: int
+    """After which update."""
+    lr: float
+    """Learning rate of the last update."""
+    peak_lr: float
+    """The highest that it was in any update."""
+    seconds: float
+    """Training time, everything included."""
+
+
+Event = Step | Evaluated | Saved | Stopped

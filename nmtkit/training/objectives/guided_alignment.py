@@ -1,0 +1,127 @@
+"""Guided alignment: the attention is taught where to look.
+
+Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
+Learning to Align and Translate with Transformer Models", for one head of a Transformer.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.precision import wide
+from nmtkit.settings import Field, Settings
+from nmtkit.training.objectives.base import OBJECTIVES, Objective, Reads, Seen
+
+Teacher = Literal["file", "model"]
+AlignmentLoss = Literal["cross_entropy", "squared_error"]
+
+_LEAST = 1e-30
+"""Smaller weights count as this, so that the logarithm of one that a window or rounding made zero is finite."""
+
+
+class GuidedAlignment(Settings):
+    """Teaches the attention that the model shows as its alignment where to look, while it learns to translate.
+
+    Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models", for one head of a Transformer, which is chosen by
+    `model.alignment_layer` and `model.alignment_heads`.
+    """
+
+    source: Teacher = "file"
+    """Who knows the links. file: data.train.alignment. model: for each word the source token at which the layer's heads
+    look most on average; it teaches the one head that model.alignment_heads names."""
+    weight: float = Field(default=0.05, gt=0)
+    """Weight of the alignment's loss, a mean over linked target tokens, beside the mean loss per target token."""
+    loss: AlignmentLoss = "cross_entropy"
+    """How far the attention is from the links: cross_entropy, or squared_error, which is milder where it is far off."""
+
+
+def linked_positions(batch: Batch, teacher: Teacher) -> Tensor:
+    """The target positions `(B,T)` whose attention is taught.
+
+    With links from a file those that have one; where the model itself is the teacher all words: what is neither padding
+    nor EOS, which stands for no word.
+    """
+    if teacher == "file":
+        assert batch.alignment is not None, "the batch has no alignments"
+        return batch.alignment.any(-1)
+    assert batch.tgt_mask is not None
+    words = torch.zeros_like(batch.tgt_mask)
+    words[:, :-1] = batch.tgt_mask[:, 1:]  # the last real position of a row is EOS
+    return words
+
+
+def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cross_entropy") -> Tensor:
+    """How far attention is from an alignment, summed over the target tokens that have a link.
+
+    The k links of a target token make a distribution G of 1/k each. cross_entropy is -sum_s G log A (Chen et al. 2016,
+    Garg et al. 2019), squared_error is sum_s (G - A)^2 (Chen et al. 2016). Target tokens without a link, and padding,
+    have no share in it. A window that hides a linked source token costs a constant: it cannot be learned away.
+
+    Args:
+        attention: A, weights `(B,T,S)`.
+        links: `(B,T,S)`, bool.
+        kind: which loss.
+
+    Returns:
+        A scalar; nats for cross_entropy.
+    """
+    weights = attention.to(wide(attention))
+    counts = links.sum(-1, keepdim=True)  # (B,T,1)
+    gold = links / counts.clamp(min=1).to(weights.dtype)  # (B,T,S)
+    if kind == "cross_entropy":
+        return -(gold * weights.clamp(min=_LEAST).log()).sum()
+    return ((gold - weights).square() * (counts > 0)).sum()
+
+
+def own_links(heads: Tensor, positions: Tensor) -> Tensor:
+    """One link for each position `(B,T)`: where the heads `(B,A,T,S)` look most on average; `(B,T,S)`, a constant."""
+    best = heads.detach().mean(1).argmax(-1, keepdim=True)  # (B,T,1)
+    return torch.zeros_like(heads[:, 0], dtype=torch.bool).scatter_(-1, best, positions[..., None])
+
+
+@OBJECTIVES.register("guided_alignment")
+@dataclass(frozen=True)
+class GuidedAttention(Objective):
+    """The mean of `alignment_loss` over the linked target tokens."""
+
+    over: ClassVar = {"alignment_loss": "links"}
+    reads: ClassVar[Reads] = "attention"
+
+    settings: GuidedAlignment
+
+    @classmethod
+    def of(cls, setting: GuidedAlignment | None) -> "GuidedAttention | None":
+        """There is one where there are settings."""
+        if setting is None:
+            return None
+        kind = AttentionGuidedByHeads if setting.source == "model" else GuidedAttention
+        return kind(settings=setting, weight=setting.weight)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """The target tokens that are taught."""
+        return {"links": int(linked_positions(batch, self.settings.source).sum())}
+
+    def links(self, seen: Seen) -> Tensor:
+        """Where to look, `(B,T,S)`."""
+        assert seen.moved.alignment is not None, "the batch has no alignments"
+        return seen.moved.alignment
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        """The loss without its weight."""
+        assert seen.readout.attention is not None
+        return {"alignment_loss": alignment_loss(seen.readout.attention, self.links(seen), self.settings.loss)}
+
+
+class AttentionGuidedByHeads(GuidedAttention):
+    """The same, taught by all heads of its layer."""
+
+    reads = "heads"
+
+    def links(self, seen: Seen) -> Tensor:
+        """Where the heads look most on average."""
+        assert seen.heads is not None
+        return own_links(seen.heads, linked_positions(seen.moved, "model"))

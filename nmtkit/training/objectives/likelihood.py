@@ -1,0 +1,98 @@
+"""The likelihood of the targets, with label smoothing."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from nmtkit.data.batch import Batch
+from nmtkit.layers.precision import wide
+from nmtkit.models.base import Output
+from nmtkit.training.objectives.base import LOSS, OBJECTIVES, Objective, Seen
+
+_LARGEST = 700.0
+"""The exponential of more is no float."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Sums over the M target tokens of a batch, in nats; divide by a token count to get a mean."""
+
+    total: Tensor
+    """What training minimises, a scalar."""
+    nll: Tensor
+    """Negative log-likelihood without smoothing, a scalar outside the graph."""
+    tokens: int
+    """M."""
+
+
+def negative_log_probs(log_probs: Tensor, batch: Batch, vocabulary_size: int, part: slice = slice(None)) -> Tensor:
+    """Of the target at each of the M positions, `(M,)`, in nats.
+
+    Args:
+        log_probs: `(M,X)` of the positions in `batch.tgt_mask`, in row-major order.
+        batch: the targets; may stay on the CPU while `log_probs` is on another device, which spares the device a wait.
+        vocabulary_size: V. If X is larger, the targets are the extended ids.
+        part: which of those positions `log_probs` holds.
+    """
+    ids = batch.tgt_extended if log_probs.shape[-1] > vocabulary_size else batch.tgt_out
+    assert ids is not None, "the batch has no targets"
+    assert batch.tgt_mask is not None, "the batch has no targets"
+    targets = ids[batch.tgt_mask][part].to(log_probs.device, non_blocking=True)  # (M,)
+    assert log_probs.shape[:-1] == targets.shape, f"{log_probs.shape[:-1]} predictions for {targets.shape} targets"
+    return -log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+def likelihood(
+    output: Output, batch: Batch, vocabulary_size: int, smoothing: float = 0.0, part: slice = slice(None)
+) -> Loss:
+    """Negative log-likelihood of the targets with label smoothing (Szegedy et al. 2016, section 7).
+
+    Each target word y becomes the distribution q(x) = (1 - smoothing) [x = y] + smoothing / V over the V words of the
+    vocabulary, y included; the loss is the cross-entropy -sum_x q(x) log p(x). It equals
+    `torch.nn.functional.cross_entropy(..., label_smoothing=smoothing, reduction="sum")`. Copied words beyond the
+    vocabulary (X > V) can be targets but get no share of the smoothing: most of them are impossible in most sentences
+    of a batch, and their log-probability is minus infinity there.
+
+    Args:
+        output: log-probabilities `(M,X)`; these and the next two as `negative_log_probs` takes them.
+        batch: the targets.
+        vocabulary_size: V.
+        smoothing: share of the probability that is spread evenly, in [0, 1).
+        part: which positions `output` holds; all unless said otherwise.
+    """
+    log_probs = output.log_probs
+    each = negative_log_probs(log_probs, batch, vocabulary_size, part)
+    nll = total = each.sum(dtype=wide(log_probs))
+    if smoothing:
+        words = log_probs[:, :vocabulary_size] if log_probs.shape[-1] > vocabulary_size else log_probs
+        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=wide(log_probs))
+    return Loss(total, nll.detach(), each.numel())
+
+
+@OBJECTIVES.register("label_smoothing")
+@dataclass(frozen=True)
+class Likelihood(Objective):
+    """The mean negative log-likelihood of a target token, in nats; see `likelihood`."""
+
+    over: ClassVar = {LOSS: "tokens", "nll": "tokens"}
+
+    smoothing: float = 0.0
+    """Share of each target's probability that is spread over the vocabulary."""
+
+    @classmethod
+    def of(cls, setting: float | None) -> "Likelihood | None":
+        """There is one wherever there is such a setting."""
+        return None if setting is None else cls(smoothing=setting)
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        """The loss, and the same without smoothing."""
+        assert seen.log_probs is not None
+        loss = likelihood(Output(seen.log_probs), seen.batch, seen.vocabulary_size, self.smoothing, seen.part)
+        return {LOSS: loss.total, "nll": loss.nll}
+
+    def told(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The perplexity as well."""
+        return {**means, "ppl": math.exp(min(means["nll"], _LARGEST))}

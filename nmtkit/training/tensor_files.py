@@ -1,0 +1,208 @@
+"""Files of tensors: safetensors with JSON in their heads, never pickle, written so that a crash loses nothing.
+
+Every file is written beside its place, forced to the disk, and then moved into place in one stroke.
+
+The head of a file holds its facts as JSON under one key, in one order, so that files of equal contents are equal. Among
+them is whether it is a state or weights, the checksum of every tensor, that of the vocabulary, and that of the facts
+themselves; they are compared wherever the file is read. Files of earlier versions have no checksums: there a state is
+what has facts.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nmtkit import sums
+from nmtkit.data.workers import cores
+from nmtkit.errors import CheckpointError, require_replaceable
+
+_FACTS = "facts"
+
+_THREADS = 8
+"""The most threads that look at tensors; more would not get them from memory any quicker."""
+
+_LISTED = 5
+"""So many files are named where a message says which there are."""
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The types that weights may be kept in."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a file says of itself."""
+
+    facts: dict[str, Any]
+    """But for the next three."""
+    is_state: bool
+    """Or weights alone."""
+    vocabulary: str
+    """The checksum of the vocabulary; empty if the file does not know it."""
+    sums: Mapping[str, str] | None
+    """The checksum of every tensor; None in files of earlier versions."""
+
+    @classmethod
+    def of(cls, file: Any) -> "Head":
+        """The head of an open file.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        text = (file.metadata() or {}).get(_FACTS)
+        if text is None:
+            return cls({}, False, "", None)
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or ("tensors" in facts) != (sums.SUM in facts):
+            raise ValueError("its facts are not what they should be")
+        facts = sums.verified(facts)
+        known = facts.pop("tensors", None)
+        return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
+
+    def require_vocabulary(self, vocabulary: str) -> None:
+        """Makes sure that the file is of this vocabulary, where both are known."""
+        if vocabulary and self.vocabulary and vocabulary != self.vocabulary:
+            raise CheckpointError(
+                "trained with another vocabulary than it is to be used with, so they are of different runs"
+            )
+
+
+def read_tensors(file: Any, head: Head, prefixes: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
+    """The tensors of an open file whose names begin so; they are as they were written, and finite."""
+    names = list(file.keys())  # the file is no mapping: it cannot be gone through by itself
+    if head.sums is not None and head.sums.keys() != set(names):
+        raise ValueError("it has other tensors than were written")
+    found = {name: file.get_tensor(name) for name in names if name.startswith(prefixes)}
+    of_found = {} if head.sums is None else sums_of(found)
+    for name, tensor in found.items():
+        if head.sums is not None and of_found[name] != head.sums[name]:
+            raise ValueError(f"{name!r} is not as it was written: its checksum is another")
+        if tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _FLOATS):
+            raise CheckpointError(f"{name!r} holds {type_of(tensor)}, which no model has")
+        if not _is_finite(tensor):
+            raise CheckpointError(f"{name!r} holds a number that is not finite (NaN or infinity)")
+    return found
+
+
+def sums_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """The checksum of each, as quick as numbers come from memory: quicker to several threads than to one."""
+
+    def of_one(tensor: Tensor) -> str:
+        data = tensor.reshape(-1).view(torch.uint8).numpy()
+        return sums.of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
+
+    with ThreadPoolExecutor(min(cores(), _THREADS)) as pool:
+        return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    # One sum is much quicker than to look at each number; where it is too large itself, they are looked at.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+@contextlib.contextmanager
+def blamed(path: Path, remedy: str) -> Iterator[None]:
+    """A fault that shows inside is one of this file: the message names it, and the remedy."""
+    try:
+        yield
+    except CheckpointError as fault:
+        raise CheckpointError(f"{path}: {str(fault).removeprefix(f'{path}: ')}; {remedy}") from fault
+
+
+def others_beside(path: Path) -> str:
+    """The names of the checkpoints beside one."""
+    names = sorted(other.name for other in path.parent.glob("*.safetensors") if other.name != path.name)
+    return ", ".join(names[-_LISTED:]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+@contextlib.contextmanager
+def opened_weights(path: Path) -> Iterator[tuple[Any, Head]]:
+    """An open file of weights or of a state, and its head.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged, as may show while it is read.
+    """
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path}: not found; name a checkpoint file, or train first")
+    others = others_beside(path)
+    there = f" (there are: {others})" if others else ""
+    with blamed(path, f"use another checkpoint{there}, or copy the file again"), opened(path) as file:
+        yield file, Head.of(file)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """An open file; messages do not name it.
+
+    Raises:
+        CheckpointError: it is no file, or damaged, as may show while it is read.
+    """
+    if not path.is_file():
+        raise CheckpointError("not a file that can be read")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (OSError, SafetensorError, ValueError, RecursionError) as fault:
+        raise CheckpointError(f"damaged or cut short ({fault})") from fault
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], vocabulary: str) -> None:
+    """Writes a file with the checksums of all that is in it.
+
+    Raises:
+        CheckpointError: it cannot be written; what was there before is untouched.
+    """
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    known = {"vocabulary": vocabulary} if vocabulary else {}
+    signed = sums.signed({**facts, **known, "tensors": sums_of(ready)})
+    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(signed, sort_keys=True)}))
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
+    require_replaceable(path, CheckpointError)
+    beside = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.unlink(missing_ok=True)
+        beside.touch()
+        mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
+        write(beside)
+        beside.chmod(mode)
+        _force_to_disk(beside)
+        os.replace(beside, path)
+        _force_to_disk(path.parent)
+    except (OSError, SafetensorError) as fault:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise CheckpointError(
+            f"{path}: cannot write it ({fault}); free some space there or name another folder; "
+            "the checkpoints written before are untouched"
+        ) from fault
+
+
+def _force_to_disk(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def kind_of(tensor: Tensor) -> tuple[bool, bool]:
+    """What two tensors must have in common for one to take the place of the other."""
+    return tensor.is_floating_point(), tensor.dtype == torch.bool
+
+
+def type_of(tensor: Tensor) -> str:
+    """What a tensor holds, in words."""
+    return f"numbers of type {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,0 +1,388 @@
+"""All that changes while training, and its steps."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
+
+from nmtkit.data.batch import Batch
+from nmtkit.device import give_back_freed_memory
+from nmtkit.errors import CheckpointError, TrainingError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.registry import near_names
+from nmtkit.training import distributed, randomness
+from nmtkit.training.checkpoint import Checkpoints, Keeping
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.ema import Ema
+from nmtkit.training.events import Evaluated, Reason, Saved, Step
+from nmtkit.training.objectives.base import LOSS, Update, objectives_of
+from nmtkit.training.optimizers import (
+    build_optimizer,
+    most_steps,
+    read_state,
+    restore_state,
+    set_rate,
+    step_unless,
+)
+from nmtkit.training.schedules import TrainingProgress
+from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, fill_weights, under, weights_of
+
+_PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+"""Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
+
+_GIVE_BACK_EVERY = 50
+"""So many updates on a CPU between two returns of freed memory; more often it costs speed."""
+
+_FIRST_UPDATE = 0.001
+"""The part of max_minutes that the first update is taken to last, before any update has shown how long they take."""
+
+_GIVE_UP_AFTER = 10
+"""So many updates in a row with a loss that is not finite end the training."""
+
+_EPOCHS_PER_UPDATE = 10_000
+"""More epochs cannot have come to their end in an update, however many batches it had and however few the data give."""
+
+
+class Stream(Protocol):
+    """An endless source of batches that can be put back to where it was.
+
+    Of several processes each has its own stream, which gives it its own share of the batches of one common sequence.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """How many passes over the data are complete."""
+
+    def __next__(self) -> Batch:
+        """The next batch, with targets, on the CPU."""
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream is, `epoch` and `batch` among it; the same in all processes."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes to where `state` was taken: the batches that follow are the same, if they are cut as then."""
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An update whose numbers may still be on the device."""
+
+    update: int
+    position: dict[str, Any]
+    counts: dict[str, int]
+    """What its sums are means over."""
+    numbers: Tensor
+    """The sums of all names in `Trainer.over`, then the gradient's norm, and 1 if the update was called off."""
+
+
+class Trainer:
+    """All that changes while training, and its steps. `train` walks them; tuning measures `make_update`."""
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        stream: Stream,
+        config: TrainingConfig,
+        checkpoints: Checkpoints,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model.to(device)
+        self.stream = stream
+        self.config = config
+        self.checkpoints = checkpoints
+        self.device = device
+        self.in_bf16 = config.precision == "bf16"
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.optimizer = build_optimizer(config, self.parameters)
+        self.objectives = objectives_of(config)
+        self.over = {name: count for objective in self.objectives for name, count in objective.over.items()}
+        self.ema = Ema(self.parameters, config.ema_decay) if config.ema_decay else None
+        self.update = 0
+        self.validations: list[tuple[int, float]] = []  # update, score turned so that higher is better
+        self.lr = self.peak_lr = 0.0
+        self._grad_norm = math.nan
+        self._made: list[_Made] = []
+        self._skipped_in_a_row = 0
+        self.is_saved = False
+        self._saved_at = 0
+        self._validating = 0.0  # seconds of the last validation; as `_used`, the same in all processes
+        self._clock = clock
+        self._started = clock()
+        self._seconds_before = 0.0
+        self._used = 0.0  # seconds at the end of the last update: what the share of the next one rests on
+        self._busy = 0.0  # seconds of updates since the last report
+        model.train()
+
+    @property
+    def seconds(self) -> float:
+        """Training time so far, everything included."""
+        return self._seconds_before + self._clock() - self._started
+
+    @property
+    def has_unreported(self) -> bool:
+        """Whether updates were made that no `Step` has told of."""
+        return bool(self._made)
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the last update was validated."""
+        return bool(self.validations) and self.validations[-1][0] == self.update
+
+    @property
+    def has_time_to_validate(self) -> bool:
+        """Whether there would be time to train after a validation that takes as long as the last one did."""
+        limit = self.config.max_minutes
+        return limit is None or self._used + self._validating < 60 * limit
+
+    def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
+        """Why no further update is to be made; None while there is none. The same in all processes."""
+        config = self.config
+        if config.max_updates and self.update >= config.max_updates:
+            return "max_updates"
+        if config.max_epochs and self.stream.epoch >= config.max_epochs:
+            return "max_epochs"
+        if config.patience and self.validations:
+            scores = [score for _, score in self.validations]
+            if len(scores) - 1 - scores.index(max(scores)) >= config.patience:
+                return "patience"
+        # Clocks differ, and so would the rates of several processes: that of process 0 counts for all.
+        out_of_time, used = False, 0.0
+        if distributed.rank() == 0:
+            used = self._used
+            out_of_time = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
+        interrupted, over, self._used = distributed.largest([stop is not None and stop(), out_of_time, used])
+        if interrupted:
+            return "interrupted"
+        return "max_minutes" if over else None
+
+    def make_update(self) -> None:
+        """Draws batches, adds up their gradients, clips, steps; its numbers stay on the device until `report`."""
+        begun = self._clock()
+        position, epoch = self.stream.state(), self.stream.epoch
+        batches = [self._next_batch() for _ in range(self.config.accumulate)]
+        counts = self._counted(batches)
+        scores = [score for _, score in self.validations]
+        progress = TrainingProgress(self.update + 1, epoch, scores, self._coming_share())
+        self.lr = self.config.schedule.rate(self.config.lr, progress)
+        self.peak_lr = max(self.peak_lr, self.lr)
+
+        part_bytes = _PART_BYTES.get(self.device.type, _PART_BYTES["cpu"])
+        update = Update(self.model, self.objectives, counts, self.device, part_bytes)
+        sums = reduce(torch.add, [self._add_gradients(update, batch) for batch in batches])  # one of each of `over`
+        distributed.add_up([*self._gradients(), sums])
+        norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
+        # Skipped, not stopped, so that one bad batch costs nothing but itself.
+        bad = ~torch.isfinite(norm + sums.sum())
+        set_rate(self.optimizer, self.lr)
+        step_unless(bad, self.optimizer)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.update, self.is_saved = self.update + 1, False
+        if self.ema:
+            self.ema.update(self.update)
+        numbers = torch.cat([sums, torch.stack([norm.to(sums), bad.to(sums)])])
+        self._made.append(_Made(self.update, position, counts, numbers))
+        if self.device.type == "cpu" and self.update % _GIVE_BACK_EVERY == 0:
+            give_back_freed_memory()
+        self._used = self.seconds
+        self._busy += self._clock() - begun
+
+    def _coming_share(self) -> float:
+        """`TrainingProgress.share` of the coming update."""
+        limit = 60 * (self.config.max_minutes or 0.0)
+        lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
+        return self.config.share(self.update + 1, self._used + lasting) or 0.0
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self.stream)
+        except StopIteration:
+            raise TrainingError("there are no batches to train on: the training data is empty") from None
+
+    def _counted(self, batches: Sequence[Batch]) -> dict[str, int]:
+        """What the sums are means over: what there is of it in these batches and in those of all other processes."""
+        counts: Counter[str] = Counter()
+        for batch in batches:
+            counts.update({"tokens": batch.n_tokens, "sentences": batch.size})
+            for objective in self.objectives:
+                counts.update(objective.counts(batch))
+        return dict(zip(counts, distributed.totals(list(counts.values())), strict=True))
+
+    def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
+        """Adds the gradient of this batch's part of the update; gives the sums of all names in `over`."""
+        with self._precision():
+            told = update.add_gradients(batch)
+        return torch.cat([told[name].view(1) for name in self.over])
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)
+
+    def _gradients(self) -> list[Tensor]:
+        """All gradients, in one order in every process."""
+        if distributed.size() > 1:  # what one process did not use another may have used
+            for parameter in self.parameters.values():
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+
+    def report(self) -> Step:
+        """Reads the numbers of the updates since the last report."""
+        begun = self._clock()
+        rows = torch.stack([made.numbers for made in self._made]).tolist()
+        busy = self._busy + self._clock() - begun  # reading waits for the device
+        good: list[tuple[_Made, list[float]]] = []
+        skipped: list[_Made] = []
+        for made, (*sums, norm, bad) in zip(self._made, rows, strict=True):
+            if bad:
+                skipped.append(made)
+                self._skipped_in_a_row += 1
+                if self._skipped_in_a_row >= _GIVE_UP_AFTER:
+                    raise TrainingError(self._not_finite(skipped))
+                continue
+            self._skipped_in_a_row = 0
+            self._grad_norm = norm
+            good.append((made, sums))
+        tokens = sum(made.counts["tokens"] for made in self._made)
+        loss, terms = self._told(good)
+        self._made, self._busy = [], 0.0
+        return Step(
+            update=self.update,
+            epoch=self.stream.epoch,
+            loss=loss,
+            terms=terms,
+            tokens=tokens,
+            tokens_per_second=tokens / max(busy, 1e-9),
+            lr=self.lr,
+            grad_norm=self._grad_norm,
+            seconds=self.seconds,
+            skipped=len(skipped),
+        )
+
+    def _told(self, good: Sequence[tuple["_Made", Sequence[float]]]) -> tuple[float, dict[str, float]]:
+        """What was minimised in these updates, given with their sums, and what the objectives tell of themselves."""
+        means = {}
+        for number, (name, count) in enumerate(self.over.items()):
+            total = sum(sums[number] for _, sums in good)
+            means[name] = total / max(1, sum(made.counts[count] for made, _ in good)) if good else math.nan
+        loss, terms = means.get(LOSS, 0.0), {}
+        for objective in self.objectives:
+            if objective.minimised != LOSS:
+                loss += objective.weight * means[objective.minimised]
+            terms.update(objective.told({name: means[name] for name in objective.over if name != LOSS}))
+        return loss, terms
+
+    def _not_finite(self, skipped: list[_Made]) -> str:
+        last = skipped[-1]
+        place = ", ".join(f"{key} {value}" for key, value in last.position.items() if isinstance(value, int))
+        return (
+            f"update {last.update}: the loss or its gradient is not finite, {_GIVE_UP_AFTER} updates in a row; "
+            f"the last bad batch is the one at {place} of the training data. "
+            f"The weights of before are kept, and {self.checkpoints.last} holds update {self._saved_at}. "
+            "Lower training.lr, lengthen the schedule's warmup, set training.clip_norm, or use precision fp32; "
+            "then go on with --resume"
+        )
+
+    def validate(self, evaluate: Callable[[Seq2Seq], dict[str, float]]) -> Evaluated:
+        """Evaluates the model, with the averaged weights if there are some, and keeps them if they are good."""
+        averaged = self.ema.applied() if self.ema else nullcontext()
+        begun = self._clock()
+        with averaged, randomness.preserved(self.device), torch.no_grad():
+            found = None
+            if distributed.rank() == 0:
+                self.model.eval()
+                found = evaluate(self.model), self._clock() - begun
+                self.model.train()
+            metrics, self._validating = distributed.said_by_first(found)
+            value = self._value_in(metrics)
+            sign = 1 if self.config.higher_is_better else -1
+            best = sign * value > max((score for _, score in self.validations), default=-math.inf)
+            self.validations.append((self.update, sign * value))
+            if distributed.rank() == 0:
+                config = self.config
+                keeping = Keeping(config.best_metric, config.higher_is_better, config.keep_best, config.keep_recent)
+                self.checkpoints.keep(weights_of(self.model), self.update, value, keeping)
+        self.is_saved = False
+        return Evaluated(self.update, metrics, best, self.seconds)
+
+    def _value_in(self, metrics: Mapping[str, float]) -> float:
+        name = self.config.best_metric
+        if name not in metrics:
+            raise TrainingError(f"training.best_metric: validation gives no {name!r}: {near_names(name, metrics)}")
+        worst = -math.inf if self.config.higher_is_better else math.inf
+        return worst if math.isnan(metrics[name]) else metrics[name]
+
+    def save(self) -> Saved:
+        """Saves the full state."""
+        tensors = {WEIGHTS + name: tensor for name, tensor in weights_of(self.model).items()}
+        if self.ema:
+            tensors |= {EMA + name: tensor for name, tensor in self.ema.averages.items()}
+        state = read_state(self.optimizer, self.parameters)
+        tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
+        randoms = distributed.gathered(randomness.read_states(self.device))
+        if distributed.rank() == 0:
+            facts = {
+                "update": self.update,
+                "seconds": self.seconds,
+                "used": self._used,
+                "validating": self._validating,
+                "lr": [self.lr, self.peak_lr],
+                "optimizer": self.config.optimizer,
+                "best_metric": [self.config.best_metric, self.config.higher_is_better],
+                "validations": self.validations,
+                "stream": self.stream.state(),
+                "random": randoms,
+            }
+            self.checkpoints.save_last(tensors, facts)
+        distributed.wait_for_all()  # no process goes on, or away to resume, before the file is there
+        self.is_saved, self._saved_at = True, self.update
+        return Saved(str(self.checkpoints.last), self.update)
+
+    def restore(self, seed: int) -> None:
+        """Puts back what `save` saved; `seed` is for processes that were not there then."""
+        facts = self.checkpoints.read_facts()
+        tensors, _ = self.checkpoints.load_last()
+        last = self.checkpoints.last
+        if facts["optimizer"] != self.config.optimizer:
+            raise CheckpointError(
+                f"{last}: saved with optimizer {facts['optimizer']!r}, but the recipe says {self.config.optimizer!r}; "
+                "resume with the same one, or train in another folder"
+            )
+        with self.checkpoints.blamed_on_last():
+            fill_weights(self.model, under(WEIGHTS, tensors), last)
+            restore_state(self.optimizer, self.parameters, under(OPTIMIZER, tensors))
+            if self.ema:
+                self.ema.restore(under(EMA, tensors))
+            self._require_sense(facts)
+            self.stream.restore(facts["stream"])
+            self.update = facts["update"]
+            if distributed.rank() < len(facts["random"]):
+                randomness.restore_states(facts["random"][distributed.rank()], self.device)
+            else:  # there are more processes than before
+                randomness.seed_all(seed + distributed.rank() + self.update)
+        self.is_saved, self._saved_at = True, self.update
+        self._seconds_before = facts["seconds"]
+        # Checkpoints of earlier versions do not know the last two.
+        self._validating = facts["validating"]
+        self._used = facts["seconds"] if facts["used"] is None else facts["used"]
+        self.lr, self.peak_lr = facts["lr"] or (self.lr, self.peak_lr)
+        if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
+            self.validations = [(update, score) for update, score in facts["validations"]]
+        self._started = self._clock()  # the time that loading took is none of the training's
+
+    def _require_sense(self, facts: Mapping[str, Any]) -> None:
+        """Makes sure that the numbers of a state fit each other, as far as it can be told."""
+        update, epoch = facts["update"], facts["stream"]["epoch"]
+        steps = most_steps(self.optimizer)
+        # So many updates in a row without a step would have ended the training. Steps may be those of earlier stages.
+        if steps is not None and update >= _GIVE_UP_AFTER * (steps + 1):
+            raise CheckpointError(f"`update` is {update}, but the optimizer has made {steps} steps")
+        if epoch > _EPOCHS_PER_UPDATE * (update + 1):
+            raise CheckpointError(f"`stream.epoch` is {epoch} after {update} updates")

@@ -1,0 +1,173 @@
+"""Weights: of a model, in a file of their own or in a training's state, and the mean of several."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.errors import CheckpointError
+from nmtkit.training.tensor_files import kind_of, opened_weights, read_tensors, type_of, write_tensors
+
+WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"
+"""How the names in `last.safetensors` begin; the file also has the facts as JSON in its head."""
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a full state whose names begin with WEIGHTS, EMA or OPTIMIZER, under the rest of their names."""
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The weights and persistent buffers of a model, not copied; a tied one once, under its first name."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
+    """Writes weights to a file of their own, with the checksum of their vocabulary, if it is known.
+
+    Raises:
+        CheckpointError: it cannot be written; what was there before is untouched.
+    """
+    write_tensors(path, weights, {"kind": "weights"}, vocabulary)
+
+
+def read_weights(path: Path, vocabulary: str = "") -> dict[str, Tensor]:
+    """Reads the weights in a checkpoint of either kind, onto the CPU; of a full state the averaged ones, if it has any.
+
+    Args:
+        path: of the file.
+        vocabulary: the checksum of the vocabulary that they are to be used with; empty: any.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, a number in it is not finite, or it was trained with another
+            vocabulary.
+    """
+    with opened_weights(path) as (file, head):
+        head.require_vocabulary(vocabulary)
+        if not head.is_state:
+            return read_tensors(file, head)
+        # Buffers have no average, so the averages are laid over the weights.
+        found = read_tensors(file, head, (WEIGHTS, EMA))
+        return under(WEIGHTS, found) | under(EMA, found)
+
+
+def vocabulary_of(path: Path) -> str:
+    """The checksum of the vocabulary that a checkpoint was trained with; empty if it does not say.
+
+    Raises:
+        CheckpointError: the file is missing or damaged.
+    """
+    with opened_weights(path) as (_, head):
+        return head.vocabulary
+
+
+def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
+    """Fills the model with the weights in a checkpoint of either kind.
+
+    Raises:
+        CheckpointError: as `read_weights`; or they are of a model of another shape.
+    """
+    fill_weights(model, read_weights(path, vocabulary), path)
+
+
+def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Fills the model in place, so that tied weights stay tied and every address stays the same.
+
+    Args:
+        model: on any device.
+        weights: as `weights_of` or `read_weights` gives them.
+        path: where they are from, for messages.
+
+    Raises:
+        CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have.
+    """
+    own = weights_of(model)
+    _require_fitting(own, weights, path)
+    _fill(own, weights)
+
+
+def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
+    """Fills the model in place with those weights that it has, for a model of which parts were added or taken away.
+
+    Args:
+        model: on any device.
+        weights: as `read_weights` gives them.
+        path: where they are from, for messages.
+
+    Returns:
+        The names of the model's weights that are not among those given, and of those given that it does not have.
+
+    Raises:
+        CheckpointError: a weight that both have is of another shape or kind of number.
+    """
+    own = weights_of(model)
+    both = {name: tensor for name, tensor in own.items() if name in weights}
+    given = {name: weights[name] for name in both}
+    _require_fitting(both, given, path)
+    _fill(both, given)
+    return [name for name in own if name not in weights], [name for name in weights if name not in own]
+
+
+def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+def _require_fitting(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], path: Path) -> None:
+    faults = [f"{name!r} is missing" for name in own if name not in weights]
+    faults += [f"{name!r} is not in the model" for name in weights if name not in own]
+    for name, wanted in own.items():
+        given = weights.get(name, wanted)
+        if given.shape != wanted.shape:
+            faults.append(f"{name!r} has shape {list(given.shape)}, the model wants {list(wanted.shape)}")
+        elif kind_of(given) != kind_of(wanted):
+            faults.append(f"{name!r} holds {type_of(given)}, the model wants {type_of(wanted)}")
+    if faults:
+        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise CheckpointError(
+            f"{path}: the checkpoint is of another model: {'; '.join(faults[:3])}{more}; "
+            "use the recipe it was trained with"
+        )
+
+
+def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocabulary: str = "") -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, added up in float64, in the type of the first.
+
+    Tensors that are not floating-point are taken from the first.
+
+    Args:
+        paths: of the files.
+        model: that the average must fit; None: any.
+        vocabulary: as `read_weights` takes it.
+
+    Raises:
+        CheckpointError: no file is given, one cannot be read (see `read_weights`), or they are not of one model.
+    """
+    if not paths:
+        raise CheckpointError("there are no checkpoints to average")
+    first = read_weights(paths[0], vocabulary)
+    if not any(tensor.is_floating_point() for tensor in first.values()):
+        raise CheckpointError(f"{paths[0]}: holds no weights that can be averaged; name other checkpoints")
+    if model is not None:
+        _require_fitting(weights_of(model), first, paths[0])
+    total = {name: tensor.double() for name, tensor in first.items()}
+    for path in paths[1:]:
+        weights = read_weights(path, vocabulary)
+        if {name: (tensor.shape, kind_of(tensor)) for name, tensor in weights.items()} != {
+            name: (tensor.shape, kind_of(tensor)) for name, tensor in first.items()
+        }:
+            raise CheckpointError(f"{path}: of another model than {paths[0]}; average checkpoints of one run only")
+        for name, tensor in weights.items():
+            total[name] += tensor.double()
+    return {
+        name: (total[name] / len(paths)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in first.items()
+    }
