@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.registry import near_names
+from nmtkit.registry import Registry, near_names
 
 __all__ = [
     "LARGEST",
@@ -31,6 +40,7 @@ __all__ = [
     "is_name",
     "load_yaml",
     "model_validator",
+    "name_in",
     "parse",
     "parse_json",
     "parse_value",
@@ -77,6 +87,21 @@ def _named(text: str) -> str:
 
 Name = Annotated[str, AfterValidator(_named)]
 """What a recipe, a run, a stage or a corpus is called."""
+
+
+def name_in(registry: Registry[Any]) -> Any:
+    """The type of a setting that names a member of a registry, whenever that is entered.
+
+    Args:
+        registry: its schema lists the members that are there when the type is made.
+    """
+
+    def member(given: object) -> object:
+        if given not in registry.names():
+            raise ValueError(f"not one of its values: {near_names(str(given), registry.names())}")
+        return given
+
+    return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]})]
 
 
 class Settings(BaseModel):

@@ -131,9 +131,9 @@ def _past(query: Tensor) -> Tensor:
 def _fused_pays(query: Tensor, rate: float) -> bool:
     """Whether torch's fused attention is the faster way.
 
-    On a CPU it is, by about 2, as long as its many small products go to the default backend. Through oneDNN, where
-    bfloat16 and float32 of a lowered precision go, they cost ten times the batched ones; float32 products with a single
-    query do not go there. With dropout it is not fused at all.
+    On a CPU it is, as long as its many small products go to the default backend. Through oneDNN, where bfloat16 and
+    float32 of a lowered precision go, they cost many times the batched ones; float32 products with a single query do
+    not go there. With dropout it is not fused at all.
     """
     if query.device.type != "cpu":
         return True

@@ -22,7 +22,7 @@ from nmtkit.layers.precision import wide
 WindowKind = Literal["global", "local_m", "local_p"]
 
 
-class Window(nn.Module, ABC):
+class LocalWindow(nn.Module, ABC):
     """A local window.
 
     Args:
@@ -48,7 +48,7 @@ class Window(nn.Module, ABC):
         return None
 
 
-class LocalM(Window):
+class LocalM(LocalWindow):
     """Monotonic: `p_t = t`, source and target words stand in the same order. No factor: the paper's `local-m`.
 
     Once the target is longer than the source, the window stays at the source's last token: `p_t = min(t, S-1)`.
@@ -60,7 +60,7 @@ class LocalM(Window):
         return torch.minimum(positions, last).to(wide(queries))
 
 
-class LocalP(Window):
+class LocalP(LocalWindow):
     """Predictive: `p_t = S sigmoid(v^T tanh(W h_t))`, eq. 9, with a Gaussian about it, eq. 10: the paper's `local-p`.
 
     Weights are multiplied with `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax; they sum to less
@@ -88,7 +88,7 @@ class LocalP(Window):
         return torch.exp(distances.square() * (-0.5 / sigma**2))
 
 
-def build_window(name: WindowKind, query_size: int, half_width: int) -> Window | None:
+def build_window(name: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
     """Makes a window by its name; None for a global attention.
 
     Args:

@@ -172,8 +172,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         self.output = None if made else nn.Linear(features, sizes.tgt, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
         initialise(self, "xavier")
-        # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later. On the demo
-        # news Glorot's had 2.2 nats after 120 updates where these had 1.9; with eq. 13 it was 2.1 and 2.0.
+        # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
         for module in (self.projection, self.output):
             if module is not None:
                 nn.init.normal_(module.weight, std=3 / math.sqrt(features))

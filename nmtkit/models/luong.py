@@ -140,7 +140,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
                 nn.init.uniform_(parameter, -0.1, 0.1)
         else:
             # The numbers of an attentional state start small and never exceed one: it takes longer output rows than
-            # Glorot's to tell words apart. With rows of length 1 a loss of 5 nats took half as many updates again.
+            # Glorot's to tell words apart; with shorter ones the first updates gain less.
             nn.init.normal_(self.output.weight, std=3 / math.sqrt(hidden))
 
     def encode(self, batch: Batch) -> LuongMemory:

@@ -1,14 +1,15 @@
 """Optimizers by name, with the fused kernels where torch has them, and a step that can be called off on the device."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
 from nmtkit.errors import CheckpointError
-from nmtkit.settings import Field, Settings, field_validator
+from nmtkit.registry import Registry
+from nmtkit.settings import Field, Settings, field_validator, name_in
 
 _STEP = "step"
 """A number that most optimizers keep for every parameter: the steps made."""
@@ -20,13 +21,63 @@ _KEPT: dict[type[Optimizer], set[str]] = {
     Adagrad: {_STEP, "sum"},
     SGD: {"momentum_buffer"},
 }
-"""What an optimizer knows of a parameter that it has changed; SGD only with momentum."""
+"""What an optimizer knows of a parameter that it has changed; SGD only with momentum. Of others it is not known."""
+
+Groups = list[dict[str, Any]]
+"""Parameters with one weight decay each, as torch takes them."""
+
+OPTIMIZERS: Registry[Callable[["OptimizerSettings", Groups], Optimizer]] = Registry("optimizer")
+
+
+@OPTIMIZERS.register("adam")
+def adam(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    """Kingma and Ba 2015."""
+    return _fused(Adam, config, groups)
+
+
+@OPTIMIZERS.register("adamw")
+def adamw(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    """Loshchilov and Hutter 2019: the weight decay is no part of the gradient."""
+    return _fused(AdamW, config, groups)
+
+
+def _fused(kind: type[Adam], config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    betas, eps = (config.betas[0], config.betas[1]), config.eps or 1e-8
+    try:
+        return kind(groups, lr=config.lr, betas=betas, eps=eps, fused=True)
+    except RuntimeError:  # this torch has no fused kernel for this device
+        return kind(groups, lr=config.lr, betas=betas, eps=eps)
+
+
+@OPTIMIZERS.register("adadelta")
+def adadelta(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    """Zeiler 2012."""
+    return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
+
+
+@OPTIMIZERS.register("adagrad")
+def adagrad(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    """Duchi, Hazan and Singer 2011."""
+    start = config.initial_accumulator
+    return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
+
+
+@OPTIMIZERS.register("sgd")
+def sgd(config: "OptimizerSettings", groups: Groups) -> Optimizer:
+    """Plain descent, with momentum if asked for."""
+    return SGD(groups, lr=config.lr, momentum=config.momentum)
+
+
+if TYPE_CHECKING:
+    OptimizerName = str
+else:
+    OptimizerName = name_in(OPTIMIZERS)
 
 
 class OptimizerSettings(Settings):
     """Which optimizer, and its constants. The learning rate's course is the schedule's."""
 
-    optimizer: Literal["adam", "adamw", "adadelta", "adagrad", "sgd"] = "adam"
+    optimizer: OptimizerName = "adam"
     """Which optimizer."""
     lr: float = Field(default=0.001, gt=0, le=1e6)
     """Learning rate; the schedule starts from it."""
@@ -55,25 +106,11 @@ def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Param
     """Builds the optimizer over the parameters, each given once, all on one device."""
     matrices = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
     vectors = [parameter for parameter in parameters.values() if parameter.ndim < 2]
-    groups: list[dict[str, Any]] = [
+    groups: Groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    groups = [group for group in groups if group["params"]]
-    betas = (config.betas[0], config.betas[1])
-    if config.optimizer in ("adam", "adamw"):
-        kind = Adam if config.optimizer == "adam" else AdamW
-        eps = config.eps or 1e-8
-        try:
-            return kind(groups, lr=config.lr, betas=betas, eps=eps, fused=True)
-        except RuntimeError:  # this torch has no fused kernel for this device
-            return kind(groups, lr=config.lr, betas=betas, eps=eps)
-    if config.optimizer == "adadelta":
-        return Adadelta(groups, lr=config.lr, rho=config.rho, eps=config.eps or 1e-6)
-    if config.optimizer == "adagrad":
-        start = config.initial_accumulator
-        return Adagrad(groups, lr=config.lr, eps=config.eps or 1e-10, initial_accumulator_value=start)
-    return SGD(groups, lr=config.lr, momentum=config.momentum)
+    return OPTIMIZERS.get(config.optimizer)(config, [group for group in groups if group["params"]])
 
 
 def set_rate(optimizer: Optimizer, lr: float) -> None:
@@ -112,6 +149,8 @@ def most_steps(optimizer: Optimizer) -> int | None:
     """The most steps that were made on any parameter; None where the optimizer does not show it."""
     if isinstance(optimizer, SGD):
         return 0 if optimizer.param_groups[0]["momentum"] and not optimizer.state else None
+    if any(_STEP not in entry for entry in optimizer.state.values()):
+        return None
     return max((int(entry[_STEP]) for entry in optimizer.state.values()), default=0)
 
 
@@ -137,7 +176,9 @@ def restore_state(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], 
             )
         state.setdefault(name, {})[key] = tensor
     for name, entry in state.items():
-        if entry.keys() != _KEPT[type(optimizer)] or not all(map(torch.is_floating_point, entry.values())):
+        if entry.keys() != _KEPT.get(type(optimizer), entry.keys()) or not all(
+            map(torch.is_floating_point, entry.values())
+        ):
             raise CheckpointError(
                 f"the optimizer's state is not whole: of {name!r} it knows {', '.join(sorted(entry))}"
             )

@@ -14,7 +14,7 @@ from torch import Tensor
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers.attention import ScoreKind
+from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.search.beam import SearchConfig, search
@@ -30,7 +30,7 @@ POINTER = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5}
 INTRA_ATTENTION = {"embedding_size": 6, "hidden_size": 8}
 SCORE_BY_WINDOW = [
     (score, window)
-    for score in get_args(ScoreKind)
+    for score in SCORES.names()
     for window in get_args(WindowKind)
     if score != "location" or window == "global"
 ]

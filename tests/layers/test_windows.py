@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.layers.attention import Attention, ScoreKind, build_score
-from nmtkit.layers.windows import LocalM, LocalP, Window, WindowKind, build_window
+from nmtkit.layers.windows import LocalM, LocalP, LocalWindow, WindowKind, build_window
 
 LENGTHS = torch.tensor([7, 3, 1])
 SOURCE = 9  # columns, of which two are padding even in the longest row
@@ -188,7 +188,7 @@ def test_a_sentence_without_words_gives_zeros_and_finite_gradients(window: Windo
 def test_autocast_keeps_the_centre_exact() -> None:
     """Between 128 and 256 bfloat16 has only whole numbers: too few for a centre in a source of 200 words."""
     torch.manual_seed(1)
-    window: Window = LocalP(10, 64)
+    window: LocalWindow = LocalP(10, 64)
     queries, lengths = torch.randn(1, 50, 64), torch.tensor([200])
     positions = torch.zeros(1, 50, dtype=torch.long)
     exact = window(queries, positions, lengths)

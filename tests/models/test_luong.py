@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.layers.attention import ScoreKind
+from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_refused_with_the_reason(settings: dict[str, object
 
 def test_every_other_pair_of_score_and_window_is_admitted() -> None:
     admitted = 0
-    for score in get_args(ScoreKind):
+    for score in SCORES.names():
         for window in get_args(WindowKind):
             if score != "location" or window == "global":
                 build({"score": score, "window": window})

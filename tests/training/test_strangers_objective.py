@@ -1,0 +1,231 @@
+"""What a stranger adds without touching the package: an objective, an attention score, an optimizer, a schedule."""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+import torch
+from tiny_training import constant_score, ended, run, steps, tiny_batch
+from torch import Tensor
+from torch.optim import RMSprop
+
+from nmtkit.cli.train import _show
+from nmtkit.console import TrainingDisplay
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import EOS
+from nmtkit.experiment.folder import RunFolder, StageFolder
+from nmtkit.experiment.log import Done, Log
+from nmtkit.layers.attention import SCORES, AttentionScore
+from nmtkit.models.base import VocabularySizes
+from nmtkit.models.luong import Luong, LuongConfig
+from nmtkit.recipe import load
+from nmtkit.registry import Registry
+from nmtkit.settings import Settings
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Step
+from nmtkit.training.loop import train
+from nmtkit.training.objectives.base import OBJECTIVES, Objective, Reads, Seen
+from nmtkit.training.optimizers import OPTIMIZERS, OptimizerSettings
+from nmtkit.training.schedules import TrainingProgress
+
+BASICS: dict[str, Any] = {"lr": 0.01, "best_metric": "score", "max_updates": 6, "log_every": 2}
+
+
+@dataclass(frozen=True)
+class Confidence(Objective):
+    """Pereyra et al. 2017, section 3: the negative entropy of each word's distribution; here of words but not of EOS.
+
+    Its mean is over a count that nobody else has, and it tells a second number.
+    """
+
+    over: ClassVar = {"confidence": "words", "surest": "sentences"}
+
+    @classmethod
+    def of(cls, setting: float | None) -> "Confidence | None":
+        return cls(weight=setting) if setting else None
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"words": batch.n_tokens - batch.size}
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        assert seen.log_probs is not None
+        assert seen.batch.tgt_out is not None
+        assert seen.batch.tgt_mask is not None
+        words = seen.batch.tgt_out[seen.batch.tgt_mask][seen.part] != EOS
+        each = (seen.log_probs.exp() * seen.log_probs).sum(-1)
+        return {"confidence": each[words].sum(), "surest": seen.log_probs.detach().exp().amax(-1)[~words].sum()}
+
+    def told(self, means: Mapping[str, float]) -> dict[str, float]:
+        return {**means, "entropy": -means["confidence"]}
+
+
+@dataclass(frozen=True)
+class Focus(Objective):
+    """Reads the attention: how much of it is where it is most."""
+
+    over: ClassVar = {"focus": "tokens"}
+    reads: ClassVar[Reads] = "attention"
+
+    @classmethod
+    def of(cls, setting: float | None) -> "Focus | None":
+        return cls(weight=setting) if setting else None
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        assert seen.readout.attention is not None
+        assert seen.moved.tgt_mask is not None
+        return {"focus": -seen.readout.attention.amax(-1)[seen.moved.tgt_mask].sum()}
+
+
+class OwnConfig(TrainingConfig):
+    """A training with two keys more."""
+
+    confidence_weight: float = 0.0
+    focus_weight: float = 0.0
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, Any], None]:
+    """Enters something in a registry for the time of a test."""
+
+    def enter(registry: Registry[Any], name: str, member: Any) -> None:
+        monkeypatch.setattr(registry, "_members", dict(registry._members))
+        registry.register(name)(member)
+
+    return enter
+
+
+@pytest.fixture
+def objectives(entered: Callable[[Registry[Any], str, Any], None]) -> None:
+    entered(OBJECTIVES, "confidence_weight", Confidence)
+    entered(OBJECTIVES, "focus_weight", Focus)
+
+
+def config(**given: Any) -> OwnConfig:
+    return OwnConfig.model_validate(BASICS | given)
+
+
+@pytest.mark.usefixtures("objectives")
+def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
+    model, events = run(tmp_path / "with", config(confidence_weight=2.0, accumulate=2))
+    assert ended(events) == ("max_updates", 6)
+    for step in steps(events):
+        assert list(step.terms) == ["nll", "ppl", "confidence", "surest", "entropy"]
+        assert step.loss == pytest.approx(step.terms["nll"] + 2.0 * step.terms["confidence"], rel=1e-12)
+        assert 0 < step.terms["entropy"] < 2.5  # of 12 words: at most ln 12
+        assert 0 < step.terms["surest"] < 1
+    plain, others = run(tmp_path / "without", config(accumulate=2))
+    assert list(steps(others)[0].terms) == ["nll", "ppl"]
+    batch = tiny_batch(99)
+
+    def entropy(of: Any) -> float:
+        log_probs = of(batch, keep=batch.tgt_mask).log_probs.detach()
+        return float(-(log_probs.exp() * log_probs).sum(-1).mean())
+
+    assert entropy(model) > entropy(plain)  # what it is for
+
+
+@pytest.mark.usefixtures("objectives")
+def test_its_terms_are_in_the_log_and_in_the_display(tmp_path: Path) -> None:
+    _, events = run(tmp_path / "run", config(confidence_weight=1.0))
+    recipe = load("demo")
+    log = Log(RunFolder(tmp_path), StageFolder("", recipe, Checkpoints(tmp_path)), Done(), resume=False)
+    stream = io.StringIO()
+    with TrainingDisplay(stream, seconds_between_lines=0.0) as display:
+        for event in events:
+            log.add(event)
+            if isinstance(event, Step):
+                _show(display, event, recipe.training, None)
+    log.close()
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(isinstance(line["confidence"], float) for line in logged if line["event"] == "step")
+    assert "confidence" in stream.getvalue()
+
+
+@pytest.mark.usefixtures("objectives")
+def test_one_that_reads_the_attention(tmp_path: Path) -> None:
+    sizes = VocabularySizes(12, 12, False)
+    torch.manual_seed(1)
+    model = Luong(LuongConfig(embedding_size=8, hidden_size=8, dropout=0.0), sizes)
+    step, *_ = train_tiny(tmp_path, model, config(focus_weight=0.5, reinforce={"gamma": 0.25, "max_length": 3}))
+    assert -1 <= step.terms["focus"] < 0
+    assert {"nll", "ppl", "focus", "sampled_reward", "greedy_reward"} == set(step.terms)
+
+
+def train_tiny(folder: Path, model: Any, settings: TrainingConfig) -> list[Step]:
+    class Tiny:
+        epoch = 0
+
+        def __next__(self) -> Batch:
+            return tiny_batch(1)
+
+        def state(self) -> dict[str, int]:
+            return {"epoch": 0, "batch": 0}
+
+        def restore(self, state: Mapping[str, int]) -> None:
+            pass
+
+    return steps(list(train(model, Tiny(), settings, constant_score, Checkpoints(folder), torch.device("cpu"))))
+
+
+class Distance(AttentionScore):
+    """`e_ij = -|W s_i - h_j|^2`."""
+
+    def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
+        super().__init__(query_size, memory_size, attention_size, max_positions)
+        self.query = torch.nn.Linear(query_size, memory_size)
+
+    def project(self, values: Tensor) -> Tensor:
+        return values
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return -(self.query(queries).unsqueeze(2) - keys.unsqueeze(1)).square().sum(-1)
+
+
+def test_an_attention_score_that_a_recipe_chooses(
+    tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]
+) -> None:
+    entered(SCORES, "distance", Distance)
+    chosen = load("demo", ["model={kind: luong, score: distance, embedding_size: 8, hidden_size: 8}"])
+    assert isinstance(chosen.model, LuongConfig)
+    torch.manual_seed(1)
+    model = Luong(chosen.model, VocabularySizes(12, 12, False))
+    first, *_, last = train_tiny(tmp_path, model, TrainingConfig.model_validate({**BASICS, "max_updates": 20}))
+    assert isinstance(model.attention.score, Distance)
+    assert last.loss < first.loss
+
+
+def test_an_optimizer_that_a_recipe_chooses(tmp_path: Path, entered: Callable[[Registry[Any], str, Any], None]) -> None:
+    def rmsprop(settings: OptimizerSettings, groups: Any) -> RMSprop:
+        return RMSprop(groups, lr=settings.lr)
+
+    entered(OPTIMIZERS, "rmsprop", rmsprop)
+    chosen = load("demo", ["training.optimizer=rmsprop"]).training.changed(BASICS | {"schedule": {"kind": "constant"}})
+    straight, _ = run(tmp_path / "straight", chosen)
+    run(tmp_path / "stopped", chosen.changed({"max_updates": 3}))
+    resumed, events = run(tmp_path / "stopped", chosen, resume=True)
+    assert ended(events) == ("max_updates", 6)
+    for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Steps(Settings):
+    """A tenth of the rate after each third update."""
+
+    kind: Literal["steps"] = "steps"
+
+    def rate(self, lr: float, progress: TrainingProgress) -> float:
+        return lr * 0.1 ** ((progress.update - 1) // 3)
+
+
+class SteppedConfig(TrainingConfig):
+    schedule: Steps = Steps()  # type: ignore[assignment]  # one more than the package has
+
+
+def test_a_schedule(tmp_path: Path) -> None:
+    _, events = run(tmp_path, SteppedConfig.model_validate({**BASICS, "log_every": 1}))
+    assert [step.lr for step in steps(events)] == pytest.approx([0.01] * 3 + [0.001] * 3)
