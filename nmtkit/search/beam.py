@@ -11,21 +11,20 @@ many sentences are finished. Which hypothesis continues which is kept as back-po
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.errors import CheckpointError, RecipeError
-from nmtkit.models.base import Memory, Readout, Seq2Seq
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import DecoderState, Memory, Seq2Seq
 from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
+from nmtkit.search.trace import Choice, Hypothesis, Trace
 from nmtkit.settings import Beam, Field
 
 BLOCK = 64
@@ -35,8 +34,6 @@ DROP_FRACTION = 8
 CPU_CHECK_EVERY = 1
 ACCELERATOR_CHECK_EVERY = 8
 """Steps between two looks at how many sentences are finished; on an accelerator a look waits for the device."""
-
-Integers = npt.NDArray[np.int64]
 
 
 class SearchConfig(RuleSettings):
@@ -56,51 +53,11 @@ class SearchConfig(RuleSettings):
     """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One translation, or as much of it as the length limit allowed."""
-
-    ids: list[int]
-    """Without BOS and EOS; a model that copies also gives extended ids."""
-    finished: bool
-    """Whether it ended in EOS; if not, it was cut at the length limit."""
-    score: float
-    """What hypotheses are ranked by: the log-probability after length and coverage penalty."""
-    log_prob: float
-    """Sum of `token_log_probs`."""
-    token_log_probs: list[float]
-    """One for each id, then that of EOS if finished."""
-    attention: npt.NDArray[np.float32] | None
-    """One row for each of `token_log_probs`, one column for each source token, EOS counted.
-
-    None if not asked for, or if the model has no attention.
-    """
-    p_gen: list[float] | None = None
-    """One for each of `token_log_probs`: how likely the model was to generate and not to copy. None where `attention`
-    was not asked for, or where the model does not copy."""
-
-
-@dataclass(frozen=True)
-class Choice(Rows):
-    """What one step decided for each of R sentences; candidates best first, parents among W hypotheses."""
-
-    candidates: Tensor
-    """`(R,C)`, int64: parent * X + token."""
-    scores: Tensor
-    """Log-probability of each candidate, from the start, `(R,C)`."""
-    ended: Tensor
-    """`(R,C)`, bool: those that become finished hypotheses."""
-    kept: Tensor
-    """`(R,K)`: the candidates to go on with, by number."""
-    kept_scores: Tensor
-    """Their log-probabilities `(R,K)`; minus infinity where fewer than K were left."""
-
-
 Choose = Callable[[Tensor, Tensor, int], Choice]
 """(log_probs `(R*W,X)`, scores `(R,W)`, K) -> Choice."""
 
 
-def search(
+def beam_search(
     model: Seq2Seq,
     batch: Batch,
     config: SearchConfig,
@@ -159,6 +116,63 @@ class _Sentences(Rows):
     """Scores of the best finished hypotheses `(R,n_best)`, best first; kept for `exact` only."""
 
 
+@dataclass
+class _Beam:
+    """Where a search stands between two steps: R sentences, and N = R*W hypotheses."""
+
+    sentences: _Sentences
+    state: DecoderState
+    tokens: Tensor
+    """The words just chosen, `(N,)`."""
+    scores: Tensor
+    """Log-probabilities of the hypotheses, `(R,W)`."""
+    history: Tensor | None
+    """All words so far `(N,t)`, where a rule asks for them."""
+    coverage: Tensor | None = None
+    """The sum of all attention so far `(N,S)`, where a penalty asks for it."""
+
+    def ruled(self, log_probs: Tensor, config: SearchConfig, step: int) -> Tensor:
+        """The log-probabilities `(N,X)` under the rules."""
+        width, prefix, least = self.scores.shape[1], self.sentences.prefix, self.sentences.least
+        wanted = None
+        if prefix is not None and step < prefix.shape[1]:
+            wanted = prefix[:, step].repeat_interleave(width)  # (N,)
+        if least is not None:
+            least = least.repeat_interleave(width)  # (N,)
+        return apply_rules(log_probs, config, step, self.history, wanted, least)
+
+    def cost(self, attention: Tensor | None, config: SearchConfig) -> Tensor:
+        """The coverage penalty of each hypothesis `(R,W)`, once it has looked as it does in this step."""
+        assert attention is not None
+        self.coverage = attention if self.coverage is None else self.coverage + attention
+        mask = self.sentences.memory.mask.repeat_interleave(self.scores.shape[1], 0)
+        cost = coverage_penalty(config.coverage_kind, self.coverage, mask, config.coverage_penalty)
+        return cost.view(self.scores.shape)
+
+    def select(self, choice: Choice, n_tokens: int, kept: Tensor | None) -> None:
+        """Goes on with what was chosen: follows the parents and drops sentences, in one call.
+
+        Args:
+            choice: of R sentences.
+            n_tokens: X.
+            kept: the sentences that stay, by number; None for all.
+        """
+        following = choice.candidates.gather(1, choice.kept)  # (R,K)
+        firsts = torch.arange(len(following), device=following.device)[:, None] * self.scores.shape[1]
+        parents = following // n_tokens + firsts  # rows of the state
+        self.scores = choice.kept_scores
+        if kept is not None:
+            self.sentences, self.scores = self.sentences.select(kept), self.scores.index_select(0, kept)
+            following, parents = following.index_select(0, kept), parents.index_select(0, kept)
+        self.tokens, parents = (following % n_tokens).view(-1), parents.view(-1)
+        if kept is not None or following.shape[1] > 1:  # else every hypothesis is its own parent
+            self.state = self.state.select(parents)
+            self.history = None if self.history is None else self.history.index_select(0, parents)
+            self.coverage = None if self.coverage is None else self.coverage.index_select(0, parents)
+        if self.history is not None:
+            self.history = torch.cat([self.history, self.tokens[:, None]], 1)
+
+
 @torch.no_grad()  # not inference_mode: what a model keeps from a search (a longer table of positions) must still train
 def walk(
     model: Seq2Seq,
@@ -169,65 +183,37 @@ def walk(
     need_attention: bool = False,
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """The loop of `search`, for any way to choose the hypotheses to go on with; see there."""
+    """The loop of `beam_search`, for any way to choose the hypotheses to go on with; see there."""
     _check(model, config, n_best)
-    beam_size = config.beam_size
-    memory = model.encode(batch)
-    state = model.start(memory)
-    live, divisors = _begin(memory, batch, config, n_best, prefix)
-    model.reserve(len(divisors))
-    limits, device = live.limits, live.limits.device
+    beam, divisors = _begin(model, batch, config, n_best, prefix)
+    limits, device = beam.sentences.limits, beam.scores.device
     check_every = CPU_CHECK_EVERY if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
-    tokens = torch.full((batch.size,), BOS, device=device)
-    scores = torch.zeros(batch.size, 1, device=device)
-    history = tokens[:, None][:, :0] if config.no_repeat_ngram else None  # (N,0)
-    coverage: Tensor | None = None  # (N,S)
-    trace = _Trace(torch.arange(batch.size, device=device))
+    attend = need_attention or config.coverage_penalty > 0
+    trace = Trace(torch.arange(batch.size, device=device))
 
     for step, divisor in enumerate(divisors):
-        attend = need_attention or config.coverage_penalty > 0
-        log_probs, readout, state = model.step(tokens, state, live.memory, attend)  # (N,X)
+        log_probs, readout, beam.state = model.step(beam.tokens, beam.state, beam.sentences.memory, attend)  # (N,X)
         if log_probs.dtype in (torch.float16, torch.bfloat16):
             log_probs = log_probs.float()
-        width, n_tokens = scores.shape[1], log_probs.shape[1]
-        wanted = None
-        if live.prefix is not None and step < live.prefix.shape[1]:
-            wanted = live.prefix[:, step].repeat_interleave(width)  # (N,)
-        least = None if live.least is None else live.least.repeat_interleave(width)  # (N,)
-        choice = choose(apply_rules(log_probs, config, step, history, wanted, least), scores, beam_size)
-        choice = replace(choice, ended=choice.ended & ~live.done[:, None])
+        n_tokens = log_probs.shape[1]
+        choice = choose(beam.ruled(log_probs, config, step), beam.scores, config.beam_size)
+        choice = replace(choice, ended=choice.ended & ~beam.sentences.done[:, None])
         final = choice.scores / divisor  # (R,C)
         if config.coverage_penalty:
-            assert readout.attention is not None
-            coverage = readout.attention if coverage is None else coverage + readout.attention
-            mask = live.memory.mask.repeat_interleave(width, 0)
-            cost = coverage_penalty(config.coverage_kind, coverage, mask, config.coverage_penalty)
-            cost = cost.view(-1, width)  # (R,W)
-            final = final + cost.gather(1, choice.candidates // n_tokens)
+            final = final + beam.cost(readout.attention, config).gather(1, choice.candidates // n_tokens)
         trace.add(choice, final, n_tokens, readout if need_attention else None)
-        live = _note_finished(live, choice, final, config, step + 1)
+        beam.sentences = _note_finished(beam.sentences, choice, final, config, step + 1)
 
         kept = None  # rows among R, if some are dropped now
         if (step + 1) % check_every == 0:
-            n_done = int(live.done.sum())
-            if n_done == len(live.done):
+            done = beam.sentences.done
+            n_done = int(done.sum())
+            if n_done == len(done):
                 break
-            if n_done * DROP_FRACTION >= len(live.done):
-                kept = (~live.done).nonzero().view(-1)
-        scores = choice.kept_scores
-        following = choice.candidates.gather(1, choice.kept)  # (R,K)
-        parents = following // n_tokens + torch.arange(len(scores), device=device)[:, None] * width  # rows of the state
-        if kept is not None:
-            trace.drop(kept)
-            live, scores = live.select(kept), scores.index_select(0, kept)
-            following, parents = following.index_select(0, kept), parents.index_select(0, kept)
-        tokens, parents = (following % n_tokens).view(-1), parents.view(-1)
-        if kept is not None or beam_size > 1:  # else every hypothesis is its own parent
-            state = state.select(parents)
-            history = history.index_select(0, parents) if history is not None else None
-            coverage = coverage.index_select(0, parents) if coverage is not None else None
-        if history is not None:
-            history = torch.cat([history, tokens[:, None]], 1)
+            if n_done * DROP_FRACTION >= len(done):
+                kept = (~done).nonzero().view(-1)
+                trace.drop(kept)
+        beam.select(choice, n_tokens, kept)
     return trace.read(limits, batch.src_lengths.tolist(), n_best)
 
 
@@ -242,12 +228,15 @@ def _check(model: Seq2Seq, config: SearchConfig, n_best: int) -> None:
 
 
 def _begin(
-    memory: Memory, batch: Batch, config: SearchConfig, n_best: int, prefix: Tensor | None
-) -> tuple[_Sentences, list[float]]:
+    model: Seq2Seq, batch: Batch, config: SearchConfig, n_best: int, prefix: Tensor | None
+) -> tuple[_Beam, list[float]]:
     """All sentences before the first step, and the length penalties of 1, 2, ... tokens up to the highest limit."""
+    memory = model.encode(batch)
+    state = model.start(memory)
     device = memory.mask.device
     limits = length_limits(config, batch.src_lengths.cpu(), None if prefix is None else prefix.cpu())
     penalties = length_penalty(config.length_penalty, torch.arange(1, int(limits.max()) + 1), config.alpha)
+    model.reserve(len(penalties))
     zeros = torch.zeros_like(limits)
     sentences = _Sentences(
         memory=memory,
@@ -259,7 +248,9 @@ def _begin(
         n_finished=zeros.to(device),
         best=torch.full((batch.size, n_best), -INFINITY, device=device),
     )
-    return sentences, penalties.tolist()
+    tokens = torch.full((batch.size,), BOS, device=device)
+    history = tokens[:, None][:, :0] if config.no_repeat_ngram else None  # (N,0)
+    return _Beam(sentences, state, tokens, torch.zeros(batch.size, 1, device=device), history), penalties.tolist()
 
 
 def _note_finished(live: _Sentences, choice: Choice, final: Tensor, config: SearchConfig, length: int) -> _Sentences:
@@ -279,7 +270,7 @@ def _note_finished(live: _Sentences, choice: Choice, final: Tensor, config: Sear
 
 
 def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
-    """The choice of beam search; see `search`."""
+    """The choice of beam search; see `beam_search`."""
     scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (R,C)
     is_end = candidates % log_probs.shape[1] == EOS
     ended = is_end & (scores > -INFINITY)
@@ -353,145 +344,3 @@ def first_of_best(values: Tensor, count: int) -> Tensor:
     keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
     keys += torch.arange(last, -1, -1, device=values.device)
     return last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)
-
-
-@dataclass
-class _Segment:
-    """The steps between two drops: the same R sentences."""
-
-    sentences: Tensor
-    """Rows in the batch `(R,)`."""
-    choices: list[Choice] = field(default_factory=list)
-    final: list[Tensor] = field(default_factory=list)
-    attention: list[Tensor] = field(default_factory=list)
-    p_gen: list[Tensor] = field(default_factory=list)
-
-
-class _Trace:
-    """What every step decided, on the device; `read` follows the back-pointers."""
-
-    def __init__(self, sentences: Tensor) -> None:
-        self.n_tokens = 0
-        self._n_sentences = len(sentences)
-        self._segments = [_Segment(sentences)]
-
-    def add(self, choice: Choice, final: Tensor, n_tokens: int, readout: Readout | None) -> None:
-        """Notes a step: its choice, the ranking scores `(R,C)`, X, and what it was made with, if that is asked for."""
-        self.n_tokens = n_tokens
-        segment = self._segments[-1]
-        segment.choices.append(choice)
-        segment.final.append(final)
-        if readout is not None and readout.attention is not None:
-            segment.attention.append(readout.attention)
-        if readout is not None and readout.copy_gate is not None:
-            segment.p_gen.append(readout.copy_gate)
-
-    def drop(self, kept: Tensor) -> None:
-        """From now on only these rows of the sentences go on."""
-        self._segments.append(_Segment(self._segments[-1].sentences.index_select(0, kept)))
-
-    def read(self, limits: Tensor, src_lengths: list[int], n_best: int) -> list[list[Hypothesis]]:
-        """The best hypotheses of all sentences; letters as above, T steps.
-
-        Raises:
-            CheckpointError: a log-probability was not a number.
-        """
-        limit = limits.cpu().numpy()  # (B,)
-        candidates = self._whole(lambda segment: [choice.candidates for choice in segment.choices], 0)  # (T,B,C)
-        scores = self._whole(lambda segment: [choice.scores for choice in segment.choices], -INFINITY)
-        ended = self._whole(lambda segment: [choice.ended for choice in segment.choices], False)
-        kept = self._whole(lambda segment: [choice.kept for choice in segment.choices], 0)  # (T,B,K)
-        final = self._whole(lambda segment: segment.final, -INFINITY)
-        if np.isnan(scores).any():
-            raise CheckpointError(
-                "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
-            )
-        n_steps, n_sentences, n_candidates = candidates.shape
-        beam_size = kept.shape[2]
-        sentence = np.arange(n_sentences)[:, None]
-
-        # All hypotheses there are: the ended candidates of all steps, then those cut at the limit.
-        last = np.minimum(limit, n_steps)[:, None] - 1  # (B,1): the last step before the limit
-        cut_at = kept[last, sentence, np.arange(beam_size)]  # (B,K)
-        cut = final[last, sentence, cut_at]
-        cut = np.where(limit[:, None] <= n_steps, cut, -INFINITY)
-        whole = np.where(ended, final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
-        order = np.concatenate(
-            [
-                np.argsort(-whole, axis=1, kind="stable")[:, :n_best],
-                np.argsort(-cut, axis=1, kind="stable")[:, :n_best] + whole.shape[1],
-            ],
-            axis=1,
-        )  # (B,2*n): finished ones first, each kind best first
-        score = np.concatenate([whole, cut], axis=1)[sentence, order]
-        finished = order < whole.shape[1]
-        at = np.where(finished, order // n_candidates, last)  # (B,2*n): the step of the last token
-        chosen = np.where(finished, order % n_candidates, 0)
-        chosen[:, n_best:] = np.take_along_axis(cut_at, order[:, n_best:] - whole.shape[1], axis=1)
-
-        # Back from the last step, all hypotheses at once; what is found behind the end of one is cut off below.
-        log_probs = np.zeros((*order.shape, n_steps), scores.dtype)  # (B,2*n,T): summed from the start
-        tokens = np.zeros(log_probs.shape, np.int64)
-        parents = np.zeros(log_probs.shape, np.int64)
-        slot = np.zeros(order.shape, np.int64)
-        for step in reversed(range(n_steps)):
-            here = np.where(step == at, chosen, kept[step, sentence, slot])
-            slot, tokens[:, :, step] = np.divmod(candidates[step, sentence, here], self.n_tokens)
-            parents[:, :, step] = slot
-            log_probs[:, :, step] = scores[step, sentence, here]
-        attention = self._followed(lambda segment: segment.attention, parents)  # (T,B,2*n,S)
-        p_gen = self._followed(lambda segment: segment.p_gen, parents)  # (T,B,2*n,1)
-
-        results = []
-        for row in range(n_sentences):
-            hypotheses = []
-            for which in np.flatnonzero(score[row] > -INFINITY)[:n_best]:
-                length = int(at[row, which]) + 1
-                sums = log_probs[row, which, :length]
-                ids = tokens[row, which, :length].tolist()
-                is_finished = bool(finished[row, which])
-                hypotheses.append(
-                    Hypothesis(
-                        ids=ids[:-1] if is_finished else ids,
-                        finished=is_finished,
-                        score=float(score[row, which]),
-                        log_prob=float(sums[-1]),
-                        token_log_probs=np.diff(sums, prepend=0.0).tolist(),
-                        attention=None
-                        if attention is None
-                        else attention[:length, row, which, : src_lengths[row]].copy(),
-                        p_gen=None if p_gen is None else p_gen[:length, row, which, 0].tolist(),
-                    )
-                )
-            results.append(hypotheses)
-        return results
-
-    def _whole(self, pick: Callable[[_Segment], list[Tensor]], fill: float) -> npt.NDArray[Any]:
-        """One kind of tensors `(R,*)` of all steps as `(T,B,*)`, `fill` where a sentence had been dropped."""
-        parts = []
-        for segment in self._segments:
-            if segment.choices:
-                part = torch.stack(pick(segment)).cpu().numpy()  # (t,R,*)
-                full = np.full((part.shape[0], self._n_sentences, part.shape[2]), fill, part.dtype)
-                full[:, segment.sentences.cpu().numpy()] = part
-                parts.append(full)
-        return np.concatenate(parts)
-
-    def _followed(self, pick: Callable[[_Segment], list[Tensor]], parents: Integers) -> npt.NDArray[np.float32] | None:
-        """One kind of rows `(R*W,*)` for the hypotheses that were followed: `(T,B,n,*)` for parents `(B,n,T)`."""
-        rows = []
-        step = 0
-        for segment in self._segments:
-            position = torch.zeros(self._n_sentences, dtype=torch.long, device=segment.sentences.device)
-            position[segment.sentences] = torch.arange(len(segment.sentences), device=position.device)
-            for values in pick(segment):
-                width = values.shape[0] // len(segment.sentences)
-                parent = torch.from_numpy(parents[:, :, step]).to(values.device)  # (B,n)
-                # Past the end of a hypothesis the row is any row: it is cut off.
-                index = (position[:, None] * width + parent).clamp(max=values.shape[0] - 1)
-                rows.append(values[index])
-                step += 1
-        if not rows:
-            return None
-        followed: npt.NDArray[np.float32] = torch.stack(rows).float().cpu().numpy()
-        return followed

@@ -6,8 +6,9 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.beam import Choice, Hypothesis, SearchConfig, walk
+from nmtkit.search.beam import SearchConfig, walk
 from nmtkit.search.rules import INFINITY, RuleSettings
+from nmtkit.search.trace import Choice, Hypothesis
 from nmtkit.settings import Field
 
 
@@ -24,7 +25,7 @@ class SamplingConfig(RuleSettings):
     """Only the fewest most likely tokens whose probabilities sum to this can be drawn; 1: all. Holtzman et al. 2020."""
 
 
-def sample(
+def sample_translations(
     model: Seq2Seq,
     batch: Batch,
     config: SamplingConfig,
@@ -51,12 +52,12 @@ def sample(
     beams = beams.model_copy(update={"beam_size": config.samples})  # samples may be more than any beam
 
     def choose(log_probs: Tensor, scores: Tensor, n_samples: int) -> Choice:
-        return draw(log_probs, scores, n_samples, config, generator)
+        return choose_drawn(log_probs, scores, n_samples, config, generator)
 
     return walk(model, batch, beams, choose, config.samples, need_attention, prefix)
 
 
-def draw(
+def choose_drawn(
     log_probs: Tensor, scores: Tensor, n_samples: int, config: SamplingConfig, generator: torch.Generator
 ) -> Choice:
     """The choice of sampling: one continuation for each live hypothesis; in the first step, all from the one there is.

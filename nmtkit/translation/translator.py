@@ -15,8 +15,9 @@ from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.beam import Hypothesis, SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, refuse_one_text, require_pairs
 from nmtkit.translation.translation import EMPTY, FloatArray, Translation, copied_from
@@ -82,7 +83,7 @@ class Translator(TextModel):
 
         def work(part: tuple[list[int], Batch]) -> None:
             numbers, batch = part[0], part[1].to(self.device)
-            results = search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
+            results = beam_search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
             for number, hypotheses in zip(numbers, results, strict=True):
                 translations = [self._translation(hypothesis, sources[number]) for hypothesis in hypotheses]
                 if self.replacer is not None:

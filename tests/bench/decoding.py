@@ -20,7 +20,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.translation.translator import Translator
 
 from . import hugging_face, machine
@@ -137,7 +137,7 @@ def ours(work: Work, beam_size: int) -> Engine:
     def decode() -> Ids:
         found: Ids = [[] for _ in work.sources]
         for numbers, batch in work.batches():
-            for number, best in zip(numbers, search(work.model, batch, config), strict=True):
+            for number, best in zip(numbers, beam_search(work.model, batch, config), strict=True):
                 found[number] = best[0].ids
         return found
 

@@ -21,7 +21,7 @@ from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.training.objectives.base import Update
 from nmtkit.training.objectives.coverage import Coverage
 from nmtkit.training.objectives.likelihood import Likelihood
@@ -182,7 +182,7 @@ def decode(
     found: dict[int, list[int]] = {}
 
     def work(first: int) -> None:
-        results = search(model, batch_of(sources[first : first + together]).to(place), config)
+        results = beam_search(model, batch_of(sources[first : first + together]).to(place), config)
         found.update((first + row, best[0].ids) for row, best in enumerate(results))
 
     firsts = range(0, len(sources), together)

@@ -10,7 +10,7 @@ from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 
 from . import hugging_face, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load
@@ -66,7 +66,7 @@ def test_hugging_face_finds_the_same_translations(beam_size: int, batch: Batch) 
     with torch.no_grad():
         model.get_parameter("output.bias")[[PAD, BOS, EOS]] = torch.tensor([-1e4, -1e4, 1.0])
     config = SearchConfig(beam_size=beam_size, max_length=12, max_length_ratio=0.0, max_length_offset=12)
-    ours = [best[0].ids for best in search(model, batch, config)]
+    ours = [best[0].ids for best in beam_search(model, batch, config)]
     theirs = hugging_face.generate(hugging_face.convert(model, 16), batch, beam_size, config.alpha, 12)
     assert theirs == ours
 

@@ -18,8 +18,9 @@ from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, DecoderState, Seq2Seq
-from nmtkit.search.beam import Hypothesis, SearchConfig, search
-from nmtkit.search.sampling import SamplingConfig, sample
+from nmtkit.search.beam import SearchConfig, beam_search
+from nmtkit.search.sampling import SamplingConfig, sample_translations
+from nmtkit.search.trace import Hypothesis
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
@@ -158,12 +159,14 @@ def test_search(cuda: PretendedCuda, name: str) -> None:
             config = config.model_copy(update={"coverage_penalty": 0.0})
         batch = given.to(CUDA)
         cuda.waits.clear()
-        found = search(model, batch, config, n_best=config.beam_size, need_attention=True)
+        found = beam_search(model, batch, config, n_best=config.beam_size, need_attention=True)
         assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
-        same(found, search(on_cpu, given, config, n_best=config.beam_size, need_attention=True))
+        same(found, beam_search(on_cpu, given, config, n_best=config.beam_size, need_attention=True))
     batch = given.to(CUDA)
     cuda.waits.clear()
-    sample(model, batch, SamplingConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9), torch.Generator())
+    sample_translations(
+        model, batch, SamplingConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9), torch.Generator()
+    )
     assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
 
 
@@ -180,7 +183,7 @@ def test_positions_are_made_before_the_search(cuda: PretendedCuda) -> None:
     model.tgt_positions.table = cuda.put(sinusoids(2, 8))
     batch = batch_of(SOURCES).to(CUDA)
     cuda.waits.clear()
-    search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
+    beam_search(model, batch, SearchConfig(beam_size=2, max_length=LENGTH, min_length=LENGTH - 2))
     assert [wait for wait in cuda.waits if wait.split(":")[0] not in AROUND] == ["reserve: blocking copy to the device"]
     assert len(model.tgt_positions.table) > LENGTH
 
@@ -334,9 +337,9 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     found = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
-    best = search(model, batch.to(device), config, need_attention=True)
+    best = beam_search(model, batch.to(device), config, need_attention=True)
     assert [len(one) for one in best] == [1] * batch.size
-    same(best, search(model.cpu(), batch, config, need_attention=True))
+    same(best, beam_search(model.cpu(), batch, config, need_attention=True))
 
 
 @pytest.mark.parametrize("device", DEVICES)

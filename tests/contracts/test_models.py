@@ -17,7 +17,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 
 VOCABULARY = 13
 SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
@@ -405,9 +405,9 @@ def test_cuda_gives_what_the_cpu_gives(model: Seq2Seq) -> None:
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_together_equals_alone(model: Seq2Seq, beam_size: int) -> None:
     config = SearchConfig(beam_size=beam_size)
-    together = search(model, batch_of(SOURCES), config, n_best=beam_size)
+    together = beam_search(model, batch_of(SOURCES), config, n_best=beam_size)
     for source, best in zip(SOURCES, together, strict=True):
-        (alone,) = search(model, batch_of([source]), config, n_best=beam_size)
+        (alone,) = beam_search(model, batch_of([source]), config, n_best=beam_size)
         assert [hypothesis.ids for hypothesis in best] == [hypothesis.ids for hypothesis in alone]
         for one, other in zip(best, alone, strict=True):
             assert math.isclose(one.score, other.score, abs_tol=1e-6)
@@ -416,7 +416,7 @@ def test_together_equals_alone(model: Seq2Seq, beam_size: int) -> None:
 @torch.no_grad()
 def test_scoring_a_translation_gives_the_score_of_the_search(model: Seq2Seq) -> None:
     config = SearchConfig(beam_size=3, length_penalty="none", max_length_ratio=1.0, max_length_offset=3)
-    found = search(model, batch_of(SOURCES), config, n_best=2)
+    found = beam_search(model, batch_of(SOURCES), config, n_best=2)
     pairs = [(source, best) for source, several in zip(SOURCES, found, strict=True) for best in several]
     assert len(pairs) == 2 * len(SOURCES)
     batch = batch_of([source for source, _ in pairs], [best.ids for _, best in pairs])
@@ -444,7 +444,7 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
-            found = search(model, batch_of(unseen), SearchConfig(beam_size=1))
+            found = beam_search(model, batch_of(unseen), SearchConfig(beam_size=1))
         return sum(best.ids != answer(source) for source, (best,) in zip(unseen, found, strict=True))
 
     assert mistakes() == len(unseen)

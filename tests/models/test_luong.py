@@ -15,7 +15,7 @@ from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.settings import parse
 
 SIZES = VocabularySizes(9, 9, shared=True)
@@ -241,7 +241,7 @@ def test_a_window_of_five_learns_to_copy_nine_words(
     model.eval()
     unseen = copies(random, 100)
     with torch.no_grad():
-        found = search(model, batch_of(unseen), SearchConfig(beam_size=1))
+        found = beam_search(model, batch_of(unseen), SearchConfig(beam_size=1))
         output = model(batch_of(unseen, unseen), need_attention=True)
     wrong = sum(best.ids != words for (best,), words in zip(found, unseen, strict=True))
     record_property("of 100 sentences wrong, at most 20", wrong)

@@ -16,7 +16,7 @@ from nmtkit.errors import RecipeError
 from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.training.objectives.coverage import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
@@ -232,7 +232,7 @@ def test_never_nan(name: str, bias: float) -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert bool(parameter.grad.isfinite().all()), name
-    for best in search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
+    for best in beam_search(model.eval(), batch, SearchConfig(beam_size=2, max_length=5), n_best=2):
         assert all(math.isfinite(hypothesis.score) for hypothesis in best)
 
 
@@ -302,7 +302,7 @@ def test_who_sees_its_coverage_does_not_say_a_name_again(record_property: Callab
         model.attention.score.key.weight.mul_(5.0)  # an untrained model looks everywhere alike
         model.attention.score.energy.mul_(100.0)
         model.attention.score.coverage.copy_(weight * model.attention.score.energy.sign())
-        found = search(model, batch_of(sources), SearchConfig(beam_size=2, min_length=6, max_length=7))
+        found = beam_search(model, batch_of(sources), SearchConfig(beam_size=2, min_length=6, max_length=7))
         said.append(sum(len(best[0].ids) - len({*best[0].ids}) for best in found))
     blind, seeing = said
     record_property("said again by the blind, more than 6", blind)
@@ -327,7 +327,7 @@ def repeated_after_training(coverage: bool, seed: int) -> tuple[int, int]:
         add_gradients(model, batch, batch.n_tokens, 1 << 30, coverage_weight=float(coverage))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
         optimizer.step()
-    found = search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
+    found = beam_search(model.eval(), batch_of([source for source, _ in test]), SearchConfig(beam_size=1))
     said = [best[0].ids for best in found]
     right = sum(ids == target for ids, (_, target) in zip(said, test, strict=True))
     return sum(len(ids) - len(set(ids)) for ids in said), right

@@ -16,7 +16,7 @@ from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinu
 from nmtkit.models.base import Seq2Seq, VocabularySizes, headed
 from nmtkit.models.rnnsearch import RnnSearch
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.search.beam import SearchConfig, search
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.settings import parse
 
 Array = NDArray[np.float64]
@@ -182,7 +182,7 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
     model.train(training)
     model(BATCH).log_probs.sum().backward()
     if not training:
-        search(model, BATCH, SearchConfig(beam_size=3, max_length=8))
+        beam_search(model, BATCH, SearchConfig(beam_size=3, max_length=8))
     assert made == []
     model(BATCH, need_attention=True)
     assert made == [(2, 1, 6, D)]
@@ -192,7 +192,7 @@ def test_who_does_not_ask_pays_nothing(training: bool, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("layer", "heads"), [(None, "mean"), (1, 2), (3, 3), (2, "mean")])
 def test_a_search_shows_the_chosen_heads_as_a_forward_does(layer: int | None, heads: object) -> None:
     model = build(alignment_layer=layer, alignment_heads=heads)
-    best = search(model, BATCH, SearchConfig(beam_size=3, max_length=12), n_best=1, need_attention=True)
+    best = beam_search(model, BATCH, SearchConfig(beam_size=3, max_length=12), n_best=1, need_attention=True)
     number = 1 if layer is None else layer - 1
     for row, (hypothesis,) in enumerate(best):
         src, _ = sentence(BATCH, row)

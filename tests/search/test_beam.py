@@ -15,8 +15,9 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import beam
-from nmtkit.search.beam import Hypothesis, SearchConfig, best_candidates, first_of_best, search
+from nmtkit.search.beam import SearchConfig, beam_search, best_candidates, first_of_best
 from nmtkit.search.scoring import CoverageKind, LengthPenalty
+from nmtkit.search.trace import Hypothesis
 
 
 @dataclass
@@ -78,7 +79,7 @@ def unlimited(max_length: int = 12) -> SearchConfig:
 
 def test_beam_one_is_a_plain_argmax_loop() -> None:
     tables = random_tables(6, 5, 12)
-    found = search(TableModel(tables), sources(*[4] * 6), unlimited().model_copy(update={"beam_size": 1}))
+    found = beam_search(TableModel(tables), sources(*[4] * 6), unlimited().model_copy(update={"beam_size": 1}))
     for table, (hypothesis,) in zip(tables, found, strict=True):
         ids: list[int] = []
         total = 0.0
@@ -105,7 +106,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
     width = 4**limit  # three words and UNK
     config = SearchConfig(length_penalty=kind, alpha=alpha, max_length=limit, max_length_offset=9, stop=stop)
     config = config.model_copy(update={"beam_size": 4 * width})  # a wider one than a recipe may ask for
-    found = search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
+    found = beam_search(TableModel(tables), sources(3, 4, 3, 2), config, n_best=width)
     for table, hypotheses in zip(tables, found, strict=True):
         expected = every_sequence(table, limit, kind, alpha)[:width]
         assert len(hypotheses) == len(expected)
@@ -115,7 +116,7 @@ def test_a_beam_as_wide_as_the_tree_is_exhaustive_search(
 
 def test_what_is_in_the_tree_is_all_that_is_returned() -> None:
     config = SearchConfig(beam_size=50, max_length=2, max_length_offset=9)
-    (found,) = search(TableModel(random_tables(1, 2, 6)), sources(3), config, n_best=50)
+    (found,) = beam_search(TableModel(random_tables(1, 2, 6)), sources(3), config, n_best=50)
     assert len(found) == 1 + 3 + 9  # the empty one, three words and EOS, nine pairs that were cut
 
 
@@ -134,9 +135,9 @@ A, B, C, D = 4, 5, 6, 7
 def test_by_hand_a_wider_beam_finds_what_greedy_misses() -> None:
     model = by_hand({BOS: {A: 0.6, B: 0.4}, A: {C: 0.5, D: 0.5}, B: {C: 1.0}, C: {EOS: 1.0}, D: {EOS: 1.0}})
     model.tables[0, 0, A, C] += 1e-6
-    ((greedy,),) = search(model, sources(3), SearchConfig(beam_size=1))
+    ((greedy,),) = beam_search(model, sources(3), SearchConfig(beam_size=1))
     assert greedy.ids == [A, C]
-    ((best, second),) = search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
+    ((best, second),) = beam_search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
     assert best.ids == [B, C]
     assert best.log_prob == pytest.approx(math.log(0.4))
     assert best.score == pytest.approx(math.log(0.4) / 3)
@@ -148,18 +149,18 @@ def test_by_hand_a_wider_beam_finds_what_greedy_misses() -> None:
 def test_by_hand_first_k_goes_on_until_k_are_finished() -> None:
     # The empty translation ends first and is among the best two; the good long one ends two steps later.
     model = by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {B: 0.9, D: 0.1}, B: {EOS: 1.0}, D: {EOS: 1.0}})
-    ((best, second),) = search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
+    ((best, second),) = beam_search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
     assert (best.ids, second.ids) == ([A, B], [])
     assert best.score == pytest.approx(math.log(0.54) / 3)
     assert second.score == pytest.approx(math.log(0.4))
     # With the log-probability itself the same two are found, in the same order here.
-    ((best, second),) = search(model, sources(3), SearchConfig(beam_size=2, length_penalty="none"), n_best=2)
+    ((best, second),) = beam_search(model, sources(3), SearchConfig(beam_size=2, length_penalty="none"), n_best=2)
     assert best.score == pytest.approx(math.log(0.54))
 
 
 def test_by_hand_an_end_ranked_below_the_beam_does_not_count() -> None:
     model = by_hand({BOS: {A: 0.5, B: 0.3, EOS: 0.2}, A: {EOS: 1.0}, B: {EOS: 1.0}})
-    (found,) = search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
+    (found,) = beam_search(model, sources(3), SearchConfig(beam_size=2), n_best=2)
     assert [h.ids for h in found] == [[A], [B]]
 
 
@@ -170,13 +171,13 @@ def test_by_hand_exact_stops_as_soon_as_the_rest_cannot_win() -> None:
     model.tables[0, 0, D, D] = math.log(0.999)
     model.tables[0, 0, D, EOS] = math.log(0.001)
     quick = SearchConfig(beam_size=2, length_penalty="none")
-    ((first,),) = search(model, sources(3), quick)
+    ((first,),) = beam_search(model, sources(3), quick)
     assert first.ids == [B]
     model.rows_seen.clear()
-    search(model, sources(3), quick.model_copy(update={"stop": "exact"}))
+    beam_search(model, sources(3), quick.model_copy(update={"stop": "exact"}))
     steps_without_penalty = len(model.rows_seen)
     model.rows_seen.clear()
-    search(model, sources(3), SearchConfig(beam_size=2, stop="exact", max_length=20))
+    beam_search(model, sources(3), SearchConfig(beam_size=2, stop="exact", max_length=20))
     assert steps_without_penalty == 2  # 0.36 * 0.48 can never become 0.306
     assert len(model.rows_seen) == 20  # its mean over 20 tokens might have
 
@@ -185,8 +186,8 @@ def test_exact_finds_what_first_k_gives_up() -> None:
     # Two hypotheses have ended after the second step; a third one, long and sure, would have won by its mean.
     model = by_hand({BOS: {EOS: 0.4, A: 0.6}, A: {EOS: 0.5, B: 0.5}, B: {C: 1.0}, C: {D: 1.0}, D: {EOS: 1.0}})
     config = SearchConfig(beam_size=2)
-    ((quick,),) = search(model, sources(3), config)
-    ((slow,),) = search(model, sources(3), config.model_copy(update={"stop": "exact"}))
+    ((quick,),) = beam_search(model, sources(3), config)
+    ((slow,),) = beam_search(model, sources(3), config.model_copy(update={"stop": "exact"}))
     assert quick.ids == [A]
     assert slow.ids == [A, B, C, D]
     assert quick.score == pytest.approx(math.log(0.3) / 2)
@@ -195,7 +196,7 @@ def test_exact_finds_what_first_k_gives_up() -> None:
 
 def test_unfinished_hypotheses_stand_behind_finished_ones() -> None:
     model = by_hand({BOS: {A: 0.99, EOS: 0.01}, A: {A: 1.0}})
-    (found,) = search(model, sources(3), SearchConfig(beam_size=3, max_length=4), n_best=3)
+    (found,) = beam_search(model, sources(3), SearchConfig(beam_size=3, max_length=4), n_best=3)
     assert [(h.ids, h.finished) for h in found] == [([], True), ([A] * 4, False)]
     assert found[1].score == pytest.approx(math.log(0.99) / 4)
     assert len(found[1].token_log_probs) == 4
@@ -205,24 +206,24 @@ def test_the_length_limit_is_each_sentence_s_own() -> None:
     tables = random_tables(3, 2, 8)
     tables[..., EOS] = -math.inf
     config = SearchConfig(beam_size=2, max_length=9, max_length_ratio=1.0, max_length_offset=1)
-    found = search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
+    found = beam_search(TableModel(tables), sources(3, 6, 11), config, n_best=2)
     assert [[len(h.ids) for h in hypotheses] for hypotheses in found] == [[4, 4], [7, 7], [9, 9]]
 
 
 def test_min_length_counts_words() -> None:
     model = TableModel(random_tables(5, 3, 9, spread=2.0))
-    short = search(model, sources(*[3] * 5), unlimited())
+    short = beam_search(model, sources(*[3] * 5), unlimited())
     assert min(len(h.ids) for (h,) in short) < 3
-    long = search(model, sources(*[3] * 5), unlimited().model_copy(update={"min_length": 3}))
+    long = beam_search(model, sources(*[3] * 5), unlimited().model_copy(update={"min_length": 3}))
     assert min(len(h.ids) for (h,) in long) >= 3
 
 
 def test_least_length_by_the_source_counts_words_of_each() -> None:
     tables = random_tables(6, 3, 9, spread=2.0)
     config = unlimited().model_copy(update={"min_length_ratio": 0.5, "min_length": 1})
-    found = search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), config, 3)
+    found = beam_search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), config, 3)
     assert all(len(h.ids) >= max(1, row + 1) for row, hypotheses in enumerate(found) for h in hypotheses)
-    free = search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), unlimited(), 3)
+    free = beam_search(TableModel(tables), sources(3, 5, 7, 9, 11, 13), unlimited(), 3)
     assert any(len(h.ids) < row + 1 for row, hypotheses in enumerate(free) for h in hypotheses)
 
 
@@ -244,23 +245,23 @@ def test_dropping_finished_sentences_changes_nothing(
         update={"beam_size": beam_size, "stop": stop, "no_repeat_ngram": 2, "length_penalty": kind}
     )
     model, lengths = many()
-    dropped = search(model, sources(*lengths), config, beam_size, need_attention=True)
+    dropped = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     assert len(set(model.rows_seen)) > 3  # rows did go
     model.rows_seen.clear()
     monkeypatch.setattr(beam, "DROP_FRACTION", 1000)  # at every chance
-    eager = search(model, sources(*lengths), config, beam_size, need_attention=True)
+    eager = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     model.rows_seen.clear()
     monkeypatch.setattr(beam, "DROP_FRACTION", 0)  # never
-    plain = search(model, sources(*lengths), config, beam_size, need_attention=True)
+    plain = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     same(dropped, plain)
     same(eager, plain)
 
 
 def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, lengths = many()
-    often = search(model, sources(*lengths), unlimited(), 5, need_attention=True)
+    often = beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True)
     monkeypatch.setattr(beam, "CPU_CHECK_EVERY", 5)
-    same(often, search(model, sources(*lengths), unlimited(), 5, need_attention=True))
+    same(often, beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True))
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_length_ratio": 1.0, "max_length_offset": 1}])
@@ -268,17 +269,17 @@ def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sentences_of_a_batch_do_not_influence_each_other(beam_size: int, limits: dict[str, float]) -> None:
     model, lengths = many()
     config = unlimited().model_copy(update={"beam_size": beam_size, **limits})
-    together = search(model, sources(*lengths), config, beam_size)
+    together = beam_search(model, sources(*lengths), config, beam_size)
     whole = sources(*lengths)
-    alone = [search(model, whole.select(torch.tensor([row])), config, beam_size)[0] for row in range(len(lengths))]
+    alone = [beam_search(model, whole.select(torch.tensor([row])), config, beam_size)[0] for row in range(len(lengths))]
     same(together, alone)
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(1))
-    same([together[row] for row in order.tolist()], search(model, whole.select(order), config, beam_size))
+    same([together[row] for row in order.tolist()], beam_search(model, whole.select(order), config, beam_size))
 
 
 def test_attention_follows_the_back_pointers() -> None:
     model, lengths = many()
-    found = search(model, sources(*lengths), unlimited(), 5, need_attention=True)
+    found = beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True)
     assert any(not h.finished for hypotheses in found for h in hypotheses)
     for hypotheses in found:
         for hypothesis in hypotheses:
@@ -294,14 +295,16 @@ def test_attention_follows_the_back_pointers() -> None:
 
 def test_attention_has_a_column_for_each_source_token() -> None:
     model = TableModel(random_tables(2, 2, 8))
-    for hypotheses, length in zip(search(model, sources(2, 3), unlimited(), need_attention=True), (2, 3), strict=True):
+    for hypotheses, length in zip(
+        beam_search(model, sources(2, 3), unlimited(), need_attention=True), (2, 3), strict=True
+    ):
         (hypothesis,) = hypotheses
         assert hypothesis.attention is not None
         assert hypothesis.attention.shape == (len(hypothesis.token_log_probs), length)
 
 
 def test_no_attention_unless_asked_for() -> None:
-    ((found,),) = search(TableModel(random_tables(1, 2, 8)), sources(3), unlimited())
+    ((found,),) = beam_search(TableModel(random_tables(1, 2, 8)), sources(3), unlimited())
     assert found.attention is None
 
 
@@ -309,10 +312,10 @@ def test_a_forced_prefix_begins_the_translation_and_counts() -> None:
     tables = random_tables(3, 4, 9)
     prefix = torch.tensor([[7, 8, 4], [5, PAD, PAD], [PAD, PAD, PAD]])
     model = TableModel(tables)
-    found = search(model, sources(4, 4, 4), unlimited(), 3, prefix=prefix)
+    found = beam_search(model, sources(4, 4, 4), unlimited(), 3, prefix=prefix)
     assert all(h.ids[:3] == [7, 8, 4] for h in found[0])
     assert all(h.ids[:1] == [5] for h in found[1])
-    same(found[2:], search(model, sources(4, 4, 4), unlimited(), 3)[2:])
+    same(found[2:], beam_search(model, sources(4, 4, 4), unlimited(), 3)[2:])
     own = [float(tables[0, depth, last, token]) for depth, last, token in [(0, BOS, 7), (1, 7, 8), (2, 8, 4)]]
     assert found[0][0].token_log_probs[:3] == pytest.approx(own)
 
@@ -321,7 +324,7 @@ def test_a_prefix_that_ends_is_only_scored() -> None:
     tables = random_tables(2, 4, 9)
     prefix = torch.tensor([[7, 8, EOS], [5, EOS, PAD]])
     model = TableModel(tables)
-    found = search(model, sources(4, 4), unlimited(), 5, prefix=prefix)
+    found = beam_search(model, sources(4, 4), unlimited(), 5, prefix=prefix)
     assert [[h.ids for h in hypotheses] for hypotheses in found] == [[[7, 8]], [[5]]]
     assert found[0][0].log_prob == pytest.approx(
         float(tables[0, 0, BOS, 7] + tables[0, 1, 7, 8] + tables[0, 2, 8, EOS])
@@ -331,7 +334,9 @@ def test_a_prefix_that_ends_is_only_scored() -> None:
 
 def test_a_prefix_longer_than_the_limit_is_not_cut() -> None:
     config = SearchConfig(max_length=2, beam_size=2)
-    ((found,),) = search(TableModel(random_tables(1, 2, 8)), sources(3), config, prefix=torch.tensor([[4, 5, 6, 7]]))
+    ((found,),) = beam_search(
+        TableModel(random_tables(1, 2, 8)), sources(3), config, prefix=torch.tensor([[4, 5, 6, 7]])
+    )
     assert found.ids[:4] == [4, 5, 6, 7]
 
 
@@ -344,16 +349,16 @@ def test_no_bigram_twice() -> None:
         pairs = list(itertools.pairwise(ids))
         return len(pairs) > len(set(pairs))
 
-    free = search(model, sources(*[3] * 8), unlimited(20), 5)
+    free = beam_search(model, sources(*[3] * 8), unlimited(20), 5)
     assert any(repeats(h.ids) for hypotheses in free for h in hypotheses)
-    ruled = search(model, sources(*[3] * 8), unlimited(20).model_copy(update={"no_repeat_ngram": 2}), 5)
+    ruled = beam_search(model, sources(*[3] * 8), unlimited(20).model_copy(update={"no_repeat_ngram": 2}), 5)
     assert not any(repeats(h.ids) for hypotheses in ruled for h in hypotheses)
 
 
 def test_no_unknown() -> None:
     model = by_hand({BOS: {UNK: 0.9, A: 0.1}, UNK: {EOS: 1.0}, A: {EOS: 1.0}})
-    ((free,),) = search(model, sources(3), SearchConfig(beam_size=2))
-    ((ruled,),) = search(model, sources(3), SearchConfig(beam_size=2, forbid_unknown=True))
+    ((free,),) = beam_search(model, sources(3), SearchConfig(beam_size=2))
+    ((ruled,),) = beam_search(model, sources(3), SearchConfig(beam_size=2, forbid_unknown=True))
     assert (free.ids, ruled.ids) == ([UNK], [A])
 
 
@@ -378,9 +383,9 @@ def test_coverage_penalty_by_hand() -> None:
     tables[0, 2, [A, B], EOS] = 0.0
     model = LookingModel(tables)
     config = SearchConfig(beam_size=3, length_penalty="none")
-    ((first, second, third),) = search(model, sources(2), config, 3)
+    ((first, second, third),) = beam_search(model, sources(2), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, A], [A, B], [A]]
-    ((first, second, third),) = search(model, sources(2), config.model_copy(update={"coverage_penalty": 0.1}), 3)
+    ((first, second, third),) = beam_search(model, sources(2), config.model_copy(update={"coverage_penalty": 0.1}), 3)
     assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
     missed = 0.1 * math.log(torch.finfo(torch.float64).tiny)
     assert first.score == first.log_prob == pytest.approx(math.log(0.3))
@@ -397,7 +402,7 @@ def test_summary_coverage_penalty_by_hand() -> None:
             tables[0, :2, last, token] = math.log(probability)
     tables[0, 2, [A, B], EOS] = 0.0
     config = SearchConfig(beam_size=3, length_penalty="none", coverage_penalty=0.75, coverage_kind="summary")
-    ((first, second, third),) = search(LookingModel(tables), sources(2), config, 3)
+    ((first, second, third),) = beam_search(LookingModel(tables), sources(2), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
     assert first.score == pytest.approx(math.log(0.3) - 0.75)
     assert second.score == pytest.approx(math.log(0.5) - 1.5)
@@ -409,7 +414,7 @@ def test_no_coverage_penalty_leaves_nothing(kind: CoverageKind) -> None:
     with pytest.raises(RecipeError, match="coverage_penalty"):
         unlimited().changed({"coverage_penalty": 1e308})
     config = unlimited().changed({"coverage_penalty": 1e6, "coverage_kind": kind})
-    for hypotheses in search(LookingModel(random_tables(12, 4, 9)), sources(*[2] * 12), config, 5):
+    for hypotheses in beam_search(LookingModel(random_tables(12, 4, 9)), sources(*[2] * 12), config, 5):
         assert hypotheses
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
 
@@ -417,7 +422,7 @@ def test_no_coverage_penalty_leaves_nothing(kind: CoverageKind) -> None:
 def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
     lengths = [2] * 12
     config = unlimited().model_copy(update={"coverage_penalty": 0.3, "length_penalty": "gnmt"})
-    found = search(LookingModel(random_tables(12, 4, 9)), sources(*lengths), config, 5, need_attention=True)
+    found = beam_search(LookingModel(random_tables(12, 4, 9)), sources(*lengths), config, 5, need_attention=True)
     for hypotheses in found:
         for hypothesis in hypotheses:
             assert hypothesis.attention is not None
@@ -486,26 +491,26 @@ class CopyingTable(TableModel):
 def test_p_gen_follows_the_back_pointers() -> None:
     model, lengths = many()
     copying = CopyingTable(model.tables)
-    found = search(copying, sources(*lengths), unlimited(), 5, need_attention=True)
+    found = beam_search(copying, sources(*lengths), unlimited(), 5, need_attention=True)
     for hypotheses in found:
         for hypothesis in hypotheses:
             assert hypothesis.attention is not None
             assert hypothesis.p_gen is not None
             assert hypothesis.p_gen == pytest.approx((hypothesis.attention[:, 2] / 1_000_003).tolist())
             assert len(hypothesis.p_gen) == len(hypothesis.token_log_probs)
-    quiet = search(copying, sources(*lengths), unlimited(), 5)
+    quiet = beam_search(copying, sources(*lengths), unlimited(), 5)
     assert all(h.p_gen is None and h.attention is None for hypotheses in quiet for h in hypotheses)
 
 
 def test_n_best_must_fit_the_beam() -> None:
     with pytest.raises(RecipeError, match="n_best 3 is more than beam_size 2"):
-        search(TableModel(random_tables(1, 1, 8)), sources(3), SearchConfig(beam_size=2), n_best=3)
+        beam_search(TableModel(random_tables(1, 1, 8)), sources(3), SearchConfig(beam_size=2), n_best=3)
 
 
 def test_coverage_needs_attention() -> None:
     model = TableModel(random_tables(1, 1, 8), has_attention=False)
     with pytest.raises(RecipeError, match="coverage_penalty"):
-        search(model, sources(3), SearchConfig(coverage_penalty=0.2))
+        beam_search(model, sources(3), SearchConfig(coverage_penalty=0.2))
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
@@ -513,12 +518,12 @@ def test_a_damaged_model_is_refused(beam_size: int) -> None:
     tables = random_tables(2, 2, 8)
     tables[1, 1] = math.nan
     with pytest.raises(CheckpointError, match="NaN"):
-        search(TableModel(tables), sources(3, 3), SearchConfig(beam_size=beam_size))
+        beam_search(TableModel(tables), sources(3, 3), SearchConfig(beam_size=beam_size))
 
 
 def test_half_precision_is_summed_in_single() -> None:
     tables = random_tables(1, 4, 40).bfloat16()
-    ((found,),) = search(TableModel(tables), sources(3), unlimited().model_copy(update={"min_length": 10}))
+    ((found,),) = beam_search(TableModel(tables), sources(3), unlimited().model_copy(update={"min_length": 10}))
     last, total = BOS, 0.0
     for depth, token in enumerate([*found.ids, *[EOS] * found.finished]):
         total += float(tables[0, min(depth, 3), last, token])
@@ -538,6 +543,6 @@ def test_cuda_finds_the_same(beam_size: int) -> None:
     config = unlimited().model_copy(update={"beam_size": beam_size, "no_repeat_ngram": 2, "min_length": 2})
     prefix = torch.full((len(lengths), 1), PAD)
     prefix[3] = 9
-    here = search(model, sources(*lengths), config, beam_size, True, prefix)
+    here = beam_search(model, sources(*lengths), config, beam_size, True, prefix)
     model.tables = model.tables.cuda()
-    same(here, search(model, sources(*lengths).to("cuda"), config, beam_size, True, prefix.cuda()))
+    same(here, beam_search(model, sources(*lengths).to("cuda"), config, beam_size, True, prefix.cuda()))

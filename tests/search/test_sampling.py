@@ -8,7 +8,7 @@ import torch
 from table_model import TableModel, random_tables, sources
 
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.search.sampling import SamplingConfig, draw_from, keep_top_k, keep_top_p, sample
+from nmtkit.search.sampling import SamplingConfig, draw_from, keep_top_k, keep_top_p, sample_translations
 
 A, B, C, D = 4, 5, 6, 7
 
@@ -27,7 +27,7 @@ def one_word(**probabilities: float) -> TableModel:
 
 
 def frequencies(model: TableModel, config: SamplingConfig) -> dict[tuple[int, ...], float]:
-    (drawn,) = sample(model, sources(3), config, generator())
+    (drawn,) = sample_translations(model, sources(3), config, generator())
     assert len(drawn) == config.samples
     counts = Counter(tuple(hypothesis.ids) for hypothesis in drawn)
     return {ids: count / config.samples for ids, count in counts.items()}
@@ -55,7 +55,7 @@ def test_frequencies_follow_the_probabilities(config: dict[str, float], expected
 
 def test_scores_are_the_model_s_own_log_probabilities() -> None:
     config = SamplingConfig(samples=20, temperature=2.0, top_k=3)
-    (drawn,) = sample(one_word(a=0.4, b=0.3, c=0.2, end=0.1), sources(3), config, generator())
+    (drawn,) = sample_translations(one_word(a=0.4, b=0.3, c=0.2, end=0.1), sources(3), config, generator())
     own = {(A,): 0.4, (B,): 0.3, (C,): 0.2}
     for hypothesis in drawn:
         assert hypothesis.log_prob == hypothesis.score == pytest.approx(math.log(own[tuple(hypothesis.ids)]))
@@ -64,7 +64,9 @@ def test_scores_are_the_model_s_own_log_probabilities() -> None:
 
 def test_each_sample_follows_its_own_path() -> None:
     tables = random_tables(3, 4, 10)
-    found = sample(TableModel(tables), sources(3, 4, 5), SamplingConfig(samples=7), generator(), need_attention=True)
+    found = sample_translations(
+        TableModel(tables), sources(3, 4, 5), SamplingConfig(samples=7), generator(), need_attention=True
+    )
     for table, drawn in zip(tables, found, strict=True):
         assert len({tuple(h.ids) for h in drawn}) > 1
         for hypothesis in drawn:
@@ -80,19 +82,19 @@ def test_each_sample_follows_its_own_path() -> None:
 def test_the_same_seed_draws_the_same() -> None:
     model = TableModel(random_tables(2, 4, 10))
     config = SamplingConfig(samples=5)
-    first, again, other = (sample(model, sources(3, 3), config, generator(seed)) for seed in (1, 1, 2))
+    first, again, other = (sample_translations(model, sources(3, 3), config, generator(seed)) for seed in (1, 1, 2))
     assert [[h.ids for h in drawn] for drawn in first] == [[h.ids for h in drawn] for drawn in again]
     assert [[h.ids for h in drawn] for drawn in first] != [[h.ids for h in drawn] for drawn in other]
 
 
 def test_top_k_one_is_greedy() -> None:
     model = TableModel(random_tables(1, 4, 10))
-    (drawn,) = sample(model, sources(3), SamplingConfig(samples=3, top_k=1), generator())
+    (drawn,) = sample_translations(model, sources(3), SamplingConfig(samples=3, top_k=1), generator())
     assert len({tuple(h.ids) for h in drawn}) == 1
 
 
 def test_a_prefix_is_kept() -> None:
-    found = sample(
+    found = sample_translations(
         TableModel(random_tables(1, 4, 10)),
         sources(3),
         SamplingConfig(samples=4),
