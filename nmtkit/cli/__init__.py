@@ -99,7 +99,7 @@ _NO_WORDS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
     _bound_waiting()
-    streams.prepare()
+    streams.prepare_streams()
     try:
         _refuse_broken_arguments()
         with suppress(ValueError):  # in another thread than the first

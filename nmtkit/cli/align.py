@@ -114,8 +114,8 @@ class Linking:
 @options.batch_tokens
 @options.threads
 @opening.how
-@options.gathered(Texts, "texts")
-@options.gathered(Linking, "linking")
+@options.grouped(Texts, "texts")
+@options.grouped(Linking, "linking")
 def command(how: Opening, texts: Texts, linking: Linking, reverse_model: str | None, soft: Path | None) -> None:
     """Word alignments of given translations, read off a model's attention.
 

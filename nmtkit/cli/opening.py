@@ -8,7 +8,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli.numbers import Number
-from nmtkit.cli.options import Decorator, gathered
+from nmtkit.cli.options import Decorator, grouped
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.beam import SearchConfig
 from nmtkit.translation.translator import Translator
@@ -91,7 +91,7 @@ head: Decorator = click.option(
     metavar="N",
     help="Of a Transformer, take head N of the layer, from 1. Default: the recipe's, else the mean of all.",
 )
-how: Decorator = gathered(Opening, "how")
+how: Decorator = grouped(Opening, "how")
 """Hands a command the options of opening a run as one `Opening`."""
 
 

@@ -13,11 +13,11 @@ from nmtkit.settings import MOST_THREADS
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def gathered(kind: type[Any], name: str) -> Decorator:
+def grouped(kind: type[Any], name: str) -> Decorator:
     """Hands a command some of its options as one object.
 
     Args:
-        kind: a dataclass: the options that its fields name are gathered; of those that a command has not, the default
+        kind: a dataclass: the options that its fields name are grouped; of those that a command has not, the default
             is taken.
         name: what the command calls the object.
     """

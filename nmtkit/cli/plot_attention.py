@@ -52,20 +52,18 @@ class Drawing:
             click.UsageError: two options exclude each other, or one needs another.
             NmtkitError: the output's name says no format.
         """
-        whole = self.what == "attention"
-        faults = {
-            f"--{'grid' if self.grid else 'layers'} is for --what attention only; leave one of them out": not whole
-            and (self.grid or self.layers),
-            "--layers shows one sentence at a time: leave --grid out": self.grid and self.layers,
-            "--grid lays out a sheet: name it with -o FILE": self.grid and self.output is None,
-            "--layers writes a page with buttons: name it with -o FILE.html": self.layers and not self.is_html,
-            "--what positions reads no sentence: leave SOURCE out": self.what == "positions" and source is not None,
-            "--what positions draws a picture: name it with -o FILE": self.what == "positions" and self.output is None,
-            "--layer and --head choose one attention to draw; this draws all of them": chosen
-            and (self.layers or not whole),
-        }
-        for fault, there in faults.items():
-            if there:
+        whole, positions = self.what == "attention", self.what == "positions"
+        one = "grid" if self.grid else "layers"
+        for wrong, fault in (
+            (not whole and (self.grid or self.layers), f"--{one} is for --what attention only; leave one of them out"),
+            (self.grid and self.layers, "--layers shows one sentence at a time: leave --grid out"),
+            (self.grid and self.output is None, "--grid lays out a sheet: name it with -o FILE"),
+            (self.layers and not self.is_html, "--layers writes a page with buttons: name it with -o FILE.html"),
+            (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
+            (positions and self.output is None, "--what positions draws a picture: name it with -o FILE"),
+            (chosen and (self.layers or not whole), "--layer and --head choose one attention; this draws all of them"),
+        ):
+            if wrong:
                 raise click.UsageError(fault)
         if self.output is not None:
             pictures.picture_format(self.output)
@@ -108,7 +106,7 @@ class Drawing:
 @opening.head
 @opening.search_options("beam_size", "length_penalty")
 @opening.how
-@options.gathered(Drawing, "drawing")
+@options.grouped(Drawing, "drawing")
 def command(how: Opening, drawing: Drawing, source: str | None, target: str | None) -> None:
     """Draw what a model looks at while it writes: a row for each target word, a column for each source word.
 

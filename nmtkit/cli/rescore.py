@@ -17,7 +17,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import perplexity
-from nmtkit.translation.translation import Translation
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 WINDOW = 2048

@@ -9,8 +9,8 @@ from typing import Any
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
+from nmtkit.translation.result import Translation, copied_spans
 from nmtkit.translation.summarizer import Summary
-from nmtkit.translation.translation import Translation, copied_spans
 
 _PLAIN = "for translations in plain text take another suffix, such as .txt"
 

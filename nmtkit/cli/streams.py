@@ -34,7 +34,7 @@ class _Messages(io.FileIO):
         return memoryview(data).nbytes  # type: ignore[arg-type]
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Makes the streams UTF-8, their faults clear, and sure that no file is opened in the place of one that is closed.
 
     A closed standard output becomes one that cannot be written, a closed standard error one that is thrown away. Of a

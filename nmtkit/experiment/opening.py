@@ -7,9 +7,8 @@ from nmtkit import device as devices
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment import folder as folders
 from nmtkit.experiment.tuning import Found, look_up, searching
-from nmtkit.models.base import Seq2Seq, headed
+from nmtkit.models.base import headed
 from nmtkit.recipe import Recipe
-from nmtkit.search.beam import SearchConfig
 from nmtkit.task import TASKS
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.way import SearchWay, usual
@@ -87,34 +86,34 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
             f"{run.path} ({why}) was trained for {trained_for}: use `nmtkit {TASKS.get(trained_for).command}`, or name "
             "another run with -m RUN"
         )
-    translator, recipe = _open(run, how)
+    translator = open_translator(run, how, notify)
     if notify is not None:
         notify(f"model {run.path} ({why}), {_called(run, how.weights)}, on {devices.describe(translator.device)}")
-        beam, usual_beam = translator.config.beam_size, recipe.search.beam_size
-        if "beam_size" not in how.search_settings and beam != usual_beam:
-            notify(f"beam size {beam} instead of {usual_beam}, for --n-best {how.n_best}")
     return translator
 
 
-def open_translator(run: folders.RunFolder, how: Opening) -> Translator:
-    """Opens a run that was found already.
+def open_translator(run: folders.RunFolder, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
+    """Opens a run that was found already; `notify` is told what differs from its recipe.
 
     Raises:
         NmtkitError: it cannot be opened.
     """
-    return _open(run, how)[0]
-
-
-def _open(run: folders.RunFolder, how: Opening) -> tuple[Translator, Recipe]:
-    """The translator, and the recipe of its weights."""
     place = devices.choose(how.device)
     model, tokenizers, recipe = run.open_model(place, how.weights)
-    config = _config(recipe, how)
-    _show(model, how)
+    config = recipe.search.changed(how.search_settings)
+    if "beam_size" not in how.search_settings and how.n_best > config.beam_size:
+        if notify is not None:
+            notify(f"beam size {how.n_best} instead of {config.beam_size}, for --n-best {how.n_best}")
+        config = config.changed({"beam_size": how.n_best})
+    if how.layer is not None or how.head is not None:
+        of_heads = headed(model)
+        if of_heads is None:
+            raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
+        of_heads.show(how.layer, "mean" if how.head is None else how.head)
     known = look_up(searching.work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
     way = known.way if known else usual(place)
     devices.prepare(place, way.matmul_precision, how.threads)
-    translator = Translator(
+    return Translator(
         model,
         tokenizers,
         config,
@@ -124,24 +123,6 @@ def _open(run: folders.RunFolder, how: Opening) -> tuple[Translator, Recipe]:
         batch_tokens=how.batch_tokens,
         way=way,
     )
-    return translator, recipe
-
-
-def _config(recipe: Recipe, how: Opening) -> SearchConfig:
-    config = recipe.search.changed(how.search_settings)
-    if "beam_size" not in how.search_settings and how.n_best > config.beam_size:
-        return config.changed({"beam_size": how.n_best})
-    return config
-
-
-def _show(model: Seq2Seq, how: Opening) -> None:
-    """Makes a Transformer show the attention of the layer or head that is wanted, if any is."""
-    if how.layer is None and how.head is None:
-        return
-    made_of_heads = headed(model)
-    if made_of_heads is None:
-        raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
-    made_of_heads.show(how.layer, "mean" if how.head is None else how.head)
 
 
 def _called(run: folders.RunFolder, which: str) -> str:

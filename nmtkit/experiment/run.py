@@ -56,7 +56,7 @@ from nmtkit.training.weights import (
     under,
     vocabulary_of,
 )
-from nmtkit.translation.translation import Translation
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 Notify = Callable[[str], None]

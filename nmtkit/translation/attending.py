@@ -24,7 +24,7 @@ from nmtkit.translation.inputs import (
     require_pairs,
 )
 from nmtkit.translation.merging import merge_gates, merge_subwords, merge_windows
-from nmtkit.translation.translation import Translation
+from nmtkit.translation.result import Translation
 from nmtkit.translation.way import BATCH_TOKENS
 
 

@@ -7,7 +7,7 @@ from typing import overload
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.metrics import split_sentences
 from nmtkit.translation.inputs import refuse_one_text
-from nmtkit.translation.translation import Translation
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 

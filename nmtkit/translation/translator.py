@@ -20,7 +20,7 @@ from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, refuse_one_text, require_pairs
-from nmtkit.translation.translation import EMPTY, FloatArray, Translation, copied_from
+from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
 from nmtkit.translation.unknowns import UnknownReplacer
 
 # A search goes over the budget for so many rows, up to so many times: of articles few would fit into it, and every step

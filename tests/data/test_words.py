@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nmtkit.data.alignments import share_table
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
-from nmtkit.data.words import WordCut, cut
+from nmtkit.data.words import WordCut, cut, known_ids, word_spans
 from nmtkit.errors import DataError
 
 KINDS = ["bpe", "unigram", "char", "word"]
@@ -103,6 +103,27 @@ def test_any_text_has_its_white_space_words(kind: str, tokenizers: dict[str, Tok
     assert given_apart.words == [character for character in apart if character != " "]
     assert given_apart.ids == found.ids
     assert shared(given_apart).sum(axis=0) == pytest.approx(np.ones(len(found.ids)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(alphabet="Oto n'aſüß, .½\u00a0\u3000\u0301漢字</s>▁", max_size=30))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_tokens_have_the_ids_of_their_text(kind: str, tokenizers: dict[str, Tokenizer], text: str) -> None:
+    """A line is cut once, whether its ids are wanted or the spelling of what the vocabulary lacks."""
+    tokenizer = tokenizers[kind]
+    assert known_ids(tokenizer, tokenizer.tokens(text)) == tokenizer.encode(text)
+
+
+def test_an_unknown_token_that_spells_a_special_one_is_unknown() -> None:
+    russian = learn(TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]).src
+    assert "</s>" in russian.tokens("дом </s>")
+    assert known_ids(russian, russian.tokens("дом </s>")) == russian.encode("дом </s>")
+
+
+def test_a_word_begins_at_the_mark() -> None:
+    assert word_spans(["▁the", "▁dog", "s", "."]) == [range(0, 1), range(1, 4)]
+    assert word_spans(["s", "▁", "dog"]) == [range(0, 1), range(1, 3)]
+    assert word_spans([]) == []
 
 
 @pytest.mark.parametrize(

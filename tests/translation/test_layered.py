@@ -73,6 +73,15 @@ def test_without_targets_the_models_own_are_shown(
         np.testing.assert_allclose(picture.cross[0].mean(0), translation.attention, rtol=0, atol=1e-5)
 
 
+def test_some_targets_may_be_given_and_some_not(model: Transformer, tokenizers: TokenizerPair) -> None:
+    using = translator(model, tokenizers, max_length=8)
+    mixed = using.layered(LINES, [None, "dogs", None])
+    own, given = using.layered(LINES), using.layered(LINES[1:2], ["dogs"])
+    assert [one.tgt_tokens for one in mixed] == [own[0].tgt_tokens, given[0].tgt_tokens, own[2].tgt_tokens]
+    for one, other in zip(mixed, (own[0], given[0], own[2]), strict=True):
+        np.testing.assert_allclose(one.cross, other.cross, rtol=0, atol=1e-6)
+
+
 def test_what_cannot_be_drawn_is_refused(model: Transformer, tokenizers: TokenizerPair) -> None:
     with pytest.raises(DataError, match="source line 2 is empty"):
         translator(model, tokenizers).layered(["dog", " "])

@@ -12,8 +12,8 @@ from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.beam import SearchConfig
+from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans
 from nmtkit.translation.summarizer import Summarizer, article_windows
-from nmtkit.translation.translation import CopiedSpan, Translation, copied_from, copied_spans
 from nmtkit.translation.translator import Translator
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
