@@ -27,7 +27,7 @@ Column = list[str] | None
 
 
 @dataclass(frozen=True)
-class Texts:
+class PairFiles:
     """The files of the pairs, and of their words where those are counted otherwise."""
 
     source: Path
@@ -114,9 +114,9 @@ class Linking:
 @options.batch_tokens
 @options.threads
 @opening.how
-@options.grouped(Texts, "texts")
+@options.grouped(PairFiles, "texts")
 @options.grouped(Linking, "linking")
-def command(how: Opening, texts: Texts, linking: Linking, reverse_model: str | None, soft: Path | None) -> None:
+def command(how: Opening, texts: PairFiles, linking: Linking, reverse_model: str | None, soft: Path | None) -> None:
     """Word alignments of given translations, read off a model's attention.
 
     Prints a line for each pair: "i-j" for each link between source word i and target word j, counted from 0 (the
@@ -163,7 +163,7 @@ def command(how: Opening, texts: Texts, linking: Linking, reverse_model: str | N
 
 
 def _aligned(
-    translator: Translator, backward: Translator | None, texts: Texts
+    translator: Translator, backward: Translator | None, texts: PairFiles
 ) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
     """What the model says of each pair, and a model of the other direction if there is one."""
     first = 1

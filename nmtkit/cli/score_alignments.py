@@ -8,7 +8,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.numbers import Number
-from nmtkit.data.alignments import Alignment, AlignmentFile, parse, reversed_links
+from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
 from nmtkit.data.reading import WRITE_OUT
 from nmtkit.errors import DataError
 from nmtkit.metrics import AlignmentScores, Score, aer
@@ -67,7 +67,7 @@ def command(
     """
     lines = [(path, scoring.read_texts(path, WRITE_OUT)) for path in (*hyps, ref)]
     *systems, gold = [
-        _Named(path, parse(read, named(path), ref_base if number == len(hyps) else hyp_base))
+        _Named(path, parse_alignments(read, named(path), ref_base if number == len(hyps) else hyp_base))
         for number, (path, read) in enumerate(lines)
     ]
     _doubt(gold, "--ref-base", ref_base)

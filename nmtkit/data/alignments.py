@@ -100,7 +100,7 @@ FAR = 100
 """The number of a sentence pair of a naacl file may be so many times higher than the number of its links, and 1000."""
 
 
-def parse(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
+def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
     """Reads alignments of either format; the first line that is not empty tells which, for no line is of both.
 
     pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
@@ -137,7 +137,7 @@ def _parse_pharaoh(lines: Iterable[tuple[int, str]], place: str, base: int) -> l
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
-    """Reads one line of a Pharaoh file; see `parse`.
+    """Reads one line of a Pharaoh file; see `parse_alignments`.
 
     Args:
         line: the line.

@@ -12,7 +12,7 @@ import torch
 
 from nmtkit import device as devices
 from nmtkit import metrics
-from nmtkit.data.alignments import parse
+from nmtkit.data.alignments import parse_alignments
 from nmtkit.data.batch import Batch, BatchStream
 from nmtkit.data.checking import Checker, DataReport, read_files
 from nmtkit.data.corpus import Files
@@ -646,7 +646,7 @@ def _alignment_error_rate(
     base = files.alignment_base
     gold = []
     for path in files.alignment:
-        read = parse(read_lines(path), path, base or 0)
+        read = parse_alignments(read_lines(path), path, base or 0)
         gold += read.pairs
         if base is None and notify is not None and (doubt := read.doubt):
             notify(

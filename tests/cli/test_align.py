@@ -9,7 +9,7 @@ from conftest import sentence_pairs, write_pairs
 from in_process import Console, console_in
 
 from nmtkit import Translator
-from nmtkit.data.alignments import links_of, parse, pharaoh, reversed_links, symmetrize
+from nmtkit.data.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
 from nmtkit.errors import DataError
 from nmtkit.metrics import aer
 
@@ -41,8 +41,10 @@ def both(folder: Path) -> list[object]:
 def test_align_finds_the_words(trained: Path, console: Console, pairs: Path) -> None:
     done = console("align", "-m", trained, *both(pairs))
     assert done.code == 0, done
-    found = [pair.possible for pair in parse(done.out.splitlines(), "stdout").pairs]
-    assert aer(found, parse(gold(pairs), "gold").pairs).aer.value < 30  # it was trained for seconds; by chance: 75
+    found = [pair.possible for pair in parse_alignments(done.out.splitlines(), "stdout").pairs]
+    assert (
+        aer(found, parse_alignments(gold(pairs), "gold").pairs).aer.value < 30
+    )  # it was trained for seconds; by chance: 75
     for links, target in zip(found, (pairs / "test.tgt").read_text().splitlines(), strict=True):
         assert sorted(tgt for _, tgt in links) == list(range(len(target.split())))  # one link a target word
 
@@ -116,9 +118,9 @@ def test_words_of_ones_own(trained: Path, console: Console, tmp_path: Path) -> N
 
 def test_two_directions(trained: Path, console: Console, pairs: Path, tmp_path: Path) -> None:
     """With a joint vocabulary one run reads either side; as the other direction it stands for any second model."""
-    forward = parse(console("align", "-m", trained, *both(pairs)).out.splitlines(), "forward").pairs
+    forward = parse_alignments(console("align", "-m", trained, *both(pairs)).out.splitlines(), "forward").pairs
     turned = ["--source", pairs / "test.tgt", "--target", pairs / "test.src"]
-    backward = parse(console("align", "-m", trained, *turned).out.splitlines(), "backward").pairs
+    backward = parse_alignments(console("align", "-m", trained, *turned).out.splitlines(), "backward").pairs
     directions = [(one.possible, reversed_links(two.possible)) for one, two in zip(forward, backward, strict=True)]
     for arguments, method in ((["--symmetrize", "union"], "union"), ([], "grow-diag")):
         soft = tmp_path / "soft.npz"

@@ -21,7 +21,7 @@ from nmtkit.data.alignments import (
     doubt_of,
     links_of,
     merge,
-    parse,
+    parse_alignments,
     pharaoh,
     reversed_links,
     share_table,
@@ -39,21 +39,21 @@ LINKS = st.frozensets(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=
 
 
 def test_pharaoh_by_hand() -> None:
-    file = parse(["0-0 1-2", "", "2?0 2p1  0-10\t"], "gold")
+    file = parse_alignments(["0-0 1-2", "", "2?0 2p1  0-10\t"], "gold")
     assert (file.form, file.base) == ("pharaoh", 0)
     assert [pair.sure for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(0, 10)}]
     assert [pair.possible for pair in file.pairs] == [{(0, 0), (1, 2)}, set(), {(2, 0), (2, 1), (0, 10)}]
 
 
 def test_the_base_is_what_the_caller_says() -> None:
-    (pair,) = parse(["1-1 2p10"], "gold", base=1).pairs
+    (pair,) = parse_alignments(["1-1 2p10"], "gold", base=1).pairs
     assert pair.possible == {(0, 0), (1, 9)}
     with pytest.raises(DataError, match=r"^gold, line 2: link '0-1' holds a word 0, but .* counted from 1; .*-base 0"):
-        parse(["1-1", "1-1 0-1"], "gold", base=1)
-    assert parse(["1-1 2-1", "", "1-3"], "gold").doubt == "no link holds a first word"
-    assert not parse(["1-1 2-0"], "gold").doubt
-    assert not parse(["1-1"], "gold", base=1).doubt
-    assert not parse(["", ""], "gold").doubt
+        parse_alignments(["1-1", "1-1 0-1"], "gold", base=1)
+    assert parse_alignments(["1-1 2-1", "", "1-3"], "gold").doubt == "no link holds a first word"
+    assert not parse_alignments(["1-1 2-0"], "gold").doubt
+    assert not parse_alignments(["1-1"], "gold", base=1).doubt
+    assert not parse_alignments(["", ""], "gold").doubt
 
 
 DIAGONAL = [frozenset((i, i) for i in range(5))] * 60
@@ -83,25 +83,25 @@ def moved(source: int, target: int) -> list[Links]:
 def test_words_counted_from_1_are_told_by_first_words(alignments: list[Links], doubt: str) -> None:
     assert doubt_of(alignments) == doubt
     assert doubt_of(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
-    assert parse([pharaoh(links) for links in alignments], "gold").doubt == doubt
+    assert parse_alignments([pharaoh(links) for links in alignments], "gold").doubt == doubt
 
 
 def test_naacl_by_hand() -> None:
-    file = parse(["", "0002 1 1 S", "2 3 1 P 0.75", "0004 1 2", " 2 2 5 P "], "gold")
+    file = parse_alignments(["", "0002 1 1 S", "2 3 1 P 0.75", "0004 1 2", " 2 2 5 P "], "gold")
     assert (file.form, file.base) == ("naacl", 1)
     assert [pair.sure for pair in file.pairs] == [set(), {(0, 0)}, set(), {(0, 1)}]
     assert file.pairs[1].possible == {(0, 0), (2, 0), (1, 4)}
-    assert parse(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
+    assert parse_alignments(["1 0 0 S"], "gold", base=0).pairs[0].sure == {(0, 0)}
     with pytest.raises(DataError, match=r"gold, line 1: '1 0 3 S' holds a word 0.* stands for no word, take the link"):
-        parse(["1 0 3 S"], "gold")
+        parse_alignments(["1 0 3 S"], "gold")
     with pytest.raises(DataError, match=r"gold, line 1: sentence pair 0; sentence pairs are counted from 1"):
-        parse(["0 1 1 S"], "gold")
+        parse_alignments(["0 1 1 S"], "gold")
 
 
 @pytest.mark.parametrize("line", ["1:2", "1-", "-1-2", "1-2-3", "a-b", "1 2", "1-2 3", "1--2", "²-1"])
 def test_what_is_no_link_is_refused(line: str) -> None:
     with pytest.raises(DataError, match=r"gold, line 2: .* is not a link; write 3-4 \(sure\) or 3\?4"):
-        parse(["0-0", line], "gold")
+        parse_alignments(["0-0", line], "gold")
 
 
 @pytest.mark.parametrize(
@@ -120,32 +120,32 @@ def test_what_is_no_link_is_refused(line: str) -> None:
 )
 def test_a_number_that_no_text_has_is_refused(lines: list[str], place: str) -> None:
     with pytest.raises(DataError) as caught:
-        parse(lines, "gold")
+        parse_alignments(lines, "gold")
     assert str(caught.value).startswith(f"gold, {place}")
     assert len(str(caught.value)) < 200
 
 
 def test_a_naacl_file_may_name_few_pairs_of_many() -> None:
     lines = [f"{pair} {word} {word}" for pair in range(4990, 5000) for word in range(1, 9)]
-    assert len(parse(lines, "gold").pairs) == 4999
-    assert len(parse(["1000 1 1"], "gold").pairs) == 1000
+    assert len(parse_alignments(lines, "gold").pairs) == 4999
+    assert len(parse_alignments(["1000 1 1"], "gold").pairs) == 1000
 
 
 @pytest.mark.parametrize("line", ["1 2", "1-2", "1 2 3 X", "1 2 3 S x", "1 2 -3"])
 def test_what_is_no_naacl_link_is_refused(line: str) -> None:
     with pytest.raises(DataError, match=r"gold, line 2: .* is not a link; write PAIR SOURCE TARGET"):
-        parse(["1 1 1 S", line], "gold")
+        parse_alignments(["1 1 1 S", line], "gold")
 
 
 def test_the_format_of_nothing_is_pharaoh() -> None:
-    assert (parse([], "gold").pairs, parse([], "gold").form) == ([], "pharaoh")
-    assert len(parse(["", " "], "gold").pairs) == 2
+    assert (parse_alignments([], "gold").pairs, parse_alignments([], "gold").form) == ([], "pharaoh")
+    assert len(parse_alignments(["", " "], "gold").pairs) == 2
 
 
 @given(st.lists(st.tuples(LINKS, LINKS), max_size=5), st.sampled_from([0, 1]))
 @unhurried
 def test_what_is_written_is_read_again(pairs: list[tuple[Links, Links]], base: int) -> None:
-    found = parse([pharaoh(sure, possible, base) for sure, possible in pairs], "gold", base).pairs
+    found = parse_alignments([pharaoh(sure, possible, base) for sure, possible in pairs], "gold", base).pairs
     assert [(pair.sure, pair.possible) for pair in found] == [(sure, sure | possible) for sure, possible in pairs]
 
 
@@ -318,7 +318,7 @@ def _lines(name: str) -> list[str]:
 
 
 def _links(name: str) -> list[Links]:
-    return [pair.possible for pair in parse(_lines(name), name).pairs]
+    return [pair.possible for pair in parse_alignments(_lines(name), name).pairs]
 
 
 def _combined(aligner: str, kind: str) -> list[Links]:
@@ -337,7 +337,7 @@ def test_published_aer_of_hansards(aligner: str, kind: str) -> None:
     table = dict(line.split(": ") for line in _lines(f"enfr/{aligner}-results.txt"))
     figures = re.fullmatch(r"([\d.]+)% \(([\d.]+)%/([\d.]+)%/(\d+)\)", table[f"test.enfr{kind}.talp"])
     assert figures is not None
-    gold = parse(_lines("enfr/enfr.gold"), "enfr.gold", base=1).pairs
+    gold = parse_alignments(_lines("enfr/enfr.gold"), "enfr.gold", base=1).pairs
     links = _combined(aligner, kind)
     found = metrics.aer(links, gold)
     assert round(found.aer.value, 1) == float(figures[1])
@@ -352,13 +352,13 @@ def test_published_aer_of_hansards(aligner: str, kind: str) -> None:
 @published
 @pytest.mark.parametrize(("pair", "expected"), [("enfr", 4.1), ("jaen", 37.4)])
 def test_published_aer_of_awesome_align(pair: str, expected: float) -> None:
-    gold = parse(_lines(f"{pair}/{pair}.gold"), "gold", base=1).pairs
+    gold = parse_alignments(_lines(f"{pair}/{pair}.gold"), "gold", base=1).pairs
     assert round(metrics.aer(_links(f"{pair}/{pair}.awesome-align.out"), gold).aer.value, 1) == expected
 
 
 @published
 def test_the_two_files_of_bicici_say_the_same() -> None:
-    naacl = parse(_lines("deen-bicici/de-en.ref.wa"), "de-en.ref.wa", base=0)
+    naacl = parse_alignments(_lines("deen-bicici/de-en.ref.wa"), "de-en.ref.wa", base=0)
     assert naacl.form == "naacl"
     assert metrics.aer(_links("deen-bicici/de-en.wa"), naacl.pairs).aer.value == pytest.approx(0, abs=1e-9)
 

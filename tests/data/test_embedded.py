@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from nmtkit.data.alignments import parse
+from nmtkit.data.alignments import parse_alignments
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -22,7 +22,7 @@ def test_the_pairs_have_a_line_on_each_side_and_an_alignment() -> None:
 
 
 def test_words_of_the_test_set_are_those_that_its_alignments_count() -> None:
-    found = parse(lines("demo-en-fr/test.align"), "test.align").pairs
+    found = parse_alignments(lines("demo-en-fr/test.align"), "test.align").pairs
     for side, language in enumerate(("en", "fr")):
         texts, spaced = (lines(f"demo-en-fr/test.{kind}{language}") for kind in ("", "words."))
         for text, words, pair in zip(texts, spaced, found, strict=True):

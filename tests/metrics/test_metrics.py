@@ -9,7 +9,7 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from nmtkit import metrics
-from nmtkit.data.alignments import parse
+from nmtkit.data.alignments import parse_alignments
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.metrics import Bootstrap, Options, significance
 
@@ -450,7 +450,7 @@ def test_copied_right_refuses_what_cannot_be_found() -> None:
 
 def test_aer_by_hand() -> None:
     # Och and Ney 2003: |A| = 4, |S| = 3, sure links found 2, possible links found 3.
-    gold = parse(["0-0 1-1 1?2", "0-1 0p0"], "gold.txt").pairs
+    gold = parse_alignments(["0-0 1-1 1?2", "0-1 0p0"], "gold.txt").pairs
     predicted = [frozenset({(0, 0), (1, 2), (2, 2)}), frozenset({(0, 1)})]
     scores = metrics.aer(predicted, gold)
     assert scores.aer.name == "AER"
@@ -461,7 +461,7 @@ def test_aer_by_hand() -> None:
 
 
 def test_aer_of_perfect_and_of_empty_alignments() -> None:
-    gold = parse(["0-0 1?1", ""], "gold.txt").pairs
+    gold = parse_alignments(["0-0 1?1", ""], "gold.txt").pairs
     perfect = metrics.aer([alignment.possible for alignment in gold], gold)
     assert (perfect.aer.value, perfect.precision.value, perfect.recall.value) == (0, 100, 100)
     empty = metrics.aer([frozenset(), frozenset()], gold)
