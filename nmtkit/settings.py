@@ -5,10 +5,12 @@ line of every key, so that a fault is reported where it stands; all faults of a 
 """
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, Union, get_args
 
 import yaml
 from pydantic import (
@@ -17,10 +19,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
+from pydantic_core import core_schema
 
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.registry import Registry, near_names
@@ -33,8 +38,10 @@ __all__ = [
     "Field",
     "Length",
     "Name",
+    "OneOf",
     "Settings",
     "Width",
+    "beside_package",
     "dump_yaml",
     "field_validator",
     "is_name",
@@ -129,6 +136,31 @@ class Settings(BaseModel):
 
 
 S = TypeVar("S", bound=Settings)
+
+
+class OneOf:
+    """The type of a group whose `kind` names one of several classes: `Annotated[Any, OneOf(classes)]`.
+
+    Args:
+        classes: gives them; asked whenever settings are checked, so that one who came later can be named too.
+    """
+
+    def __init__(self, classes: Callable[[], Sequence[type[Settings]]]) -> None:
+        self.classes = classes
+
+    def _union(self) -> TypeAdapter[Any]:
+        return _union(tuple(self.classes()))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(lambda value: self._union().validate_python(value))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return handler(self._union().core_schema)
+
+
+@cache
+def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[Union[classes], Field(discriminator="kind")])  # noqa: UP007  # known only now
 
 
 DEEPEST = 100
@@ -365,6 +397,13 @@ def _too_deep(place: str) -> DataError:
     return DataError(f"{place}: groups and lists lie more than {DEEPEST} deep in each other; make it flatter")
 
 
+def beside_package(folder: str, name: str = "") -> Path:
+    """A file or folder that comes with nmtkit: inside the package once installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    inside = package / folder / name
+    return inside if os.path.exists(inside) else package.parent / folder / name  # false where no name is so long
+
+
 def dump_yaml(data: Mapping[str, Any]) -> str:
     """The mapping as YAML text, keys in their order."""
     text: str = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
@@ -387,7 +426,7 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
         found = [c.model_fields[part] for c in here if part in c.model_fields]
         if found:
             kept.append(part)
-            here = [c for field in found for c in _classes_in(field.annotation)]
+            here = [c for field in found for c in _classes_of(field)]
             continue
         tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
         if tagged:
@@ -396,6 +435,12 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
             kept.append(part)
             return (here[0] if len(here) == 1 else None), tuple(kept)
     return (here[0] if len(here) == 1 else None), tuple(kept)
+
+
+def _classes_of(field: FieldInfo) -> list[type[BaseModel]]:
+    """The groups of settings that a field may hold."""
+    named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, OneOf) for c in one.classes()]
+    return named or _classes_in(field.annotation)
 
 
 def _classes_in(annotation: Any) -> list[type[BaseModel]]:
@@ -407,7 +452,7 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
 def _paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
     for key, field in cls.model_fields.items():
         yield (*above, key)
-        for inner in _classes_in(field.annotation):
+        for inner in _classes_of(field):
             yield from _paths(inner, (*above, key))
 
 

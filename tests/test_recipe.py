@@ -137,7 +137,7 @@ def test_tokenizations_are_those_of_the_metrics() -> None:
 
 
 def test_schema_is_a_json_schema() -> None:
-    schema = recipe.schema()
+    schema = recipe.recipe_schema()
     assert {"data", "model", "training", "search"} <= schema["properties"].keys()
     assert schema["additionalProperties"] is False
 
@@ -145,7 +145,7 @@ def test_schema_is_a_json_schema() -> None:
 def test_every_setting_has_a_meaning() -> None:
     """The text under each field is what `recipe explain` shows."""
     checked = 0
-    for name, part in recipe.schema()["$defs"].items():
+    for name, part in recipe.recipe_schema()["$defs"].items():
         for key, value in part.get("properties", {}).items():
             if key == "kind":
                 continue

@@ -14,7 +14,7 @@ from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.experiment import checks, folder
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.recipe import Recipe
-from nmtkit.settings import dump_yaml
+from nmtkit.settings import beside_package, dump_yaml
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RecipeCheck:
             out: the folder of the new files, and of the recipe.
             splits: the new files; their paths begin at the folder, or are whole.
         """
-        ours = self.path.resolve().parent == recipe.folder().resolve()
+        ours = self.path.resolve().parent == beside_package("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
         for name, files in splits.items():

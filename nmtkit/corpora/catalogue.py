@@ -11,7 +11,7 @@ from typing import Any
 from nmtkit.corpora.entries import Entry, Parameter
 from nmtkit.errors import RecipeError
 from nmtkit.registry import near_names
-from nmtkit.settings import KeyPath, is_name, load_yaml, parse, shortened
+from nmtkit.settings import KeyPath, beside_package, is_name, load_yaml, parse, shortened
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -108,13 +108,6 @@ class Catalogue:
         places = {key[1:]: place for key, place in template.places.items() if key[0] == entry_name}
         entry = parse(Entry, data, where, places, lambda path: (entry_name, *path))
         return Corpus(name, entry, values)
-
-
-def beside_package(folder: str, name: str) -> Path:
-    """A file that comes with nmtkit: inside the package once installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside = package / folder / name
-    return inside if inside.is_file() else package.parent / folder / name
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:

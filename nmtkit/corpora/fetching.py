@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.corpora.catalogue import Corpus, beside_package
+from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
     JSON_NAME,
     SPLITS,
@@ -27,7 +27,7 @@ from nmtkit.corpora.sources import Obtained, Workplace
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
 from nmtkit.experiment.presets import choose, recipe_text
-from nmtkit.settings import dump_yaml, load_yaml
+from nmtkit.settings import beside_package, dump_yaml, load_yaml
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def test_where_nothing_is_known_it_is_a_file(console: Console, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("nmtkit.recipe.schema", full)
+    monkeypatch.setattr("nmtkit.recipe.recipe_schema", full)
     done = console("recipe", "schema")
     assert done.code == 2
     assert "nmtkit: error: a file: " in done.err

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.corpora.catalogue import Catalogue, beside_package
+from nmtkit.corpora.catalogue import Catalogue
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.sources import Address
 from nmtkit.errors import DataError, RecipeError

@@ -12,6 +12,7 @@ import torch
 
 from nmtkit import recipe
 from nmtkit.experiment import run
+from nmtkit.settings import dump_yaml
 from nmtkit.training.events import Stopped
 
 from .results import Given, given
@@ -40,7 +41,7 @@ def written(told: Given, name: str, precision: str) -> recipe.Recipe:
         },
         "evaluation": {"max_sentences": 2},
     }
-    values = [f"{key}={recipe.dump_yaml(value).strip()}" for key, value in overrides.items()]
+    values = [f"{key}={dump_yaml(value).strip()}" for key, value in overrides.items()]
     if told.rest.deterministic:
         values.append("training.deterministic=true")
     return recipe.load("demo", values)

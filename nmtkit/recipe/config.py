@@ -1,39 +1,29 @@
-"""A recipe: every choice of one experiment in one file. It only chooses; it holds no logic.
+"""The settings of a recipe: those of every part of an experiment, and how they go together."""
 
-A recipe may `extends:` one other file and say only what differs; `--set KEY=VALUE` goes through the same parser.
-Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
-"""
-
-import copy
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.data.batch import BatchConfig
-from nmtkit.data.corpus import FILE_KINDS, DataConfig
+from nmtkit.data.corpus import DataConfig
 from nmtkit.data.embeddings import EmbeddingsConfig
 from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.errors import NmtkitError
 from nmtkit.metrics import METRICS, metric_names
 from nmtkit.models.base import MODELS, ModelConfig
+from nmtkit.recipe.layer import laid
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
 from nmtkit.settings import (
-    DEEPEST,
     Beam,
     Field,
-    KeyPath,
     Name,
+    OneOf,
     Settings,
     dump_yaml,
     field_validator,
-    is_name,
-    load_yaml,
     model_validator,
     parse,
-    parse_value,
     shortened,
 )
 from nmtkit.task import TASKS
@@ -42,8 +32,7 @@ from nmtkit.training.config import TrainingConfig
 if TYPE_CHECKING:
     AnyModelConfig = ModelConfig
 else:
-    _CONFIGS = tuple(MODELS.get(name).Config for name in MODELS.names())
-    AnyModelConfig = Annotated[Union[_CONFIGS], Field(discriminator="kind")]  # noqa: UP007  # the members are not known here
+    AnyModelConfig = Annotated[Any, OneOf(lambda: [MODELS.get(name).Config for name in MODELS.names()])]
 
 
 WEIGHTS = ("auto", "average", "best", "last")
@@ -121,7 +110,7 @@ class Recipe(Settings):
     """The recipe's name, and its run's: its file's name without `.yaml`, unless given. A word or several, no path."""
     description: str = ""
     """What the recipe is for, in a sentence."""
-    task: str = Field(default="translation", json_schema_extra={"enum": [*TASKS.names()]})
+    task: str = Field(default="translation", json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()]))
     """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
     """Seeds the weights, the order of the data and dropout."""
@@ -249,8 +238,7 @@ class Recipe(Settings):
             return {"": self}
         found = {}
         for stage in self.stages:
-            data = self.model_dump(exclude={"stages"})
-            _merge(data, {}, copy.deepcopy(stage.changes()), {})
+            data = laid(self.model_dump(exclude={"stages"}), stage.changes())
             found[stage.name] = parse(Recipe, data, f"recipe {self.name}, stage {stage.name}")
         if self.training.max_minutes is not None:
             self._share_minutes(self.training.max_minutes, found, taken)
@@ -299,245 +287,6 @@ class Recipe(Settings):
         return dump_yaml(self.model_dump(mode="json"))
 
 
-def folder() -> Path:
-    """Where the recipes that come with nmtkit are: inside the package once installed, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    inside = package / "recipes"
-    return inside if inside.is_dir() else package.parent / "recipes"
-
-
-def shipped() -> list[str]:
-    """The names of the recipes that come with nmtkit."""
-    return sorted(path.stem for path in folder().glob("*.yaml"))
-
-
-def locate(recipe: str) -> Path:
-    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit.
-
-    Raises:
-        RecipeError: there is neither; the message offers the nearest name.
-    """
-    path = Path(recipe)
-    if os.path.isfile(path):  # false as well where a name is longer than any file's
-        return path
-    ours = folder() / f"{recipe.removesuffix('.yaml')}.yaml"
-    if os.path.isfile(ours):
-        return ours
-    raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near_names(recipe, shipped())}")
-
-
-def _merge(
-    base: dict[str, Any],
-    base_places: dict[KeyPath, str],
-    extra: dict[str, Any],
-    extra_places: dict[KeyPath, str],
-    path: KeyPath = (),
-) -> None:
-    """Lays `extra` over `base`, both of which stand at `path`, key by key; the places of what is gone go with it."""
-    replaced = set(_lay_over(base, extra, path))
-    gone = [known for known in base_places if any(known[:n] in replaced for n in range(1, len(known) + 1))]
-    for known in gone:
-        del base_places[known]
-    here = len(path)
-    base_places.update(
-        {known: place for known, place in extra_places.items() if known[here : here + 1] and known[here] in extra}
-    )
-
-
-def _lay_over(base: dict[str, Any], extra: dict[str, Any], path: KeyPath) -> Iterator[KeyPath]:
-    """Lays `extra` over `base`, and gives the path of every value that takes the place of another.
-
-    A group whose `kind` changes starts afresh: its old keys do not fit.
-    """
-    for key, value in extra.items():
-        old: Any = base.get(key)
-        groups = isinstance(value, dict) and isinstance(old, dict)
-        if groups and value.get("kind", old.get("kind")) == old.get("kind"):
-            yield from _lay_over(old, value, (*path, key))
-        else:
-            base[key] = value
-            yield (*path, key)
-
-
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> tuple[dict[str, Any], dict[KeyPath, str]]:
-    if path.resolve() in seen:
-        chain = " -> ".join(str(one) for one in (*seen, path.resolve()))
-        raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
-    data, places = load_yaml(path)
-    _settle_paths(data, path)
-    parent = data.pop("extends", None)
-    if parent is None:
-        return data, places
-    if not isinstance(parent, str):
-        raise RecipeError(f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}")
-    parent_path = path.parent / parent
-    if not os.path.isfile(parent_path):
-        try:
-            parent_path = locate(parent)
-        except RecipeError as fault:
-            raise RecipeError(f"{places[('extends',)]}: `extends`: {fault}") from fault
-    base, base_places = _read(parent_path, (*seen, path.resolve()))
-    _merge(base, base_places, data, places)
-    return base, base_places
-
-
-def _settle_paths(data: dict[str, Any], path: Path) -> None:
-    """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
-    vectors = data.get("pretrained_embeddings")
-    if isinstance(vectors, dict):
-        for side in ("src", "tgt"):
-            if isinstance(vectors.get(side), str):
-                vectors[side] = _beside(vectors[side], path)
-    group = data.get("data")
-    if not isinstance(group, dict):
-        return
-    if "folder" in group:
-        _make_whole(group, path.parent)
-        return
-    for split in ("train", "valid", "test"):
-        files: Any = group.get(split)
-        for kind in FILE_KINDS if isinstance(files, dict) else ():
-            given = files.get(kind)
-            if isinstance(given, str):
-                files[kind] = _beside(given, path)
-            elif isinstance(given, list):
-                files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
-
-
-def _beside(name: str, path: Path) -> str:
-    """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
-    beside = path.parent.resolve() / name
-    return name if os.path.exists(name) and not os.path.exists(beside) else str(beside)
-
-
-def _make_whole(group: dict[str, Any], start: Path) -> None:
-    """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
-    if isinstance(group.get("folder"), str) and group["folder"]:
-        whole = start.resolve() / group["folder"]
-        if os.path.isdir(whole):
-            group["folder"] = str(whole)
-
-
-def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:
-    """Reads a recipe, the one it extends, and the overrides.
-
-    Args:
-        recipe: a file, or the name of a recipe that comes with nmtkit.
-        overrides: `KEY=VALUE`, the key dotted: `training.lr=0.001`.
-        otherwise: what to call it where its name is none, as earlier runs may have it, instead of refusing it.
-
-    Raises:
-        RecipeError: every fault in one message: file, line, dotted key, what was given, what is valid.
-    """
-    path = locate(str(recipe))
-    data, places = _read(path)
-    for text in overrides:
-        _override(data, places, text)
-    if isinstance(data.get("data"), dict):
-        _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
-    data.setdefault("name", path.stem)
-    if otherwise and isinstance(data["name"], str) and not is_name(data["name"]):
-        data["name"] = otherwise
-    return _checked(data, places, str(path))
-
-
-def _override(data: dict[str, Any], places: dict[KeyPath, str], text: str) -> None:
-    """Lays one `KEY=VALUE` over the recipe; a stage is named, or counted from 0: `stages.NAME.training.lr=0.001`."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
-    text, key = shortened(text), key.strip()
-    keys: KeyPath = tuple(key.split("."))
-    if len(keys) > DEEPEST:
-        raise RecipeError(f"--set {text}: no key lies so deep; expected KEY=VALUE, e.g. --set training.lr=0.001")
-    listed = data.get("stages")
-    stages = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
-    group, above = data, 0  # how many of the keys lead to the mapping that is changed
-    if keys[0] == "stages" and len(keys) > 1:
-        names = [str(stage.get("name", "")) for stage in stages]
-        counted = [str(number) for number in range(len(stages))]
-        number = next((known.index(keys[1]) for known in (names, counted) if keys[1] in known), None)
-        if number is None:
-            raise RecipeError(f"--set {text}: no stage {shortened(repr(keys[1]))}: {near_names(str(keys[1]), names)}")
-        if len(keys) == 2:
-            raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
-        keys = ("stages", number, *keys[2:])
-        group, above = stages[number], 2
-    elif stages and keys[0] in STAGE_GROUPS and all(_has(stage, keys) for stage in stages):
-        raise RecipeError(
-            f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
-            f"change it in a stage: --set stages.{stages[0].get('name')}.{text}"
-        )
-    nested: Any = parse_value(value)
-    for part in reversed(keys[above:]):
-        nested = {part: nested}
-    at: Any = group
-    for part in keys[above:-1]:
-        at = at.get(part, {}) if isinstance(at, dict) else None
-    if not isinstance(at, dict):
-        raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
-    set_here = {keys[:n]: f"--set {text}" for n in range(above + 1, len(keys) + 1)}
-    _merge(group, places, nested, set_here, keys[:above])
-
-
-def _has(group: Any, keys: KeyPath) -> bool:
-    for key in keys:
-        if not isinstance(group, dict) or key not in group:
-            return False
-        group = group[key]
-    return True
-
-
-def _checked(data: dict[str, Any], places: dict[KeyPath, str], where: str) -> Recipe:
-    """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them.
-
-    What a stage says is told under its own path and line, what it takes over under the recipe's.
-    """
-    listed = data.get("stages")
-    stages = dict(enumerate(listed if isinstance(listed, list) and len(listed) <= MOST_STAGES else []))
-    names = {number: stage.get("name") if isinstance(stage, dict) else None for number, stage in stages.items()}
-
-    def by_name(path: KeyPath) -> KeyPath:
-        if len(path) > 1 and path[0] == "stages" and isinstance(path[1], int):
-            return ("stages", names.get(path[1]) or path[1], *path[2:])
-        return path
-
-    faults: list[str] = []
-    recipe = None
-    try:
-        recipe = parse(Recipe, data, where, places, by_name)
-    except RecipeError as fault:
-        if fault.more:
-            raise
-        faults += fault.faults
-    whole = {key: value for key, value in data.items() if key != "stages"}
-    for number, stage in stages.items():
-        if not isinstance(stage, dict):
-            continue
-        changes = {group: stage[group] for group in STAGE_GROUPS if isinstance(stage.get(group), dict)}
-        own = {path[2:]: place for path, place in places.items() if path[:2] == ("stages", number) and path[2:]}
-        merged, merged_places = copy.deepcopy(whole), dict(places)
-        _merge(merged, merged_places, copy.deepcopy(changes), own)
-
-        def called(
-            path: KeyPath,
-            own: dict[KeyPath, str] = own,
-            known: dict[KeyPath, str] = merged_places,
-            number: int = number,
-        ) -> KeyPath:
-            nearest = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in known), ())
-            return by_name(("stages", number, *path)) if nearest in own else path
-
-        here = f"{places.get(('stages', number), where)}: stage {names[number]}"
-        try:
-            parse(Recipe, merged, here, merged_places, called)
-        except RecipeError as fault:
-            faults += fault.faults
-    if recipe is None or faults:
-        raise RecipeError(*dict.fromkeys(faults))
-    return recipe
-
-
-def schema() -> dict[str, Any]:
+def recipe_schema() -> dict[str, Any]:
     """The JSON schema of a recipe, for editors that check YAML while one types."""
     return Recipe.model_json_schema()

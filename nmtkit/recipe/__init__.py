@@ -1,0 +1,10 @@
+"""A recipe: every choice of one experiment in one file. It only chooses; it holds no logic.
+
+A recipe may `extends:` one other file and say only what differs; `--set KEY=VALUE` goes through the same parser.
+Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
+"""
+
+from nmtkit.recipe.config import EvaluationConfig, Recipe, Stage, recipe_schema
+from nmtkit.recipe.loading import load, locate, shipped, shipped_presets
+
+__all__ = ["EvaluationConfig", "Recipe", "Stage", "load", "locate", "recipe_schema", "shipped", "shipped_presets"]

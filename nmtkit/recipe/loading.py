@@ -1,0 +1,247 @@
+"""Reading a recipe: its file, what it extends, what `--set` says; every fault is told where it stands."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nmtkit.data.corpus import FILE_KINDS
+from nmtkit.errors import RecipeError
+from nmtkit.recipe.config import MOST_STAGES, STAGE_GROUPS, Recipe
+from nmtkit.recipe.layer import Layer
+from nmtkit.registry import near_names
+from nmtkit.settings import (
+    DEEPEST,
+    KeyPath,
+    beside_package,
+    is_name,
+    load_yaml,
+    parse,
+    parse_value,
+    shortened,
+)
+
+PRESET = "preset-"
+"""How the name of a recipe begins that has no text of its own: other recipes extend it."""
+
+
+def shipped() -> list[str]:
+    """The names of the recipes that come with nmtkit, presets apart."""
+    return [name for name in _all_shipped() if not name.startswith(PRESET)]
+
+
+def shipped_presets() -> list[str]:
+    """The names of the presets that come with nmtkit."""
+    return [name for name in _all_shipped() if name.startswith(PRESET)]
+
+
+def _all_shipped() -> list[str]:
+    return sorted(path.stem for path in beside_package("recipes").glob("*.yaml"))
+
+
+def locate(recipe: str) -> Path:
+    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit.
+
+    Raises:
+        RecipeError: there is neither; the message offers the nearest name.
+    """
+    path = Path(recipe)
+    if os.path.isfile(path):  # false as well where a name is longer than any file's
+        return path
+    ours = beside_package("recipes", f"{recipe.removesuffix('.yaml')}.yaml")
+    if os.path.isfile(ours):
+        return ours
+    near = near_names(recipe, _all_shipped())
+    raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near}")
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:
+    """What a recipe's file says, over what it extends."""
+    if path.resolve() in seen:
+        chain = " -> ".join(str(one) for one in (*seen, path.resolve()))
+        raise RecipeError(f"{path}: `extends` goes round in a circle: {chain}")
+    data, places = load_yaml(path)
+    _settle_paths(data, path)
+    layer, parent = Layer(data, places, str(path)), data.get("extends")
+    own = layer.only(data.keys() - {"extends"})
+    if parent is None:
+        return own
+    if not isinstance(parent, str):
+        raise RecipeError(f"{places[('extends',)]}: `extends` names one other recipe, not a {type(parent).__name__}")
+    parent_path = path.parent / parent
+    if not os.path.isfile(parent_path):
+        try:
+            parent_path = locate(parent)
+        except RecipeError as fault:
+            raise RecipeError(f"{places[('extends',)]}: `extends`: {fault}") from fault
+    return own.over(_read(parent_path, (*seen, path.resolve())))
+
+
+def _settle_paths(data: dict[str, Any], path: Path) -> None:
+    """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
+    vectors = data.get("pretrained_embeddings")
+    if isinstance(vectors, dict):
+        for side in ("src", "tgt"):
+            if isinstance(vectors.get(side), str):
+                vectors[side] = _beside(vectors[side], path)
+    group = data.get("data")
+    if not isinstance(group, dict):
+        return
+    if "folder" in group:
+        _make_whole(group, path.parent)
+        return
+    for split in ("train", "valid", "test"):
+        files: Any = group.get(split)
+        for kind in FILE_KINDS if isinstance(files, dict) else ():
+            given = files.get(kind)
+            if isinstance(given, str):
+                files[kind] = _beside(given, path)
+            elif isinstance(given, list):
+                files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
+
+
+def _beside(name: str, path: Path) -> str:
+    """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
+    beside = path.parent.resolve() / name
+    return name if os.path.exists(name) and not os.path.exists(beside) else str(beside)
+
+
+def _make_whole(group: dict[str, Any], start: Path) -> None:
+    """Begins `folder` at `start` if there is such a folder, so that it means the same from everywhere."""
+    if isinstance(group.get("folder"), str) and group["folder"]:
+        whole = start.resolve() / group["folder"]
+        if os.path.isdir(whole):
+            group["folder"] = str(whole)
+
+
+def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:
+    """Reads a recipe, the one it extends, and the overrides.
+
+    Args:
+        recipe: a file, or the name of a recipe that comes with nmtkit.
+        overrides: `KEY=VALUE`, the key dotted: `training.lr=0.001`.
+        otherwise: what to call it where its name is none, as earlier runs may have it, instead of refusing it.
+
+    Raises:
+        RecipeError: every fault in one message: file, line, dotted key, what was given, what is valid.
+    """
+    path = locate(str(recipe))
+    layer = _read(path)
+    for text in overrides:
+        layer = _overridden(layer, text)
+    data = {"name": path.stem, **layer.data}
+    if isinstance(data.get("data"), dict):
+        data["data"] = dict(data["data"])
+        _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
+    if otherwise and isinstance(data["name"], str) and not is_name(data["name"]):
+        data["name"] = otherwise
+    return _checked(replace(layer, data=data))
+
+
+def _overridden(layer: Layer, text: str) -> Layer:
+    """A recipe with one `KEY=VALUE` over it; a stage is named, or counted from 0: `stages.NAME.training.lr=0.001`."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise RecipeError(f"--set {text!r}: expected KEY=VALUE, e.g. --set training.lr=0.001")
+    text, key = shortened(text), key.strip()
+    keys = key.split(".")
+    if len(keys) > DEEPEST:
+        raise RecipeError(f"--set {text}: no key lies so deep; expected KEY=VALUE, e.g. --set training.lr=0.001")
+    listed = layer.data.get("stages")
+    listed = listed if isinstance(listed, list) else []
+    stages = {number: stage for number, stage in enumerate(listed) if isinstance(stage, dict)}
+    if keys[0] == "stages" and len(keys) > 1:
+        names = {str(stage.get("name", "")): number for number, stage in reversed(stages.items())}
+        number = {**{str(number): number for number in stages}, **names}.get(keys[1])
+        if number is None:
+            raise RecipeError(f"--set {text}: no stage {shortened(repr(keys[1]))}: {near_names(keys[1], names)}")
+        if len(keys) == 2:
+            raise RecipeError(f"--set {text}: name a key of the stage, e.g. stages.{keys[1]}.training.lr=0.001")
+        stage = layer.stage(number)
+        return layer.with_stage(number, _given(stage, text, keys[2:], value, key).over(stage))
+    if stages and keys[0] in STAGE_GROUPS and all(_has(stage, keys) for stage in stages.values()):
+        first = next(iter(stages.values())).get("name")
+        raise RecipeError(
+            f"--set {text}: every stage says `{key}` itself, so this would change nothing; "
+            f"change it in a stage: --set stages.{first}.{text}"
+        )
+    return _given(layer, text, keys, value, key).over(layer)
+
+
+def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -> Layer:
+    """What `--set` says of one key, to be laid over a layer.
+
+    Args:
+        layer: which.
+        text: what was given, as a message quotes it.
+        keys: the way from the layer to the value.
+        value: as YAML.
+        key: the whole dotted key.
+    """
+    nested: Any = parse_value(value)
+    for part in reversed(keys):
+        nested = {part: nested}
+    at: Any = layer.data
+    for part in keys[:-1]:
+        at = at.get(part, {}) if isinstance(at, dict) else None
+    if not isinstance(at, dict):
+        raise RecipeError(f"--set {text}: `{key}` lies below a key that holds a single value")
+    place = f"--set {text}"
+    return Layer(nested, {tuple(keys[:n]): place for n in range(1, len(keys) + 1)}, layer.name)
+
+
+def _has(group: Any, keys: Sequence[str]) -> bool:
+    for key in keys:
+        if not isinstance(group, dict) or key not in group:
+            return False
+        group = group[key]
+    return True
+
+
+def _checked(layer: Layer) -> Recipe:
+    """The recipe, if it and each of its stages, laid over it, are valid; else all faults of all of them."""
+    listed = layer.data.get("stages")
+    stages = listed if isinstance(listed, list) and len(listed) <= MOST_STAGES else []
+    names: dict[str | int, Any] = {
+        n: stage.get("name") or n for n, stage in enumerate(stages) if isinstance(stage, dict)
+    }
+
+    def by_name(path: KeyPath) -> KeyPath:
+        of_stage = len(path) > 1 and path[0] == "stages" and isinstance(path[1], int)
+        return ("stages", names.get(path[1], path[1]), *path[2:]) if of_stage else path
+
+    faults: list[str] = []
+    recipe = None
+    try:
+        recipe = parse(Recipe, layer.data, layer.name, layer.places, by_name)
+    except RecipeError as fault:
+        if fault.more:
+            raise
+        faults += fault.faults
+    whole = layer.only(layer.data.keys() - {"stages"})
+    for number, name in names.items():
+        stage = layer.stage(int(number))
+        changes = stage.only({key for key in STAGE_GROUPS if isinstance(stage.data.get(key), dict)})
+        faults += _faults_of_stage(whole, replace(changes, name=f"{stage.name}: stage {name}"), ("stages", name))
+    if recipe is None or faults:
+        raise RecipeError(*dict.fromkeys(faults))
+    return recipe
+
+
+def _faults_of_stage(whole: Layer, stage: Layer, above: KeyPath) -> Sequence[str]:
+    """What is wrong with the recipe that a stage makes of the whole one.
+
+    What the stage says is told under its own path and line, what it takes over under the recipe's.
+    """
+    merged = stage.over(whole)
+
+    def told(path: KeyPath) -> KeyPath:
+        nearest = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in merged.places), ())
+        return (*above, *path) if nearest in stage.places else path
+
+    try:
+        parse(Recipe, merged.data, merged.name, merged.places, told)
+    except RecipeError as fault:
+        return fault.faults
+    return []
