@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from nmtkit import recipe
+from nmtkit.errors import RecipeError
 from nmtkit.experiment import checks
+from nmtkit.experiment.choosing import PRESETS
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.training.schedules import TrainingProgress
 
@@ -52,6 +54,21 @@ def test_dry_run(name: str) -> None:
     for one in loaded.by_stage().values():
         first = TrainingProgress(1, share=one.training.share(1, 0.0) or 0.0)
         assert one.training.schedule.rate(one.training.lr, first) > 0
+
+
+@pytest.mark.parametrize("name", recipe.shipped_presets())
+def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
+    assert name not in NAMES
+    loaded = recipe.load(name, recipe.ANY_TEXT)
+    assert len(loaded.description) > 20
+    assert dict(checks.dry_run(loaded))["model"] == loaded.model.kind
+    with pytest.raises(RecipeError, match=r"`data(\.train)?` is missing"):
+        recipe.load(name)
+
+
+def test_there_are_presets_of_each_size_for_each_task() -> None:
+    names = [f"preset-{task}{size}" for task in ("", "summaries-") for size in PRESETS]
+    assert recipe.shipped_presets() == sorted(names)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import options
-from nmtkit.experiment import folder, run
+from nmtkit.experiment.saved import average_files, find_run, weights_to_average
 
 
 @click.command()
@@ -39,10 +39,10 @@ def command(
         where, written, of = None, output, ""
         chosen = list(files)
     else:
-        where, why = folder.find(model)
-        written, of = output or where.average, f" of {where.path} ({why})"
-        chosen = list(files) or run.to_average(where, best, recent)
-    run.average(chosen, written, where)
+        where, why = find_run(model)
+        written, of = output or where.folder.average, f" of {where.folder.path} ({why})"
+        chosen = list(files) or weights_to_average(where, best, recent)
+    average_files(chosen, written, where)
     console.say(f"averaged {len(chosen)} checkpoints{of} into {written}:", stderr=True)
     for path in chosen:
         console.say(f"  {path}", stderr=True)

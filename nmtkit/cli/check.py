@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Subject:
     is_summaries: bool
     """Whether targets are summaries of their sources."""
     recipe: Any = None
-    """A `check_recipe.RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
+    """A `RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
 
 
 class _CheckCommand(click.Command):
@@ -142,7 +143,9 @@ def command(
     failed = False
     if subject.recipe is not None and with_tokens:
         try:
-            found = subject.recipe.count_tokens(diagnosis, lambda text: console.say(text, stderr=True))
+            with console.LineProgress("pairs") as shown:
+                notify = partial(console.say, stderr=True)
+                found = subject.recipe.count_tokens(diagnosis, notify, shown.advance)
             sheets, tokens = found.sheets(diagnosis), found.as_dict()
         except NmtkitError as fault:
             console.say(f"the text was not cut into tokens: {fault}", stderr=True)
@@ -179,7 +182,7 @@ def _subject(
             raise click.UsageError(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
             )
-        checked = importlib.import_module("nmtkit.cli.check_recipe").open_recipe(name, overrides, run_path)
+        checked = importlib.import_module("nmtkit.experiment.checks").open_check(name, overrides, run_path)
         return Subject(checked.recipe.name, checked.splits, checked.recipe.task == "summarization", checked)
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")

@@ -12,9 +12,10 @@ from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.train import carry_out
 from nmtkit.errors import RecipeError
-from nmtkit.experiment.comparison import Measured, measure
+from nmtkit.experiment.comparison import ComparedRun, compare_run
 from nmtkit.experiment.folder import RUNS, RunFolder
-from nmtkit.experiment.run import Run, choose_device
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.settling import choose_device
 
 EDGES = (10, 20, 30, 40)
 
@@ -70,10 +71,9 @@ def command(
             work.close()
     found = []
     for one in loaded:
-        run = Run.open(str(runs / one.name))
-        run.require_same(one)
+        run = Run.open(str(runs / one.name), same_as=one)
         console.say(f"measuring {one.name}", stderr=True)
-        found.append(measure(run, choose_device(device, one), longer_than, EDGES, threads))
+        found.append(compare_run(run, choose_device(device, one), longer_than, EDGES, threads))
     if as_json:
         console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
     else:
@@ -82,7 +82,7 @@ def command(
         draw_lengths([one.name for one in found], [one.by_length for one in found], plot)
 
 
-def _show(found: list[Measured], longer_than: int) -> None:
+def _show(found: list[ComparedRun], longer_than: int) -> None:
     head = [
         "recipe",
         "BLEU",

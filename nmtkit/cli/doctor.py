@@ -1,7 +1,6 @@
 """`nmtkit doctor`."""
 
 import importlib.metadata
-import os
 import platform
 import sys
 from typing import Any
@@ -10,6 +9,7 @@ import click
 import torch
 
 from nmtkit import __version__, console, device
+from nmtkit.data.workers import cores
 from nmtkit.experiment import tuning
 from nmtkit.experiment.tuning import found as kept
 from nmtkit.translation.way import SearchWay
@@ -31,7 +31,7 @@ def command(clear: bool) -> None:
       nmtkit doctor --clear
     """
     if clear:
-        console.say(f"{kept.clear()} forgotten: {kept.folder()} is empty")
+        console.say(f"{kept.clear()} forgotten: {kept.kept_folder()} is empty")
         return
     rows = [["nmtkit", __version__], ["Python", f"{platform.python_version()} ({sys.executable})"]]
     rows += [["system", platform.platform()], ["torch", torch.__version__]]
@@ -48,7 +48,7 @@ def command(clear: bool) -> None:
     console.table("versions", ["what", "version"], rows)
 
     cuda = "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"
-    devices = [["CUDA", cuda], ["CPU cores this process may use", str(_cores())]]
+    devices = [["CUDA", cuda], ["CPU cores this process may use", str(cores())]]
     devices += [["CPU threads torch uses", str(torch.get_num_threads())]]
     for name in device.available():
         place = torch.device(name)
@@ -65,7 +65,7 @@ def command(clear: bool) -> None:
         except (KeyError, TypeError):
             settings.append(["of another version of nmtkit", "", "", "", "", ""])
     if settings:
-        title = f"settings found by measuring, kept in {kept.folder()}"
+        title = f"settings found by measuring, kept in {kept.kept_folder()}"
         console.table(
             title,
             ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"],
@@ -80,7 +80,7 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
     threads = f"{machine.pop('threads')} cores"
     changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
-    way = {"training": tuning.Way, "search": SearchWay}[work["work"]](**found["way"])
+    way = {"training": tuning.TrainingWay, "search": SearchWay}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
     return [
         work["work"],
@@ -90,10 +90,6 @@ def _settings(entry: dict[str, Any]) -> list[str]:
         f"{found['speeds'][str(way)]:,.0f}",
         found["day"],
     ]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _why_no_cuda() -> str:

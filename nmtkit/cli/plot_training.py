@@ -1,8 +1,6 @@
 """`nmtkit plot-training`."""
 
-import errno
 import math
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +8,10 @@ import click
 
 from nmtkit import console, pictures
 from nmtkit.cli.reporting import save_picture
-from nmtkit.errors import DataError
-from nmtkit.experiment import folder
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.comparison import training_curves
+from nmtkit.experiment.saved import find_run
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
-from nmtkit.settings import parse_json
-
-# Kind of event and its key in metrics.jsonl -> field of `Training`.
-CURVES = {
-    ("step", "nll"): "loss",
-    ("step", "ppl"): "perplexity",
-    ("step", "lr"): "lr",
-    ("evaluated", "valid_loss"): "valid_loss",
-    ("evaluated", "valid_perplexity"): "valid_perplexity",
-}
-NO_SCORES = ("valid_loss", "valid_perplexity", "valid_seconds")
 
 
 @click.command("plot-training")
@@ -54,7 +40,7 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
     """
     if output is not None:
         pictures.picture_format(output)
-    trainings = [_read(name, folder.find(run)[0]) for name, run in zip(_names(runs), runs, strict=True)]
+    trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
     if output is None:
         _print(trainings)
         return
@@ -68,78 +54,6 @@ def _names(runs: tuple[str, ...]) -> list[str]:
     while depth < max(map(len, paths)) and len({path[-depth:] for path in paths}) < len(set(paths)):
         depth += 1
     return ["/".join(path[-depth:]) for path in paths]
-
-
-def _read(name: str, run: RunFolder) -> Training:
-    """Reads what a run logged.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
-    path = run.metrics
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise OSError(errno.EINVAL, "not a file")
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError as fault:
-        raise DataError(f"{path}: there is no such file; name the folder of a run that has begun to train") from fault
-    except (OSError, UnicodeDecodeError) as fault:
-        raise DataError(f"{path}: cannot read it: {fault}") from fault
-    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    scores: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    stages: dict[str, int] = {}
-    made = _updates_of(run)
-    if made:
-        lines.append("")
-    reached = 0
-    for number, line in enumerate(lines[:-1], start=1):  # a line without its end is being written just now
-        if not line:
-            continue
-        try:
-            record = parse_json(line, "")
-            update, event = int(record["update"]), record["event"]
-            reached = max(reached, update)
-            if record.get("stage"):
-                stages[str(record["stage"])] = update
-            for (kind, key), field in CURVES.items():
-                if kind == event:
-                    curves[field].append((update, _value(record.get(key))))
-            if event == "evaluated":
-                for key, value in record.items():
-                    if key.startswith("valid_") and key not in NO_SCORES:
-                        scores[key.removeprefix("valid_")].append((update, _value(value)))
-        except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
-            raise DataError(
-                f"{path}, line {number}: not what training logs (an object with `update` and `event`); the file is "
-                "damaged: delete the line, or take the file from a copy of the run"
-            ) from fault
-    if reached < made:
-        raise DataError(
-            f"{path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take it from a "
-            f"copy of the run, or delete {run.result} to draw what is left"
-        )
-    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
-    chosen = [run.newest_stage(run.load_recipe()).recipe.training.best_metric] if run.exists() else []
-    metric = next((one for one in (*chosen, "bleu", "rougeL", *scores) if one in scores), "bleu")
-    known = text_metrics().get(metric)
-    return Training(
-        name, **curves, valid_score=scores[metric], metric=known.title if known else metric, stages=[*stages.items()]
-    )
-
-
-def _updates_of(run: RunFolder) -> int:
-    """How many updates a finished training made; 0 where it goes on still, or nobody can tell."""
-    if not run.result.is_file():
-        return 0
-    try:
-        return int(parse_json(run.result.read_bytes(), run.result.name)["updates"])
-    except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError):
-        return 0
-
-
-def _value(logged: Any) -> float:
-    """What was not finite was logged as null; a curve has a gap there."""
-    return math.nan if logged is None else float(logged)
 
 
 def _print(trainings: list[Training]) -> None:

@@ -7,7 +7,8 @@ from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import show_report
-from nmtkit.experiment import checks, run
+from nmtkit.experiment import checks
+from nmtkit.experiment.run import Run
 from nmtkit.settings import MOST_THREADS
 
 
@@ -48,7 +49,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers
     def say(text: str) -> None:
         console.say(text, stderr=True)
 
-    work = run.Run.create(loaded, run_path, notify=say)
+    work = Run.create(loaded, run_path, notify=say)
     try:
         work.preprocess(say, show_report, show_diagnosis, processes=workers)
     except KeyboardInterrupt:

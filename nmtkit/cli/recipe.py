@@ -9,7 +9,8 @@ import click
 from nmtkit import console, recipe
 from nmtkit.cli import options
 from nmtkit.errors import RecipeError
-from nmtkit.experiment import checks, folder
+from nmtkit.experiment import checks
+from nmtkit.experiment.atomic import write_whole
 from nmtkit.registry import near_names
 from nmtkit.settings import Settings
 
@@ -29,17 +30,16 @@ def command() -> None:
 
 @command.command("ls")
 def ls() -> None:
-    """List the recipes that come with nmtkit.
+    """List the recipes that come with nmtkit, and the presets, which have no text of their own: for others to extend.
 
     \b
     Example:
       nmtkit recipe ls
     """
-    rows = []
-    for name in recipe.shipped():
-        loaded = recipe.load(name)
-        rows.append([name, loaded.model.kind, loaded.description])
-    console.table("", ["recipe", "model", "what it is for"], rows)
+    for title, names, text in (("recipe", recipe.shipped(), ()), ("preset", recipe.shipped_presets(), recipe.ANY_TEXT)):
+        loaded = [recipe.load(name, text) for name in names]
+        rows = [[one.name, one.model.kind, one.description] for one in loaded]
+        console.table("", [title, "model", "what it is for"], rows)
 
 
 @command.command("show")
@@ -143,4 +143,4 @@ def schema(output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
     else:
-        folder.write_text(output, text)
+        write_whole(output, text)

@@ -1,31 +1,83 @@
 """`nmtkit train`."""
 
-import shlex
+import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 import torch
 
 from nmtkit import console, recipe
 from nmtkit import device as devices
-from nmtkit.cli import options, without_recipe
-from nmtkit.cli.asked import Asked, stand_in
+from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
+from nmtkit.cli.numbers import Number
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
-from nmtkit.experiment import run
+from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.settling import choose_device
+from nmtkit.experiment.stages import StageBegun, more_time
+from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
 from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Step, Stopped
-from nmtkit.training.schedules import Ending
 
 EXAMPLES_SHOWN = 5
+
+
+def _files(option: str, meaning: str) -> options.Decorator:
+    return click.option(option, metavar="FILE", multiple=True, help=meaning)
+
+
+MOST_MINUTES = 10_000_000
+"""The longest training without a recipe: twenty years."""
+
+_STAND_INS = (
+    _files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated."),
+    _files("--target", "Its translation (or summary), line by line."),
+    _files("--valid-source", "Text to validate by. Default: 5 % of the pairs are held out."),
+    _files("--valid-target", "Its translation."),
+    _files("--test-source", "Text to translate and score when training is over."),
+    _files("--test-target", "Its translation."),
+    click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation."),
+    click.option(
+        "--preset",
+        type=click.Choice([*PRESETS]),
+        help="Without a recipe: "
+        + "; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items())
+        + ". Default: by the size of the corpus and the device.",
+    ),
+    click.option(
+        "--minutes",
+        type=Number(0, MOST_MINUTES, whole=False, above=True),
+        help="Without a recipe: train no longer than this.",
+    ),
+)
+
+
+def _stand_in(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options that stand in for a recipe; it takes them as `request`."""
+
+    @wraps(command)
+    def with_request(**given: Any) -> Any:
+        values = {one.name: given.pop(one.name) for one in fields(RecipeRequest)}
+        whole = {name: tuple(map(os.path.abspath, value)) for name, value in values.items() if isinstance(value, tuple)}
+        return command(request=RecipeRequest(**{**values, **whole}), **given)
+
+    decorated: Callable[..., Any] = with_request
+    for decorate in reversed(_STAND_INS):
+        decorated = decorate(decorated)
+    return decorated
 
 
 class _WithResume(click.Command):
@@ -39,7 +91,7 @@ class _WithResume(click.Command):
 
 @click.command(cls=_WithResume)
 @click.argument("name", metavar="[RECIPE]", required=False)
-@stand_in
+@_stand_in
 @options.overrides
 @options.run_folder
 @click.option(
@@ -65,7 +117,7 @@ class _WithResume(click.Command):
 @options.training_threads
 def command(
     name: str | None,
-    asked: Asked,
+    request: RecipeRequest,
     overrides: tuple[str, ...],
     run_path: str | None,
     resuming: str | None,
@@ -106,21 +158,24 @@ def command(
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
     if new_data and not resuming:
         raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
-    if name is not None and asked.given():
+    if name is not None and request.given():
         raise click.UsageError(
-            f"{name} is a recipe, and {', '.join(asked.given())} are for training without one; to train the recipe on "
-            "other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
+            f"{name} is a recipe, and {', '.join(request.given())} are for training without one; to train the recipe "
+            "on other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
         )
-    if name is None and not asked.given():
+    if name is None and not request.given():
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
     named = (f"training.threads={threads}",) if threads else ()
     with ExitStack() as ending:
         ending.callback(distributed.leave)
         if name is None:
-            asked.require_usable()
-            path = run_path or str(RUNS / without_recipe.name_of(asked))
+            if fault := request.fault():
+                raise click.UsageError(fault)
+            path = run_path or str(RUNS / name_of_run(request))
             resume = _resume(resuming, path, device)
-            held = without_recipe.choose_recipe(asked, path, overrides, resume, overwrite, device, _say)
+            held = choose_recipe(
+                request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=_say
+            )
             if held is not None:
                 ending.enter_context(held)
             name = str(RunFolder(Path(path)).chosen)
@@ -129,13 +184,13 @@ def command(
             loaded = recipe.load(name, (*overrides, *named))
             path = run_path or str(RUNS / loaded.name)
             resume = _resume(resuming, path, device)
-        place = run.choose_device(device, loaded)
+        place = choose_device(device, loaded)
         work, stopped = carry_out(loaded, path, resume, overwrite, place, new_data)
         ending.callback(work.close)
         if distributed.rank() == 0:
             _test(work, place, threads)
             _say(f"training took {stopped.seconds / 60:.1f} minutes")
-            advice = _advice(work, stopped)
+            advice = more_time(work, stopped)
             if advice:
                 _say(advice)
 
@@ -153,7 +208,7 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
 
 def carry_out(
     loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device, new_data: bool = False
-) -> tuple[run.Run, Stopped]:
+) -> tuple[Run, Stopped]:
     """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it. To be closed.
 
     Args:
@@ -167,7 +222,17 @@ def carry_out(
     # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
     processes = torch.get_num_threads() if distributed.size() == 1 else cores()
     say = _say if distributed.rank() == 0 else _quiet
-    work = run.Run.begin(loaded, path, resume, overwrite, say, show_report, show_diagnosis, processes, new_data)
+    work = Run.begin(
+        loaded,
+        path,
+        resume=resume,
+        overwrite=overwrite,
+        new_data=new_data,
+        notify=say,
+        report=show_report,
+        diagnosed=show_diagnosis,
+        processes=processes,
+    )
     try:
         return work, _train(work, place, resume)
     except BaseException:
@@ -175,7 +240,7 @@ def carry_out(
         raise
 
 
-def _train(work: run.Run, place: torch.device, resume: bool) -> Stopped:
+def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
     first = distributed.rank() == 0
     say = _say if first else _quiet
     work.settle(place, say)
@@ -186,7 +251,7 @@ def _train(work: run.Run, place: torch.device, resume: bool) -> Stopped:
     stopped, stage = None, None
     with console.TrainingDisplay() as display:
         for event in work.train(place, display.message if first else _quiet, resume, stop.is_set):
-            if isinstance(event, run.StageBegun):
+            if isinstance(event, StageBegun):
                 stage = event
                 continue
             if first:
@@ -209,36 +274,6 @@ def _end(stopped: Stopped) -> str:
     """After which update training ended and why, and how far the learning rate has come down by then."""
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
     return f"{stopped.update} ({stopped.reason}), {rate}"
-
-
-def _advice(work: run.Run, stopped: Stopped) -> str | None:
-    """What more time would give, where a limit ended the training: what to do if it was still getting better."""
-    stage = work.folder.stages(work.recipe)[-1]
-    config, facts = stage.recipe.training, stage.checkpoints.read_facts()
-    scores = [score for _, score in facts["validations"]]
-    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
-        return None
-    shown = f"{config.best_metric} {', '.join(f'{abs(score):.2f}' for score in scores[-4:])}"
-    if scores[-1] <= max(scores[:-1]):
-        return f"the last validation was not the best ({shown}): more time would probably give little"
-    whole = stage.name not in [one.name for one in work.recipe.stages if "max_minutes" in one.training]
-    minutes = work.recipe.training.max_minutes if whole else config.max_minutes
-    schedule, limits = config.schedule, {"max_minutes": minutes, "max_updates": config.max_updates}
-    wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
-    more = {name: 2 * (limits[name] or 0) for name in wanted}
-    folder, how = work.folder.path, "--resume"
-    if isinstance(schedule, Ending) and schedule.updates is not None and facts["update"] >= schedule.updates:
-        # The rate is zero from here on: only a new training, with another schedule, would learn more.
-        more["schedule.updates"] = 2 * schedule.updates
-        folder, how = folder.with_name(f"{folder.name}-longer"), ""
-    of_stage = f"stages.{stage.name}." if stage.name else ""
-    rooms = dict.fromkeys(more, of_stage) | ({"max_minutes": ""} if whole else {})
-    words = ["nmtkit train", shlex.quote(str(work.folder.recipe)), "--run", shlex.quote(str(folder)), how]
-    words += [f"--set {rooms[name]}training.{name}={value:g}" for name, value in more.items()]
-    return (
-        f"the last validation was the best ({shown}), so a longer training may give a better "
-        f"model:\n  {' '.join(word for word in words if word)}"
-    )
 
 
 def _say(text: str) -> None:
@@ -266,7 +301,7 @@ _CALLED = {"ppl": "perplexity"}
 """What the display calls a figure of the log."""
 
 
-def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: run.StageBegun | None) -> None:
+def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageBegun | None) -> None:
     if isinstance(event, Step):
         shown = {
             "tokens_per_second": event.tokens_per_second,
@@ -290,7 +325,7 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
         display.message(f"stage {stage.name} is over after update {_end(event)}")
 
 
-def _test(work: run.Run, place: torch.device, threads: int | None) -> None:
+def _test(work: Run, place: torch.device, threads: int | None) -> None:
     """Translates or summarizes the test set, scores it, and shows a few of the texts."""
     result = work.test(place, _say, threads)
     if result is None:

@@ -11,10 +11,12 @@ from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.reading import read_pairs
-from nmtkit.experiment import checks, run
+from nmtkit.experiment import checks
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.hold import hold
 from nmtkit.experiment.opening import Opening, find_way, open_translator
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.settling import choose_device, find_training_way
 from nmtkit.experiment.tuning import Found
 from nmtkit.experiment.validation import validation_files
 
@@ -41,19 +43,19 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
-    place = run.choose_device(device, loaded)
+    place = choose_device(device, loaded)
     folder = RunFolder(Path(run_path) if run_path else RUNS / loaded.name)
 
     def say(text: str) -> None:
         console.say(text, stderr=True)
 
     if folder.begun():
-        run.Run.open(str(folder.path)).require_same(loaded)
-        work = run.Run(folder, loaded, hold(folder, say))
+        Run.open(str(folder.path), same_as=loaded)
+        work = Run(folder, loaded, hold(folder, say))
     else:
-        work = run.Run.create(loaded, run_path, notify=say)
+        work = Run.create(loaded, run_path, notify=say)
     work.preprocess(say, show_report, show_diagnosis, learned_before=folder.begun())
-    found = work.measure(place, again=True)
+    found = find_training_way(work, place, again=True)
     if found.speeds:
         _show(found, f"training {loaded.name} on {devices.describe(place)}")
     else:
@@ -61,7 +63,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         say("the search is measured once the run is trained: at the end of its training, or here")
         return
-    translator = open_translator(folder, Opening(device=str(place), threads=devices.cpu_threads()))
+    translator = open_translator(work, Opening(device=str(place), threads=devices.cpu_threads()))
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
     _, searched = find_way(translator, loaded, lines, float("inf"), devices.cpu_threads(), again=True)
     if searched.speeds:

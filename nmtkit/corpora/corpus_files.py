@@ -22,7 +22,7 @@ from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained
 from nmtkit.corpora.splits import Divider
 from nmtkit.errors import DataError
-from nmtkit.experiment.presets import Counts
+from nmtkit.experiment.corpus_size import Counts
 from nmtkit.settings import parse_json
 from nmtkit.task import TASKS
 

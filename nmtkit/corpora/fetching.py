@@ -26,7 +26,7 @@ from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained, Workplace
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
-from nmtkit.experiment.presets import choose, recipe_text
+from nmtkit.experiment.choosing import choose_preset, recipe_text
 from nmtkit.settings import beside_package, dump_yaml, load_yaml
 
 
@@ -146,7 +146,7 @@ def ready_recipe(corpus: Corpus, written: Written) -> str:
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = beside_package("recipes", f"{entry.recipe}.yaml")
     if not entry.recipe or not ours.is_file():
-        return recipe_text(choose(entry.task, written.size.size()), corpus.name, data, entry.title)
+        return recipe_text(choose_preset(entry.task, written.size.size()), corpus.name, data, entry.title)
     # What the extended recipe says of other files is taken back.
     theirs = load_yaml(ours)[0].get("data", {})
     for split in SPLITS:

@@ -1,17 +1,28 @@
 """What can be known of a recipe before anything is begun: its files, its sizes, whether its stages fit."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.data.embeddings import check_size
+from nmtkit.data.reading import require_base
+from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.diagnosis.tokens import TokenReport, learn_quickly, look
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.experiment.atomic import write_whole
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import Notify, quiet
+from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.recipe import Recipe
+from nmtkit.recipe import Recipe, load, locate
+from nmtkit.settings import beside_package, dump_yaml
 from nmtkit.training.weights import weights_of
 
 
@@ -145,3 +156,120 @@ def embedding_setting(recipe: Recipe) -> str:
     """The key of a model's settings that says how many numbers a word has."""
     has_own = "embedding_size" in type(recipe.model).model_fields
     return "model.embedding_size" if has_own else "model.hidden_size"
+
+
+def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
+    """Where two recipes part in what must stay the same when a run goes on: all but names and limits.
+
+    Args:
+        before: the recipe of the run.
+        now: the one to go on with.
+        batches: whether how batches are cut counts too.
+
+    Returns:
+        One sentence a key.
+    """
+    return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
+
+
+def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
+    """What stays the same when a run goes on, stages by their names; with how batches are cut, if asked for."""
+    data = recipe.model_dump(mode="json", exclude={"name", "description"})
+    for group in (data, *data["stages"]):
+        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
+            group["training"].pop(key, None)
+        if not batches:
+            del group["batch"]
+            group["training"].pop("accumulate", None)
+    data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
+    return data
+
+
+def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
+    """Where two recipes part, one sentence a key."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted(before.keys() | now.keys()):
+            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+    elif before != now:
+        yield f"`{key}` was {before!r} and is {now!r}"
+
+
+@dataclass(frozen=True)
+class RecipeCheck:
+    """A recipe whose data is checked."""
+
+    recipe: Recipe
+    """Loaded, with its overrides."""
+    path: Path
+    """Its file."""
+    run: SavedRun
+    """Its run, whether there is one or not."""
+
+    @property
+    def splits(self) -> dict[str, Files]:
+        """Its files."""
+        return self.recipe.data.splits()
+
+    def count_tokens(
+        self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] | None = None
+    ) -> TokenReport:
+        """Cuts the text into tokens as the run will.
+
+        Args:
+            diagnosis: of the same text; is told more.
+            notify: told in a sentence what is going on.
+            progress: told how many pairs are done.
+        """
+        require_base(self.splits["train"])
+        tokenizers, source = self._tokenizers(notify)
+        return look(self.recipe.stored, tokenizers, diagnosis, source, progress)
+
+    def _tokenizers(self, notify: Notify) -> tuple[TokenizerPair, str]:
+        config = self.recipe.tokenizer
+        folder = self.run.folder
+        if folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config:
+            return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
+        notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
+        files = self.splits["train"]
+        return learn_quickly(config, files), f"The tokenizer ({config.kind}) was learned for this check."
+
+    def write(self, out: Path, splits: Mapping[str, Files]) -> Path:
+        """Writes a recipe that is like this one but for its files, and gives its path.
+
+        Args:
+            out: the folder of the new files, and of the recipe.
+            splits: the new files; their paths begin at the folder, or are whole.
+        """
+        ours = self.path.resolve().parent == beside_package("recipes").resolve()
+        parent = self.path.stem if ours else os.path.relpath(self.path, out)
+        data: dict[str, object] = {"folder": "."}
+        for name, files in splits.items():
+            old: Files = getattr(self.recipe.data, name)
+            # All that the old recipe says of files is said anew, so that nothing of it is left.
+            keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
+            keys += ["src_field", "tgt_field"] if files.jsonl else []
+            data[name] = {key: _from(out, getattr(files, key)) for key in keys}
+        path = out / f"{self.path.stem}.yaml"
+        text = f"# {self.recipe.name} with the files that `nmtkit check --fix` has cleaned.\n"
+        text += dump_yaml({"extends": parent, "name": f"{self.recipe.name}-clean", "data": data})
+        write_whole(path, text)
+        return path
+
+
+def open_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> RecipeCheck:
+    """Loads a recipe whose data is to be checked.
+
+    Raises:
+        NmtkitError: there is none, it is not valid, or its data is not there.
+    """
+    recipe = load(name, overrides)
+    require_data(recipe)
+    run = SavedRun(RunFolder(Path(run_path) if run_path else RUNS / recipe.name))
+    return RecipeCheck(recipe, locate(name), run)
+
+
+def _from(out: Path, value: list[str] | str) -> list[str] | str:
+    """Paths as the recipe in `out` has to say them: whole ones for files that are not there."""
+    if isinstance(value, str):
+        return value
+    return [path if (out / path).exists() else os.path.abspath(path) for path in value]

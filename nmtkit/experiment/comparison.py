@@ -1,5 +1,6 @@
 """Several trained runs side by side: how well they translate, align and scale, measured alike one after the other."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +11,24 @@ import torch
 from nmtkit import device as devices
 from nmtkit import metrics
 from nmtkit.data.reading import read_pairs
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.log import Log
 from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.experiment.run import Run
-from nmtkit.settings import parse_json
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.metrics import text_metrics
+from nmtkit.pictures.curves import Points, Training
+from nmtkit.training.events import Evaluated, Step
 
 WARM_UP = 64
 """Sentences translated before the clock starts: the first ones of a process are slow."""
+_NO_SCORES = ("loss", "perplexity", "seconds")
+"""What validation gives beside scores."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class ComparedRun:
     """One run on its test set."""
 
     name: str
@@ -48,9 +55,9 @@ class Measured:
     """BLEU by words of the source."""
 
 
-def measure(
+def compare_run(
     run: Run, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
-) -> Measured:
+) -> ComparedRun:
     """Tests one run.
 
     Args:
@@ -67,7 +74,7 @@ def measure(
     if files is None:
         raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
     threads = threads or devices.cpu_threads()  # whatever an earlier training has set
-    translator = open_translator(run.folder, Opening(device=str(device), threads=threads))
+    translator = open_translator(run, Opening(device=str(device), threads=threads))
     translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
     result = run.test(device, threads=threads)
     if result is None or not result.scores:
@@ -82,7 +89,7 @@ def measure(
     written = sum(len(translation.token_log_probs) for translation in result.translations)
     scores = {score.name: score for score in result.scores}
     speed, minutes = _training(run.folder)
-    return Measured(
+    return ComparedRun(
         name=run.recipe.name,
         kind=run.recipe.model.kind,
         parameters=sum(parameter.numel() for parameter in translator.model.parameters()),
@@ -100,18 +107,55 @@ def measure(
 
 
 def _training(folder: RunFolder) -> tuple[float, float]:
-    """Median of the target tokens a second, and minutes of training, from a run's log.
+    """Median of the target tokens a second, and minutes of training, from a run's log."""
+    steps = [logged.event for logged in Log(folder).read() if isinstance(logged.event, Step)]
+    speed = statistics.median(step.tokens_per_second for step in steps) if steps else 0.0
+    return speed, steps[-1].seconds / 60 if steps else 0.0
+
+
+def training_curves(run: SavedRun, name: str) -> Training:
+    """How a run was trained, as its log tells, to be drawn; it may still be training.
+
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
+
+    Args:
+        run: which.
+        name: what to call it.
 
     Raises:
         DataError: the log is missing or damaged.
     """
-    speeds, seconds = [], 0.0
-    try:
-        for line in folder.metrics.read_text(encoding="utf-8").splitlines():
-            event = parse_json(line, "")
-            if event["event"] == "step":
-                speeds.append(float(event["tokens_per_second"]))
-                seconds = float(event["seconds"])
-    except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError) as fault:
-        raise DataError(f"{folder.metrics}: the training's log cannot be read ({fault}); train again") from fault
-    return statistics.median(speeds) if speeds else 0.0, seconds / 60
+    steps: list[Step] = []
+    validations: list[Evaluated] = []
+    stages: dict[str, int] = {}
+    for stage, event in Log(run.folder).read():
+        if stage:
+            stages[stage] = event.update
+        if isinstance(event, Step):
+            steps.append(event)
+        else:
+            validations.append(event)
+    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
+    chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
+    measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
+    metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
+
+    known = text_metrics().get(metric)
+
+    def told(term: str) -> Points:
+        return [(step.update, step.terms.get(term, math.nan)) for step in steps]
+
+    def validated(key: str) -> Points:
+        return [(one.update, one.metrics.get(key, math.nan)) for one in validations]
+
+    return Training(
+        name,
+        loss=told("nll"),
+        perplexity=told("ppl"),
+        lr=[(step.update, step.lr) for step in steps],
+        valid_loss=validated("loss"),
+        valid_perplexity=validated("perplexity"),
+        valid_score=[point for point, one in zip(validated(metric), validations, strict=True) if metric in one.metrics],
+        metric=known.title if known else metric,
+        stages=[*stages.items()],
+    )

@@ -16,6 +16,10 @@ from nmtkit.experiment.folder import RunFolder
 Notify = Callable[[str], None]
 
 
+def quiet(told: object) -> None:
+    """Takes what nobody is to be told."""
+
+
 class Hold:
     """The right to write in a run's folder; `hold` gives it.
 

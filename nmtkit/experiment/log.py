@@ -1,13 +1,25 @@
 """The log of a training: every event that has numbers, counted through all its stages."""
 
+import errno
+import json
+import math
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, NamedTuple
 
-from nmtkit.experiment import folder as folders
-from nmtkit.experiment.folder import RunFolder, StageFolder
+from nmtkit.errors import DataError, NmtkitError, writing
+from nmtkit.experiment.atomic import write_whole
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.saved import SavedStage
+from nmtkit.settings import parse_json
 from nmtkit.training.events import Evaluated, Event, Saved, Step
+
+_VALID = "valid_"
+"""How the keys of what validation measured begin."""
+_WORDS = ("event", "stage")
+"""The keys of the log whose values are no numbers."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class Done:
     by_stage: tuple[float, ...] = ()
     """The same of each of them."""
 
-    def and_then(self, stage: StageFolder) -> "Done":
+    def and_then(self, stage: SavedStage) -> "Done":
         """With a stage that is over."""
         facts = stage.checkpoints.read_facts()
         seconds = facts["seconds"]
@@ -34,52 +46,155 @@ class Done:
         return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
 
 
+class Logged(NamedTuple):
+    """An event as it was logged; a number that was not finite, or that nobody logged, is NaN."""
+
+    stage: str
+    """The stage that it is of; empty where training has none."""
+    event: Step | Evaluated
+    """What happened, counted from the beginning of the first stage."""
+
+
 class Log:
-    """Writes events to `metrics.jsonl`, one a line, and to TensorBoard where it is installed.
+    """`metrics.jsonl`, one event a line; while a training writes it, TensorBoard gets the same where it is installed.
 
     Args:
         folder: of the run.
-        stage: the one that training begins with, or goes on with.
-        done: what the stages before it have taken.
-        resume: take back what was logged after the state that training goes on from.
-
-    Raises:
-        CheckpointError: training is to go on, and there is no state.
     """
 
-    def __init__(self, folder: RunFolder, stage: StageFolder, done: Done, resume: bool) -> None:
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
         self.path = folder.metrics
-        self.stage = stage.name
-        """What every line is marked with; whoever trains sets it to the name of the next stage."""
-        self.writer: Any = None
-        purge_step = None
-        if resume:
-            update = done.updates + int(stage.checkpoints.read_facts()["update"])
-            purge_step = update + 1
-            if os.path.lexists(self.path):
-                folders.cut_json_lines(self.path, after_update=update)
+        self._tensorboard: Any = None
+
+    def begin(self, after: int | None = None) -> None:
+        """Makes ready to write.
+
+        Args:
+            after: training goes on after this update: what was logged later is taken back. None: it begins.
+
+        Raises:
+            NmtkitError: what was logged before cannot be read.
+        """
+        if after is not None and os.path.lexists(self.path):
+            self.take_back(after)
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
-            self.writer = SummaryWriter(str(folder.tensorboard), purge_step=purge_step)
+            purge_step = None if after is None else after + 1
+            self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, stage: str = "") -> None:
         """Writes a `Step` or an `Evaluated`, counted from the beginning of the first stage; nothing of others."""
-        if isinstance(event, Step):
-            values = event.figures()
-        elif isinstance(event, Evaluated):
-            values = {**{f"valid_{key}": value for key, value in event.metrics.items()}, "best": event.best}
-        else:
+        if not isinstance(event, Step | Evaluated):
             return
-        stage = {"stage": self.stage} if self.stage else {}
-        kind = type(event).__name__.lower()
-        folders.append_json_line(self.path, {"update": event.update, "event": kind, **stage, **values})
-        if self.writer is not None:
+        values = _numbers(event)
+        record = {"update": event.update, "event": _kind(type(event)), **({"stage": stage} if stage else {}), **values}
+        for key, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                record[key] = None  # JSON cannot say it
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        if self._tensorboard is not None:
             room = "train" if isinstance(event, Step) else "valid"
             for key, value in values.items():
-                self.writer.add_scalar(f"{room}/{key.removeprefix('valid_')}", float(value), event.update)
+                self._tensorboard.add_scalar(f"{room}/{key.removeprefix(_VALID)}", float(value), event.update)
 
     def close(self) -> None:
         """Ends TensorBoard's file."""
-        if self.writer is not None:
-            self.writer.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def take_back(self, after: int) -> None:
+        """Drops what was logged past an update, and a last line cut short: a resumed run writes them again.
+
+        Raises:
+            NmtkitError: the log cannot be read or written.
+        """
+        kept = []
+        try:
+            lines = self._text(errors="replace").splitlines()
+        except OSError as fault:
+            raise NmtkitError(
+                f"{self.path}: cannot read it: {fault.strerror or fault}; move it away to go on"
+            ) from fault
+        for line in lines:
+            with suppress(DataError, TypeError, KeyError):
+                if parse_json(line, "")["update"] <= after:
+                    kept.append(line)
+        write_whole(self.path, "".join(line + "\n" for line in kept))
+
+    def read(self) -> Iterator[Logged]:
+        """All that was logged, in order; of a training that goes on still, up to the line that is being written.
+
+        Raises:
+            DataError: the log is missing or damaged, or ends before the training did.
+        """
+        try:
+            lines = self._text().split("\n")
+        except FileNotFoundError as fault:
+            raise DataError(
+                f"{self.path}: there is no such file; name the folder of a run that has begun to train"
+            ) from fault
+        except (OSError, UnicodeDecodeError) as fault:
+            raise DataError(f"{self.path}: cannot read it: {fault}") from fault
+        made, reached = self._updates_made(), 0
+        for number, line in enumerate(lines if made else lines[:-1], start=1):
+            if not line:
+                continue
+            try:
+                record = parse_json(line, "")
+                logged = Logged(str(record.get("stage") or ""), _event(record))
+            except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+                raise DataError(
+                    f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
+                    "file is damaged: delete the line, or take the file from a copy of the run"
+                ) from fault
+            reached = max(reached, logged.event.update)
+            yield logged
+        if reached < made:
+            raise DataError(
+                f"{self.path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take "
+                f"it from a copy of the run, or delete {self.folder.result} to draw what is left"
+            )
+
+    def _text(self, errors: str = "strict") -> str:
+        if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        return self.path.read_text(encoding="utf-8", errors=errors)
+
+    def _updates_made(self) -> int:
+        """How many updates a finished training made; 0 where it goes on still, or nobody can tell."""
+        try:
+            result = self.folder.result
+            return int(parse_json(result.read_bytes(), result.name)["updates"]) if result.is_file() else 0
+        except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError):
+            return 0
+
+
+def _kind(event: type[Step] | type[Evaluated]) -> str:
+    """What the log calls an event."""
+    return event.__name__.lower()
+
+
+def _numbers(event: Step | Evaluated) -> dict[str, float]:
+    """What an event says beside its update, by the keys of the log."""
+    if isinstance(event, Step):
+        return event.figures()
+    return {**{f"{_VALID}{key}": value for key, value in event.metrics.items()}, "best": event.best}
+
+
+def _event(record: Mapping[str, Any]) -> Step | Evaluated:
+    """The event that a line of the log tells of."""
+    numbers = {key: math.nan if value is None else float(value) for key, value in record.items() if key not in _WORDS}
+    update = int(record["update"])
+    if record["event"] == _kind(Step):
+        values: dict[str, Any] = {field.name: math.nan for field in fields(Step) if field.default is MISSING}
+        own = {field.name for field in fields(Step)}
+        values |= {name: number for name, number in numbers.items() if name in own}
+        terms = {name: number for name, number in numbers.items() if name not in own}
+        return Step(**{**values, "update": update, "terms": terms})
+    if record["event"] != _kind(Evaluated):
+        raise ValueError("no event that is logged")
+    metrics = {key.removeprefix(_VALID): value for key, value in numbers.items() if key.startswith(_VALID)}
+    return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from nmtkit import device as devices
 from nmtkit.errors import NmtkitError, RecipeError
-from nmtkit.experiment import folder as folders
+from nmtkit.experiment.saved import SavedRun, find_run
 from nmtkit.experiment.tuning import Found, look_up, searching
 from nmtkit.models.base import headed
 from nmtkit.recipe import Recipe
@@ -79,20 +79,21 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
     Raises:
         NmtkitError: the run cannot be opened, or is of another task.
     """
-    run, why = folders.find(how.model, task=task)
-    trained_for = run.load_recipe().task
+    run, why = find_run(how.model, task=task)
+    trained_for = run.recipe.task
     if task is not None and trained_for != task:
         raise NmtkitError(
-            f"{run.path} ({why}) was trained for {trained_for}: use `nmtkit {TASKS.get(trained_for).command}`, or name "
-            "another run with -m RUN"
+            f"{run.folder.path} ({why}) was trained for {trained_for}: use `nmtkit {TASKS.get(trained_for).command}`, "
+            "or name another run with -m RUN"
         )
     translator = open_translator(run, how, notify)
     if notify is not None:
-        notify(f"model {run.path} ({why}), {_called(run, how.weights)}, on {devices.describe(translator.device)}")
+        place = devices.describe(translator.device)
+        notify(f"model {run.folder.path} ({why}), {_called(run, how.weights)}, on {place}")
     return translator
 
 
-def open_translator(run: folders.RunFolder, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
+def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
     """Opens a run that was found already; `notify` is told what differs from its recipe.
 
     Raises:
@@ -110,7 +111,7 @@ def open_translator(run: folders.RunFolder, how: Opening, notify: Callable[[str]
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
-    known = look_up(searching.work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
+    known = look_up(searching.search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
     way = known.way if known else usual(place)
     devices.prepare(place, way.matmul_precision, how.threads)
     return Translator(
@@ -125,10 +126,10 @@ def open_translator(run: folders.RunFolder, how: Opening, notify: Callable[[str]
     )
 
 
-def _called(run: folders.RunFolder, which: str) -> str:
+def _called(run: SavedRun, which: str) -> str:
     """The weights' file, after its stage where training had stages: files of two stages may have one name."""
     path = run.weights(which)
-    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.checkpoints else path.name
+    return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
 def find_way(
@@ -157,9 +158,10 @@ def find_way(
         devices.prepare(translator.device, way.matmul_precision, threads)
         return replace(translator, way=way)
 
-    work = searching.work(recipe, translator.model.sizes.tgt, translator.config.beam_size, threads, translator.device)
-    found = searching.find(
-        lambda way, some: take(way).translate(some), lines, translator.device, work, planned_seconds, again
+    vocabulary, device = translator.model.sizes.tgt, translator.device
+    work = searching.search_work(recipe, vocabulary, translator.config.beam_size, threads, device)
+    found = searching.quickest_search(
+        lambda way, some: take(way).translate(some), lines, device, work, planned_seconds, again
     )
     return take(found.way), found
 

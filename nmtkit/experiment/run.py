@@ -1,104 +1,43 @@
 """A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from nmtkit import device as devices
-from nmtkit import metrics
-from nmtkit.data.alignments import parse_alignments
-from nmtkit.data.batch import Batch, BatchStream
 from nmtkit.data.checking import Checker, DataReport, read_files
-from nmtkit.data.corpus import Files
-from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.progress import Progress
-from nmtkit.data.reading import Example, read_lines, read_pairs, require_base
+from nmtkit.data.reading import read_pairs, require_base
 from nmtkit.data.store import Store, fingerprint, seek, sums_of_files, write_store
 from nmtkit.data.tokenizer import TokenizerPair, learn
 from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import CheckpointError, DataError, RecipeError
-from nmtkit.experiment import folder as folders
+from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment import tuning
+from nmtkit.experiment.atomic import write_json, write_whole
 from nmtkit.experiment.checks import (
-    embedding_setting,
+    differences_of_recipes,
     require_data,
     require_embeddings,
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.folder import RunFolder, StageFolder
-from nmtkit.experiment.hold import Hold, hold
-from nmtkit.experiment.log import Done, Log
-from nmtkit.experiment.opening import Opening, find_way, open_translator
-from nmtkit.experiment.validation import Validation, validation_files
-from nmtkit.models.base import Seq2Seq
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.experiment.settling import find_training_way, prepare_device
+from nmtkit.experiment.stages import StageBegun, StagedTraining
+from nmtkit.experiment.testing import TestResult, translate_test_set
+from nmtkit.experiment.validation import validation_files
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
-from nmtkit.training import distributed, randomness
-from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Event, Saved, Stopped
-from nmtkit.training.loop import train
-from nmtkit.training.weights import (
-    OPTIMIZER,
-    average_weights,
-    fill_known,
-    read_weights,
-    save_weights,
-    under,
-    vocabulary_of,
-)
-from nmtkit.translation.result import Translation
-from nmtkit.translation.translator import Translator
-
-Notify = Callable[[str], None]
+from nmtkit.training import distributed
+from nmtkit.training.events import Event, Saved
 
 
-@dataclass(frozen=True)
-class TestResult:
-    """The recipe's test set, translated by the trained model."""
-
-    sources: list[str]
-    """Its source lines."""
-    references: list[str]
-    """Its target lines; none if it has no targets."""
-    translations: list[Translation]
-    """One a source line, in order."""
-    scores: list[metrics.Score]
-    """Those of `Recipe.tested`, then AER if the test set names gold alignments. None without references."""
-    seconds: float
-    """Time of the translation, without opening the model."""
-    cut: int
-    """Of how many source lines only the beginning was read, as in training; see `Translator`."""
-
-
-@dataclass(frozen=True)
-class StageBegun:
-    """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
-
-    name: str
-    """Which."""
-    number: int
-    """From 1."""
-    count: int
-    """How many stages there are."""
-    updates_before: int
-    """Updates that all stages before made."""
-    seconds_before: float
-    """And the time they took."""
-    training: TrainingConfig
-    """Its settings; their limits count from its beginning."""
-
-
-class Run:
+class Run(SavedRun):
     """One recipe and the folder it is carried out in.
 
     Args:
@@ -108,7 +47,7 @@ class Run:
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe, held: Hold | None = None) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.recipe = recipe
         self._held = held
 
@@ -118,9 +57,7 @@ class Run:
             self._held.close()
 
     @classmethod
-    def create(
-        cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = lambda text: None
-    ) -> "Run":
+    def create(cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = quiet) -> "Run":
         """Begins a run, or takes up one that was only preprocessed.
 
         Args:
@@ -133,44 +70,65 @@ class Run:
             NmtkitError: there is an earlier run, the folder holds other things, another process works in it, or it
                 cannot be written.
         """
-        folder = RunFolder(Path(path) if path else folders.RUNS / recipe.name)
+        folder = RunFolder(Path(path) if path else RUNS / recipe.name)
         folder.require_own()
         held = hold(folder, notify)
         folder.require_free(overwrite)
         held.make_room()
-        folders.write_text(folder.recipe, recipe.to_yaml())
+        write_whole(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe, held)
+
+    @classmethod
+    def open(cls, path: str, same_as: Recipe | None = None) -> "Run":
+        """Opens a run that was begun before.
+
+        Args:
+            path: its folder.
+            same_as: the recipe that it must have been begun with; names, limits of training and batches may differ.
+
+        Raises:
+            CheckpointError: there is none.
+            RecipeError: it was begun with another recipe; names what differs.
+        """
+        saved = SavedRun(RunFolder(Path(path)))
+        run = cls(saved.folder, saved.recipe)
+        if same_as is not None:
+            run._require_same(run.with_found(same_as))
+        return run
 
     @classmethod
     def begin(
         cls,
         recipe: Recipe,
-        path: str,
-        resume: bool,
-        overwrite: bool,
-        notify: Notify,
-        report: Callable[[DataReport], None],
+        path: str | None = None,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        new_data: bool = False,
+        notify: Notify = quiet,
+        report: Callable[[DataReport], None] = quiet,
         diagnosed: Callable[[Diagnosis], None] | None = None,
         processes: int | None = None,
-        new_data: bool = False,
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
 
         Args:
             recipe: what to do.
-            path: the folder.
-            resume: go on with the run that is there.
+            path: the folder; None is `runs/` and the recipe's name.
+            resume: go on with the run that is there. Names, the limits of training and how batches are cut may differ
+                from before.
             overwrite: replace the run that is there.
+            new_data: as of `preprocess`.
             notify: told in a sentence what is going on.
             report: given what was found in the text, when it was preprocessed.
             diagnosed: as of `preprocess`.
             processes: as of `preprocess`.
-            new_data: as of `preprocess`.
 
         Raises:
-            NmtkitError: as `create`, `resumed` and `preprocess`; or the recipe has no validation set, or its word
-                vectors are missing or of another size than the model's.
+            NmtkitError: as `create` and `preprocess`; the recipe has no validation set, or its word vectors are missing
+                or of another size than the model's; or there is no run to go on with, or one of another recipe.
         """
+        place = path or str(RUNS / recipe.name)
         begun: list[Run] = []
 
         def prepare() -> None:
@@ -180,46 +138,32 @@ class Run:
             require_memory(recipe)
             if not resume:
                 require_embeddings(recipe)
-            run = cls.resumed(recipe, path, notify) if resume else cls.create(recipe, path, overwrite, notify)
+            run = cls._taken_up(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
             begun.append(run)
             run.preprocess(notify, report, diagnosed, resume, processes, new_data)
-            for stage in run.folder.stages(recipe) if resume else ():
+            for stage in run.stages() if resume else ():
                 stage.checkpoints.check_kept()
-            folders.write_text(run.folder.recipe, run.recipe.to_yaml())
+            write_whole(run.folder.recipe, run.recipe.to_yaml())
 
         try:
-            distributed.by_first(prepare, Path(path).absolute())
+            distributed.by_first(prepare, Path(place).absolute())
         except BaseException:
             for run in begun:
                 run.close()
             raise
-        run = cls.open(path)
+        run = cls.open(place)
         run._held = begun[0]._held if begun else None
         return run
 
     @classmethod
-    def resumed(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
-        """Opens a run to go on with it. Names, the limits of training and how batches are cut may differ from before.
-
-        The folder has the new recipe once `begin` has written it there.
-
-        Args:
-            recipe: what to do.
-            path: the run's folder.
-            notify: told in a sentence what another way to cut batches means.
-
-        Raises:
-            RecipeError: the recipe is not the one that the run was begun with.
-            CheckpointError: there is no run.
-            NmtkitError: another process works in the folder.
-        """
-        RunFolder(Path(path)).load_recipe()  # nothing is made where there is no run
+    def _taken_up(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
+        """A run to go on with; its folder has the new recipe once `begin` has written it there."""
+        cls.open(path)  # nothing is made where there is no run
         held = hold(RunFolder(Path(path)), notify)
         run = cls.open(path)
         recipe = run.with_found(recipe)
-        run.require_same(recipe)
-        before, now = (_without_limits(one, batches=True) for one in (run.recipe, recipe))
-        changes = list(_differences(before, now))
+        run._require_same(recipe)
+        changes = differences_of_recipes(run.recipe, recipe, batches=True)
         if changes:
             notify(
                 f"{', '.join(changes)}: training goes on with what is left of its epoch, cut into other batches; from "
@@ -227,13 +171,8 @@ class Run:
             )
         return cls(run.folder, recipe, held)
 
-    def require_same(self, recipe: Recipe) -> None:
-        """Makes sure that the run was begun with this recipe; names, limits of training and batches may differ.
-
-        Raises:
-            RecipeError: it was begun with another one; names what differs.
-        """
-        faults = list(_differences(_without_limits(self.recipe), _without_limits(self.with_found(recipe))))
+    def _require_same(self, recipe: Recipe) -> None:
+        faults = differences_of_recipes(self.recipe, recipe)
         if faults:
             listed = "".join(f"\n  {line}" for line in faults)
             raise RecipeError(
@@ -241,48 +180,11 @@ class Run:
                 f"(give the same --set, take {self.folder.recipe} itself, or train anew with --overwrite):{listed}"
             )
 
-    @classmethod
-    def open(cls, path: str) -> "Run":
-        """Opens a run that was begun before.
-
-        Raises:
-            CheckpointError: there is none.
-        """
-        folder = RunFolder(Path(path))
-        return cls(folder, folder.load_recipe())
-
     def with_found(self, recipe: Recipe) -> Recipe:
         """The recipe, with what this run has found where the recipe says `auto`."""
         before, now = self.recipe.training, recipe.training
-        known = {key: getattr(before, key) for key in tuning.KEYS if getattr(now, key) == "auto"}
+        known = {key: getattr(before, key) for key in tuning.OPEN_KEYS if getattr(now, key) == "auto"}
         return recipe.model_copy(update={"training": now.model_copy(update=known)})
-
-    def measure(self, device: torch.device, again: bool = False) -> tuning.Found[tuning.Way]:
-        """How this machine trains the model quickest, as it was found once, else by measuring it now.
-
-        Where the recipe has stages, the first one decides for all. The process is left set up for one of the ways.
-
-        Args:
-            device: where training will be.
-            again: measure, even if something was found on this machine before.
-
-        Raises:
-            NmtkitError: the preprocessed data are missing or damaged.
-        """
-        first = next(iter(self.recipe.by_stage().values()))
-        tokenizers = self.folder.load_tokenizers()
-        store = Store.open(self.folder.data, "train")
-
-        def first_batches(count: int) -> list[Batch]:
-            rank, world, data = distributed.rank(), distributed.size(), first.data
-            return list(islice(BatchStream(store, first.batch, first.seed, tokenizers, rank, world, data.cuts), count))
-
-        tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
-        a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
-        work = tuning.work(first, folders.sizes_of(tokenizers), device)
-        return tuning.find(
-            lambda: self.folder.build(first, tokenizers), first_batches, first.training, device, work, a_pass, again
-        )
 
     def settle(self, device: torch.device, notify: Notify) -> None:
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
@@ -294,26 +196,19 @@ class Run:
             notify: told in a sentence what was found.
 
         Raises:
-            NmtkitError: as `measure`; or the recipe cannot be written.
+            NmtkitError: the preprocessed data are missing or damaged, or the recipe cannot be written.
         """
         training = self.recipe.training
-        left = [key for key in tuning.KEYS if getattr(training, key) == "auto"]
+        left = [key for key in tuning.OPEN_KEYS if getattr(training, key) == "auto"]
         if left:
-            result = self.measure(device)
+            result = find_training_way(self, device)
             for sentence in result.sentences():
                 notify(sentence)
             chosen = {key: getattr(result.way, key) for key in left}
             self.recipe = self.recipe.model_copy(update={"training": training.model_copy(update=chosen)})
             if distributed.rank() == 0:
-                folders.write_text(self.folder.recipe, self.recipe.to_yaml())
+                write_whole(self.folder.recipe, self.recipe.to_yaml())
         prepare_device(device, self.recipe)
-
-    # ------------------------------------------------------------------------------------------------- preprocessing
-
-    def reopen(self, notify: Notify) -> None:
-        """Takes away what says that training is over, and the average, which is of the weights up to now."""
-        self.folder.result.unlink(missing_ok=True)
-        self._forget_average(notify)
 
     def preprocess(
         self,
@@ -362,12 +257,12 @@ class Run:
             and all(Store.is_current(self.folder.data, name, mark, notify) for name in splits)
         ):
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
-            return self.folder.load_tokenizers()
+            return self.load_tokenizers()
         found = DataReport(files={name: sums_of_files(files.paths()) for name, files in splits.items()})
         if learned_before and not new_data:
             self._require_same_text(found.files)
         if progress is not None:
-            tokenizers = self.folder.load_tokenizers()
+            tokenizers = self.load_tokenizers()
             found.tokenizer = dict(progress.tokenizer)
             if not Store.has_shards(self.folder.data, "train", mark, progress.shards):
                 progress.forget_shards()
@@ -400,7 +295,7 @@ class Run:
                 progress=progress if name == "train" else None,
                 notify=notify,
             )
-        folders.write_json(self.folder.report, found.as_dict())
+        write_json(self.folder.report, found.as_dict())
         self.folder.progress.unlink(missing_ok=True)
         report(found)
         return tokenizers
@@ -428,7 +323,7 @@ class Run:
         """The tokenizers that are there, or new ones, learned from train."""
         if learned_before:
             notify(f"{self.folder.data}: preprocessing the text anew; the tokenizer stays")
-            return self.folder.load_tokenizers()
+            return self.load_tokenizers()
         splits, config = self.recipe.data.splits(), self.recipe.tokenizer
         train = splits["train"]
         notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
@@ -439,12 +334,10 @@ class Run:
         tokenizers.save(self.folder.vocabulary)
         return tokenizers
 
-    # ------------------------------------------------------------------------------------------------------ training
-
     def train(
         self,
         device: torch.device,
-        notify: Notify,
+        notify: Notify = quiet,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[Event | StageBegun]:
@@ -467,346 +360,11 @@ class Run:
             NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
                 damaged, or a stage's model does not fit the one before.
         """
-        tokenizers = self.folder.load_tokenizers()
-        stages = self.folder.stages(self.recipe, vocabulary=tokenizers.sum)
-        begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
-        first = begun[-1] if resume and begun else 0
-        done = Done()
-        for stage in stages[:first]:
-            done = done.and_then(stage)
-        log: Log | None = None
-        try:
-            for number in range(first, len(stages)):
-                stages = self.folder.stages(self.recipe, done.by_stage, tokenizers.sum)
-                stage, going_on = stages[number], resume and number == first
-                if stage.name:
-                    facts = (number + 1, len(stages), done.updates, done.seconds)
-                    yield StageBegun(stage.name, *facts, stage.recipe.training)
-                if distributed.rank() == 0 and not going_on:
-                    self._forget_average(notify)
-                training = self._train_stage(stages, number, tokenizers, device, notify, going_on, stop)
-                for event in training:
-                    if log is None and distributed.rank() == 0:
-                        # Only now has a state that training goes on from shown itself whole; before, nothing may go.
-                        if resume:
-                            self.reopen(notify)
-                        log = Log(self.folder, stage, done, resume)
-                    if log is not None:
-                        log.stage = stage.name
-                    shown = done.shift(event)
-                    if log is not None:
-                        log.add(shown)
-                    if self._held is not None and isinstance(event, Saved):
-                        self._held.settle()
-                    yield shown
-                    if isinstance(event, Stopped) and event.reason == "interrupted":
-                        return
-                done = done.and_then(stage)
-            if log is not None:
-                self._finish(stages, shown)
-        finally:
-            if log is not None:
-                log.close()
+        for event in StagedTraining(self, device, notify, resume, stop).events():
+            if self._held is not None and isinstance(event, Saved):
+                self._held.settle()
+            yield event
 
-    def _train_stage(
-        self,
-        stages: Sequence[StageFolder],
-        number: int,
-        tokenizers: TokenizerPair,
-        device: torch.device,
-        notify: Notify,
-        resume: bool,
-        stop: Callable[[], bool] | None,
-    ) -> Iterator[Event]:
-        """Trains one stage, beginning with what the one before it has reached."""
-        stage = stages[number]
-        recipe = stage.recipe
-        torch.manual_seed(recipe.seed)
-        model = self.folder.build(recipe, tokenizers)
-        optimizer_state = None
-        if recipe.training.max_minutes == 0:
-            notify(
-                f"stage {stage.name}: the stages before have used up training.max_minutes; it makes no update, and is "
-                "only validated"
-            )
-        if resume:
-            if stage.name:
-                notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
-        elif number:
-            optimizer_state = _take_over(model, stages, number, notify)
-        elif stage.name:
-            notify(f"stage {stage.name} begins (1 of {len(stages)})")
-        if recipe.pretrained_embeddings is not None:
-            if not resume and not number:
-                _begin_embeddings(model, tokenizers, recipe, recipe.pretrained_embeddings, notify)
-            for side in recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings.freeze else ():
-                model.embedding(side).weight.requires_grad_(False)
-        store, seed = Store.open(self.folder.data, "train"), recipe.seed + number
-        store.require_vocabulary(tokenizers.sum)
-        for text in (*_cuts(store, recipe), *_cuts(Store.open(self.folder.data, "valid"), recipe)):
-            notify(text)
-        rank, world = distributed.rank(), distributed.size()
-        weights = recipe.data.train.weights
-        if resume and stage.checkpoints.read_facts()["stream"].get("data", store.identity) != store.identity:
-            notify("the text is not that of the last state: with it the epoch begins anew")
-        stream = BatchStream(store, recipe.batch, seed, tokenizers, rank, world, recipe.data.cuts, weights)
-        evaluate = Validation(self.folder, recipe, tokenizers, device)
-        return train(
-            model,
-            stream,
-            recipe.training,
-            evaluate,
-            stage.checkpoints,
-            device,
-            resume,
-            stop,
-            seed,
-            optimizer_state,
-        )
-
-    def _forget_average(self, notify: Notify) -> None:
-        if self.folder.average.exists():
-            self.folder.average.unlink()
-            notify(f"{self.folder.average}: removed, since training goes on; average again when it is over")
-
-    def _finish(self, stages: Sequence[StageFolder], event: Event) -> None:
-        assert isinstance(event, Stopped)
-        last = stages[-1].checkpoints
-        result: dict[str, Any] = {
-            "reason": event.reason,
-            "updates": event.update,
-            "best": _best_name(last),
-            "kept": [asdict(entry) for entry in last.kept()],
-        }
-        if stages[-1].name:
-            result["stages"] = [
-                {
-                    "name": stage.name,
-                    "updates": stage.checkpoints.read_facts()["update"],
-                    "best": _best_name(stage.checkpoints),
-                    "kept": [asdict(entry) for entry in stage.checkpoints.kept()],
-                }
-                for stage in stages
-            ]
-        folders.write_json(self.folder.result, result)
-
-    # ----------------------------------------------------------------------------------------------------------- test
-
-    def test(self, device: torch.device, notify: Notify | None = None, threads: int | None = None) -> TestResult | None:
-        """Translates the recipe's test set with the run's weights and scores it; None if the recipe names none.
-
-        The translations are written beside the run's other files, one a line. Where nobody has measured how this
-        machine searches quickest with such a model, that is done first.
-
-        Args:
-            device: where.
-            notify: told in a sentence what was measured.
-            threads: CPU threads; None is one a core.
-
-        Raises:
-            NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.
-        """
-        files = self.recipe.data.splits().get("test")
-        if files is None:
-            return None
-        pairs = list(read_pairs(files))
-        sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-        # Not as many as the training had: fewer may have been quicker there.
-        threads = threads or devices.cpu_threads()
-        translator = open_translator(self.folder, Opening(device=str(device), threads=threads))
-        filled = [source for source in sources if source.strip()]
-        spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in self.folder.stages(self.recipe))
-        if filled:
-            translator, found_way = find_way(translator, self.recipe, filled, spent, threads)
-            for sentence in found_way.sentences():
-                (notify or str)(sentence)
-        begun = time.monotonic()
-        found = [best[0] for best in translator.search(sources)]
-        seconds = time.monotonic() - begun
-        cut = sum(translation.src_left_out > 0 for translation in found)
-        texts = [translation.text for translation in found]
-        folders.write_text(self.folder.test_output, "".join(text + "\n" for text in texts))
-        given = [reference for reference in references if reference is not None]
-        scores: list[metrics.Score] = []
-        if len(given) == len(texts):
-            how = self.recipe.evaluation
-            options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
-            scores = metrics.score_all(texts, [given], self.recipe.tested, options, sources)
-            if files.alignment and translator.model.has_attention:
-                scores.append(_alignment_error_rate(translator, files, pairs, notify))
-            summary = [asdict(score) for score in scores]
-            folders.write_json(self.folder.test_scores, {"scores": summary, "seconds": seconds, "sources_cut": cut})
-        return TestResult(sources, given, found, scores, seconds, cut)
-
-
-def _alignment_error_rate(
-    translator: Translator, files: Files, pairs: Sequence[Example], notify: Notify | None
-) -> metrics.Score:
-    """AER of the model's attention on given pairs against the gold alignments that their files name."""
-    base = files.alignment_base
-    gold = []
-    for path in files.alignment:
-        read = parse_alignments(read_lines(path), path, base or 0)
-        gold += read.pairs
-        if base is None and notify is not None and (doubt := read.doubt):
-            notify(
-                f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
-                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
-            )
-
-    def column(name: str) -> list[str]:
-        return [str(getattr(pair, name)) for pair in pairs]
-
-    found = translator.align(
-        column("src"),
-        column("tgt"),
-        column("src_words") if files.src_words else None,
-        column("tgt_words") if files.tgt_words else None,
-    )
-    return metrics.aer([one.links() for one in found], gold).aer
-
-
-def _best_name(checkpoints: Checkpoints) -> str | None:
-    return next((path.name for path in checkpoints.best()), None)
-
-
-def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
-    """In a sentence a side, how many examples are longer than the recipe's limits."""
-    sides = TASKS.get(recipe.task).sides
-    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.cuts or (), strict=False):
-        longer = store.longer(side, limit)
-        if longer:
-            of = f"{longer:,} of {len(store):,} {what}"
-            yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
-
-
-def _take_over(
-    model: Seq2Seq, stages: Sequence[StageFolder], number: int, notify: Notify
-) -> dict[str, torch.Tensor] | None:
-    """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
-    before, stage = stages[number - 1], stages[number]
-    path = before.checkpoints.best()[0]
-    new, gone = fill_known(model, read_weights(path, before.checkpoints.vocabulary), path)
-    update = next(
-        entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
-    )
-    kind = before.recipe.training.optimizer
-    same = kind == stage.recipe.training.optimizer
-    said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
-    said.append(f"with the best weights of stage {before.name}, those of its update {update}")
-    if new:
-        said.append(f"new, as in a fresh model: {', '.join(new)}")
-    if gone:
-        said.append(f"no longer there: {', '.join(gone)}")
-    said.append(f"{kind} goes on" if same else f"{stage.recipe.training.optimizer} begins afresh, after {kind}")
-    notify("; ".join(said))
-    if not same:
-        return None
-    state = under(OPTIMIZER, before.checkpoints.load_last()[0])
-    own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
-
-
-def _begin_embeddings(
-    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: EmbeddingsConfig, notify: Notify
-) -> None:
-    """Puts the recipe's word vectors into a model that was just made."""
-    for side, path in config.files().items():
-        vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
-        weight = model.embedding(side).weight
-        found = read_vectors(path, vocabulary, weight.shape[1], embedding_setting(recipe))
-        factor = model.begin_embedding(
-            side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
-        )
-        places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
-        share = len(found.ids) / len(vocabulary)
-        notify(
-            f"{path}: {found.in_file:,} vectors; {len(found.ids):,} of the {len(vocabulary):,} tokens ({share:.1%}) "
-            f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
-            + ("; none of them will be trained" if config.freeze else "")
-        )
-
-
-# ------------------------------------------------------------------------------------------------------ smaller works
-
-
-def to_average(folder: RunFolder, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """The weights files of a run that are to be averaged.
-
-    Args:
-        folder: of the run; where training has stages, those of the newest stage that was validated are taken.
-        best: how many of its best; None for all that were kept.
-        recent: how many of its newest, instead of the best.
-
-    Raises:
-        CheckpointError: there are not so many, or fewer than two.
-    """
-    checkpoints = folder.newest_stage(folder.load_recipe()).checkpoints
-    kept = checkpoints.best() if recent is None else checkpoints.recent()
-    wanted = recent or best or 2
-    if len(kept) < wanted:
-        raise CheckpointError(
-            f"{checkpoints.folder}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
-            "keep more with training.keep_best or training.keep_recent"
-        )
-    return kept[: recent or best]
-
-
-def average(files: Sequence[Path], output: Path, of: RunFolder | None = None) -> None:
-    """Averages weights files into one.
-
-    Args:
-        files: the weights.
-        output: where to.
-        of: the run whose model they must fit; None: they need only fit each other.
-
-    Raises:
-        CheckpointError: there are fewer than two, they do not fit each other, or the output cannot be written.
-    """
-    if len(files) < 2:
-        raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
-    if of is None:
-        model, vocabulary = None, next(filter(None, map(vocabulary_of, files)), "")
-    else:
-        tokenizers = of.load_tokenizers()
-        model, vocabulary = of.build(of.newest_stage(of.load_recipe()).recipe, tokenizers), tokenizers.sum
-    save_weights(output, average_weights(files, model, vocabulary), vocabulary)
-
-
-def choose_device(name: str, recipe: Recipe) -> torch.device:
-    """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
-    device = devices.choose(name)
-    if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
-        randomness.fix_workspace()
-    device = distributed.join(device)
-    prepare_device(device, recipe)
-    return device
-
-
-def prepare_device(device: torch.device, recipe: Recipe) -> None:
-    """Sets the process up as the recipe says."""
-    config = recipe.training
-    threads = devices.cpu_threads() if config.threads == "auto" else config.threads
-    devices.prepare(device, config.matmul_precision, threads)
-
-
-def _without_limits(recipe: Recipe, batches: bool = False) -> dict[str, Any]:
-    """What must stay the same when a run goes on, stages by their names; with how batches are cut, if asked for."""
-    data = recipe.model_dump(mode="json", exclude={"name", "description"})
-    for group in (data, *data["stages"]):
-        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
-            group["training"].pop(key, None)
-        if not batches:
-            del group["batch"]
-            group["training"].pop("accumulate", None)
-    data["stages"] = {stage.pop("name"): stage for stage in data["stages"]}
-    return data
-
-
-def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
-    """Where two recipes part, one sentence a key."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in sorted(before.keys() | now.keys()):
-            yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
-    elif before != now:
-        yield f"`{key}` was {before!r} and is {now!r}"
+    def test(self, device: torch.device, notify: Notify = quiet, threads: int | None = None) -> TestResult | None:
+        """Translates the recipe's test set and scores it; see `nmtkit.experiment.testing.translate_test_set`."""
+        return translate_test_set(self, device, notify, threads)

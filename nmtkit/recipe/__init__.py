@@ -5,6 +5,16 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 from nmtkit.recipe.config import EvaluationConfig, Recipe, Stage, recipe_schema
-from nmtkit.recipe.loading import load, locate, shipped, shipped_presets
+from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped, shipped_presets
 
-__all__ = ["EvaluationConfig", "Recipe", "Stage", "load", "locate", "recipe_schema", "shipped", "shipped_presets"]
+__all__ = [
+    "ANY_TEXT",
+    "EvaluationConfig",
+    "Recipe",
+    "Stage",
+    "load",
+    "locate",
+    "recipe_schema",
+    "shipped",
+    "shipped_presets",
+]

@@ -24,6 +24,8 @@ from nmtkit.settings import (
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
+ANY_TEXT = ("data.train={src: TEXT, tgt: TEXT}",)
+"""Overrides that make a preset a recipe, to look at its settings."""
 
 
 def shipped() -> list[str]:

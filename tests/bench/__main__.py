@@ -12,7 +12,8 @@ import torch
 from nmtkit import console, device
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
-from nmtkit.experiment import folder
+from nmtkit.experiment.atomic import write_json
+from nmtkit.experiment.folder import RunFolder
 
 from . import captions, decoding, hugging_face, machine, preprocessing, summarization, training
 
@@ -133,7 +134,7 @@ def on_captions(
     if given.run is not None:
         run = decoding.run_folder(given.run)
     else:
-        run = folder.RunFolder(captions.make(scratch))
+        run = RunFolder(captions.make(scratch))
         console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
     result: dict[str, object] = {}
     speeds: list[training.Speed] = []
@@ -173,7 +174,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="nmtkit-bench-") as scratch:
             result = bench(given, Path(scratch))
         if given.json is not None:
-            folder.write_json(given.json, result)
+            write_json(given.json, result)
             console.say(f"wrote {given.json}")
     except NmtkitError as fault:
         console.say(f"error: {fault}", stderr=True)

@@ -18,6 +18,8 @@ from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.beam import SearchConfig, beam_search
@@ -118,9 +120,9 @@ def open_work(
     sources = [store.src(number).tolist() for number in range(count)]
     texts = [store.text("src", number) for number in range(count)]
     if folder.checkpoints.exists():
-        model, tokenizers, _ = folder.open_model(place)
+        model, tokenizers, _ = SavedRun(folder).open_model(place)
         return Work(model.eval(), tokenizers, texts, sources, LONGEST, f"the weights of {folder.path}", place)
-    tokenizers = folder.load_tokenizers()
+    tokenizers = SavedRun(folder).load_tokenizers()
     sizes = VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
     torch.manual_seed(1)
     model = MODELS.get("transformer")(shape.changed({"tie": "all" if sizes.shared else "decoder"}), sizes)
@@ -251,6 +253,4 @@ def run_folder(path: Path) -> RunFolder:
     Raises:
         CheckpointError: it is none.
     """
-    folder = RunFolder(path)
-    folder.load_recipe()
-    return folder
+    return Run.open(str(path)).folder

@@ -12,7 +12,8 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.data.shards import read_manifest
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import CheckpointError, DataError
-from nmtkit.experiment.folder import cut_json_lines
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.log import Log
 
 GOOD = '{"article": "Ba ce.", "summary": "ba"}\n'
 BROKEN = {
@@ -71,7 +72,7 @@ def test_files_of_a_run_are_called_damaged(broken: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer.json: damaged"):
         TokenizerPair.load(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n' + broken, encoding="utf-8")
-    cut_json_lines(tmp_path / "metrics.jsonl", 5)
+    Log(RunFolder(tmp_path)).take_back(after=5)
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"update": 1}\n'
 
 

@@ -14,7 +14,10 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.data.shards import Ragged
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment.folder import append_json_line, write_text
+from nmtkit.experiment.atomic import write_whole
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.log import Log
+from nmtkit.training.events import Evaluated
 
 
 @contextmanager
@@ -67,12 +70,12 @@ def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
 
 def test_small_files(tmp_path: Path) -> None:
     with largest_file(3):
-        with pytest.raises(NmtkitError, match=r"a\.json: cannot write it: "):
-            append_json_line(tmp_path / "a.json", {"update": 1})
+        with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
+            Log(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
         with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
-            write_text(tmp_path / "b.txt", "some text")
+            write_whole(tmp_path / "b.txt", "some text")
     with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):
-        write_text(tmp_path, "some text")
+        write_whole(tmp_path, "some text")
 
 
 def test_where_nothing_is_known_it_is_a_file(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:

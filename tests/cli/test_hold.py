@@ -12,8 +12,9 @@ import pytest
 from conftest import Command, environment
 
 from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder, find
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import hold
+from nmtkit.experiment.saved import find_run
 
 # Holds a folder and says so, until its standard input is closed.
 HOLDER = """\
@@ -151,8 +152,8 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
     first.make_room()
     first._let_go()  # as the end of the process would
     assert not RunFolder(run).begun()
-    folder, why = find(str(run))
-    assert folder.path == run / "replaced"
+    found, why = find_run(str(run))
+    assert found.folder.path == run / "replaced"
     assert "earlier run" in why
     assert nmtkit("translate", "-m", run, stdin="ba ce\n").out == answer
 

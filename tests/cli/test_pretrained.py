@@ -93,7 +93,7 @@ def settings_of(corpus: Path, kind: str, tie: str, *more: str) -> recipe.Recipe:
 def trained_by(settings: recipe.Recipe, folder: Path, resume: bool = False) -> tuple[list[str], dict[str, Tensor]]:
     """What was said of the vectors, and the last weights."""
     said: list[str] = []
-    work = Run.begin(settings, str(folder), resume, False, lambda text: None, lambda report: None)
+    work = Run.begin(settings, str(folder), resume=resume)
     events = list(work.train(torch.device("cpu"), said.append, resume))
     assert isinstance(events[-1], Stopped)
     saved = safetensors.torch.load_file(folder / "checkpoints" / "last.safetensors")

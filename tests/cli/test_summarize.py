@@ -11,7 +11,9 @@ from in_process import Console, console_in
 from nmtkit import Translator
 from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.experiment.folder import RunFolder, write_json, write_text
+from nmtkit.experiment.atomic import write_json, write_whole
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.saved import build_model
 from nmtkit.recipe import load
 from nmtkit.training.weights import save_weights, weights_of
 from nmtkit.translation.summarizer import Summarizer
@@ -50,11 +52,11 @@ def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
     (folder / f"{name}.yaml").write_text(recipe_text)
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
-    write_text(run.recipe, recipe.to_yaml())
+    write_whole(run.recipe, recipe.to_yaml())
     tokenizers = learn(recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)])
     tokenizers.save(run.vocabulary)
     torch.manual_seed(seed)
-    save_weights(run.average, weights_of(run.build(recipe, tokenizers)))
+    save_weights(run.average, weights_of(build_model(recipe, tokenizers)))
     write_json(run.result, {})
     return run.path
 

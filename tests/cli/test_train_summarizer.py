@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from in_process import Console, console_in
 
-from nmtkit.cli.train import _advice
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run
+from nmtkit.experiment.stages import more_time
 from nmtkit.recipe import load
 from nmtkit.task import SUMMARIZATION
 from nmtkit.training.checkpoint import Checkpoints
@@ -169,7 +169,7 @@ def test_more_time_is_offered_where_it_is_given(
     run = Run(RunFolder(tmp_path), load(corpus / "news.yaml", changes))
     facts = {"validations": [[1, 1.0], [2, 2.0]], "update": 2}
     monkeypatch.setattr(Checkpoints, "read_facts", lambda checkpoints: facts)
-    advice = _advice(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
+    advice = more_time(run, Stopped("max_minutes", 2, 0.0, 0.1, 360.0))
     assert advice is not None
     assert f" --resume --set {key}" in advice
     whole, more = run.recipe, load(corpus / "news.yaml", [*changes, key])

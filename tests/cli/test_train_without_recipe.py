@@ -86,6 +86,7 @@ def test_from_two_files_to_translations(texts: Path, console: Console, tmp_path:
         assert [targets[source] for source in found] == lines(run / "text" / f"{split}.fr")
 
     text = (run / "chosen.yaml").read_text(encoding="utf-8")
+    assert "extends: preset-tiny\n" in text
     assert "# tokenizer: bpe of " in text
     assert "src: text/train.en" in text
     assert len(lines(run / "test.out")) == 30

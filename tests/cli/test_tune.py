@@ -10,9 +10,10 @@ from nmtkit import device as devices
 from nmtkit import recipe
 from nmtkit.cli import train
 from nmtkit.experiment import comparison
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.opening import Opening
-from nmtkit.experiment.run import Run, choose_device
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.experiment.settling import choose_device
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning import training as tuning
 from nmtkit.training import distributed
@@ -52,7 +53,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console,
     done = console("doctor")
     assert "rnnsearch" in done.out
     assert f"{taken}, 1 thread" in done.out
-    (other,) = found.folder().glob("*.json")
+    (other,) = found.kept_folder().glob("*.json")
     other.with_name("other.json").write_text('{"work": {"what": 1}, "found": {}}', encoding="utf-8")
     assert "of another version of nmtkit" in console("doctor").out
     assert console("doctor", "--clear").out.startswith("2 forgotten")
@@ -101,10 +102,10 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_search_has_every_core_whatever_training_had(
     corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
-    def open_translator(folder: RunFolder, how: Opening) -> Translator:
+    def open_translator(run: SavedRun, how: Opening) -> Translator:
         raise Asked(how.threads)
 
-    for place in ("experiment.run", "experiment.comparison", "cli.tune"):
+    for place in ("experiment.testing", "experiment.comparison", "cli.tune"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
     assert console(*tune).code == 0
@@ -112,7 +113,7 @@ def test_the_search_has_every_core_whatever_training_had(
     run.folder.result.write_text("{}", encoding="utf-8")
     asks = {
         "test": lambda: run.test(torch.device("cpu")),
-        "compare": lambda: comparison.measure(run, torch.device("cpu"), 10, [10]),
+        "compare": lambda: comparison.compare_run(run, torch.device("cpu"), 10, [10]),
         "tune": lambda: console(*tune),
     }
     torch.set_num_threads(1)
@@ -137,8 +138,8 @@ def test_preprocessing_takes_the_cores_of_all_processes(
 ) -> None:
     """Of several processes, which have few threads each, one does it while the others wait."""
 
-    def begin(*arguments: object) -> Run:
-        raise Asked(arguments[7])
+    def begin(*_: object, **given: object) -> Run:
+        raise Asked(given["processes"])
 
     monkeypatch.setattr(Run, "begin", begin)
     monkeypatch.setattr(distributed, "size", lambda: together)

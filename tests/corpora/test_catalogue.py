@@ -9,6 +9,7 @@ from nmtkit.corpora.catalogue import Catalogue
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.sources import Address
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.settings import beside_package
 
 PLAIN = """\
 ours:

@@ -13,7 +13,9 @@ from nmtkit import recipe
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.experiment.checks import require_fitting_stages
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.run import Run, StageBegun
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.experiment.stages import StageBegun
 from nmtkit.task import SUMMARIZATION
 from nmtkit.training import trainer as trainers
 from nmtkit.training.checkpoint import Checkpoints
@@ -71,7 +73,7 @@ def silent(_: object) -> None:
 
 
 def begin(corpus: Path, folder: Path, resume: bool = False, *changes: str) -> Run:
-    return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume, False, silent, silent)
+    return Run.begin(recipe.load(corpus / "staged.yaml", changes), str(folder), resume=resume)
 
 
 def events_of(run: Run, resume: bool = False, notes: list[str] | None = None) -> Iterator[Event | StageBegun]:
@@ -231,36 +233,39 @@ def test_a_stage_begins_with_the_best_weights_and_the_last_optimizer(
 def test_the_newest_stage_is_opened_with_its_own_settings(
     straight: tuple[Path, list[Event | StageBegun], list[str]],
 ) -> None:
-    folder = RunFolder(straight[0])
-    model, _, found = folder.open_model(CPU)
-    assert folder.weights().parent.name == "3-reward"
+    run = SavedRun(RunFolder(straight[0]))
+    model, _, found = run.open_model(CPU)
+    assert run.weights().parent.name == "3-reward"
     assert model.config.model_dump()["coverage"] is True
     assert found.data.max_length == 12
-    model, _, found = folder.open_model(CPU, "short")
-    assert folder.weights("short").parent.name == "1-short"
+    model, _, found = run.open_model(CPU, "short")
+    assert run.weights("short").parent.name == "1-short"
     assert model.config.model_dump()["coverage"] is False
     assert found.data.max_length == 6
     file = next((straight[0] / "checkpoints/2-coverage").glob("weights-*"))
-    assert folder.open_model(CPU, str(file))[2].training.coverage_weight == 1.0
+    assert run.open_model(CPU, str(file))[2].training.coverage_weight == 1.0
     with pytest.raises(CheckpointError, match="it has: best, last, short, coverage, reward"):
-        folder.weights("shrot")
+        run.weights("shrot")
 
 
 def test_while_a_stage_has_no_weights_the_one_before_is_opened(corpus: Path, tmp_path: Path) -> None:
     events = events_of(begin(corpus, tmp_path / "run"))
     while not (isinstance(event := next(events), Step) and event.update == 6):
         pass
-    assert RunFolder(tmp_path / "run").weights().parent.name == "1-short"
+    assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "1-short"
     events.close()
 
 
 def test_only_limits_of_training_may_change_when_a_run_goes_on(
     corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]]
 ) -> None:
-    run = Run.open(str(straight[0]))
-    run.require_same(recipe.load(corpus / "staged.yaml", ["stages.reward.training.max_updates=9", "name=other"]))
+    changes = ["stages.reward.training.max_updates=9", "name=other"]
+    Run.open(str(straight[0]), same_as=recipe.load(corpus / "staged.yaml", changes))
     with pytest.raises(RecipeError, match=r"`stages.coverage.training.coverage_weight` was 1.0 and is 2.0"):
-        run.require_same(recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"]))
+        Run.open(
+            str(straight[0]),
+            same_as=recipe.load(corpus / "staged.yaml", ["stages.coverage.training.coverage_weight=2.0"]),
+        )
 
 
 def test_a_stage_cannot_change_sizes(corpus: Path) -> None:
@@ -409,5 +414,5 @@ def test_a_stage_for_which_no_time_is_left_hands_on_what_it_got(
         (13, "max_minutes"),
     ]
     assert sum("used up training.max_minutes" in note for note in notes) == 2
-    assert RunFolder(tmp_path / "run").weights().parent.name == "3-reward"
+    assert SavedRun(RunFolder(tmp_path / "run")).weights().parent.name == "3-reward"
     assert (tmp_path / "run/result.json").exists()

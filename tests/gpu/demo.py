@@ -1,8 +1,9 @@
 """Trains the demo as `nmtkit train demo` does, scores it, and lets the CPU translate with the same weights."""
 
 from nmtkit import recipe
-from nmtkit.experiment import run
 from nmtkit.experiment.opening import Opening, open_translator
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.settling import choose_device
 from nmtkit.training.events import Step, Stopped
 
 from .results import Given, given
@@ -16,12 +17,12 @@ COMPARED = 200
 def main(told: Given) -> None:
     limits = ["training.max_updates=4", "evaluation.max_sentences=4"] if told.quick else []
     what = recipe.load("demo", limits)
-    place = run.choose_device(told.rest.device, what)
+    place = choose_device(told.rest.device, what)
     folder = told.scratch / "run"
-    work = run.Run.begin(what, str(folder), False, False, lambda text: None, lambda report: None)
+    work = Run.begin(what, str(folder))
     work.settle(place, print)
     speeds, reason = [], ""
-    for event in work.train(place, lambda text: None):
+    for event in work.train(place):
         if isinstance(event, Step):
             speeds.append(event.tokens_per_second)
         if isinstance(event, Stopped):
@@ -33,7 +34,7 @@ def main(told: Given) -> None:
     holds = None if told.quick else scores["BLEU"] >= ENOUGH
     told.results.add("test set", holds, ", ".join(f"{name} {value:.1f}" for name, value in scores.items()), **scores)
     count = 4 if told.quick else COMPARED
-    on_cpu = open_translator(work.folder, Opening(device="cpu")).translate(result.sources[:count])
+    on_cpu = open_translator(work, Opening(device="cpu")).translate(result.sources[:count])
     found = [translation.text for translation in result.translations[:count]]
     same = sum(one == other for one, other in zip(on_cpu, found, strict=True))
     told.results.add("same text on the CPU", None, f"{same} of {count}", same=same, of=count)

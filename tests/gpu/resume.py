@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 from nmtkit import recipe
-from nmtkit.experiment import run
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.run import Run
+from nmtkit.experiment.settling import choose_device
 from nmtkit.settings import dump_yaml
 from nmtkit.training.events import Stopped
 
@@ -49,8 +51,8 @@ def written(told: Given, name: str, precision: str) -> recipe.Recipe:
 
 def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, until: int | None = None) -> None:
     """As `nmtkit train` does; `until` stops it after so many updates, as a signal would."""
-    place = run.choose_device(device, what)
-    work = run.Run.begin(what, str(folder), resume, False, lambda text: None, lambda report: None)
+    place = choose_device(device, what)
+    work = Run.begin(what, str(folder), resume=resume)
     asked = iter(range(2 * HALF + 2))
     *_, last = work.train(place, lambda text: None, resume, lambda: next(asked) == until)
     assert isinstance(last, Stopped)
@@ -59,7 +61,7 @@ def train(what: recipe.Recipe, folder: Path, device: str, resume: bool = False, 
 
 def weights(what: recipe.Recipe, folder: Path) -> dict[str, torch.Tensor]:
     """Of the last state, the optimizer's included."""
-    return run.RunFolder(folder).stages(what)[-1].checkpoints.load_last()[0]
+    return Run(RunFolder(folder), what).stages()[-1].checkpoints.load_last()[0]
 
 
 def compare(told: Given, name: str, precision: str, ready: Path) -> None:
@@ -82,7 +84,7 @@ def compare(told: Given, name: str, precision: str, ready: Path) -> None:
 def main(told: Given) -> None:
     for name in MODELS:
         ready = told.scratch / name
-        run.Run.create(written(told, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
+        Run.create(written(told, name, "fp32"), str(ready)).preprocess(lambda text: None, lambda report: None)
         for precision in ("fp32",) if told.quick else ("fp32", "bf16"):
             compare(told, name, precision, ready)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.experiment.tuning import found as kept
 from nmtkit.experiment.tuning import training as tuning
 from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.training import Way, planned_seconds, ways
+from nmtkit.experiment.tuning.training import TrainingWay, Trial, planned_seconds, quickest_training, ways_to_train
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
@@ -37,8 +37,8 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("four_threads")
 def test_every_way_that_is_left_open() -> None:
-    found = ways(config(), CPU, bf16_allowed=True)
-    assert found[0] == Way("fp32", "highest", 4)
+    found = ways_to_train(config(), CPU, bf16_allowed=True)
+    assert found[0] == TrainingWay("fp32", "highest", 4)
     assert {(way.precision, way.matmul_precision) for way in found} == {
         ("fp32", "highest"),
         ("fp32", "medium"),
@@ -50,23 +50,27 @@ def test_every_way_that_is_left_open() -> None:
 
 @pytest.mark.usefixtures("four_threads")
 def test_what_is_named_is_not_varied() -> None:
-    assert {way.precision for way in ways(config(), CPU, bf16_allowed=False)} == {"fp32"}
-    assert {way.threads for way in ways(config(threads=3), CPU, True)} == {3}
-    assert {way.matmul_precision for way in ways(config(matmul_precision="high"), CPU, True)} == {"high"}
+    assert {way.precision for way in ways_to_train(config(), CPU, bf16_allowed=False)} == {"fp32"}
+    assert {way.threads for way in ways_to_train(config(threads=3), CPU, True)} == {3}
+    assert {way.matmul_precision for way in ways_to_train(config(matmul_precision="high"), CPU, True)} == {"high"}
     named = config(precision="bf16", matmul_precision="medium", threads=2)
-    assert ways(named, CPU, False) == [Way("bf16", "medium", 2)]
+    assert ways_to_train(named, CPU, False) == [TrainingWay("bf16", "medium", 2)]
 
 
 @pytest.mark.usefixtures("four_threads")
 def test_threads_that_the_user_set_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert {way.threads for way in ways(config(), CPU, True)} == {4}
+    assert {way.threads for way in ways_to_train(config(), CPU, True)} == {4}
 
 
 @pytest.mark.usefixtures("four_threads")
 def test_a_gpu_varies_what_a_gpu_has() -> None:
-    assert ways(config(), CUDA, True) == [Way("fp32", "highest", 4), Way("fp32", "high", 4), Way("bf16", "highest", 4)]
-    assert ways(config(), torch.device("mps"), True) == [Way("fp32", "highest", 4)]
+    assert ways_to_train(config(), CUDA, True) == [
+        TrainingWay("fp32", "highest", 4),
+        TrainingWay("fp32", "high", 4),
+        TrainingWay("bf16", "highest", 4),
+    ]
+    assert ways_to_train(config(), torch.device("mps"), True) == [TrainingWay("fp32", "highest", 4)]
 
 
 def test_planned_time_is_the_nearest_limit() -> None:
@@ -115,8 +119,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     Counted.passes = Counted.in_bf16 = 0
 
 
-def find(config: TrainingConfig, name: str, again: bool = False) -> Found[Way]:
-    return tuning.find(build, batches, config, CPU, {"test": name}, updates_an_epoch=100, again=again)
+def trial(build: Callable[[], Seq2Seq], config: TrainingConfig, name: str) -> Trial:
+    return Trial(build, batches, config, CPU, {"test": name}, updates_an_epoch=100)
+
+
+def find(config: TrainingConfig, name: str, again: bool = False) -> Found[TrainingWay]:
+    return quickest_training(trial(build, config, name), again)
 
 
 @pytest.mark.usefixtures("quick")
@@ -140,7 +148,7 @@ def test_what_was_found_is_used_again() -> None:
 @pytest.mark.usefixtures("quick")
 def test_what_the_recipe_names_is_not_measured() -> None:
     found = find(config(precision="fp32", matmul_precision="highest", threads=1), "named")
-    assert (found.way, found.speeds) == (Way("fp32", "highest", 1), {})
+    assert (found.way, found.speeds) == (TrainingWay("fp32", "highest", 1), {})
     assert Counted.passes == 0
     assert not list(found.sentences())
 
@@ -185,7 +193,7 @@ def test_measuring_takes_a_twentieth_of_the_time_at_most(
         return Slow(Slow.Config(), VocabularySizes(12, 12, False))
 
     chosen = config(max_updates=1000, threads=1)
-    found = tuning.find(build, batches, chosen, CPU, {"test": "share"}, updates_an_epoch=100)
+    found = quickest_training(trial(build, chosen, "share"))
     assert bool(found.speeds) == is_measured
     assert clock.now <= tuning.MOST_SHARE * 1000 * (fixed + 64 * a_sentence)
 
@@ -205,7 +213,7 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
             return Slow(Slow.Config(), VocabularySizes(12, 12, False))
 
         chosen = config(max_updates=max_updates, threads=1)
-        return bool(tuning.find(build, batches, chosen, CPU, {"test": "plan"}, 100, again).speeds)
+        return bool(quickest_training(trial(build, chosen, "plan"), again).speeds)
 
     assert not is_measured(1000)
     seconds = 0.06
@@ -230,14 +238,14 @@ def test_no_random_number_of_the_training_is_used() -> None:
 def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """However quick it is: here only bfloat16 is quick, and its loss is twice the exact one."""
     monkeypatch.setattr(tuning, "_loss", lambda model, batch, way, device: 2.0 if way.precision == "bf16" else 1.0)
-    quickest = Way("bf16", "highest", 1)
+    quickest = TrainingWay("bf16", "highest", 1)
     real = tuning.in_turns
 
-    def only_bf16_is_quick(possible: Sequence[Way], seconds_of: Any, limit: float) -> Any:
+    def only_bf16_is_quick(possible: Sequence[TrainingWay], seconds_of: Any, limit: float) -> Any:
         return real(possible, lambda way, number: 1.0 if way == quickest else 3.0, limit)
 
     monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
-    assert find(config(max_minutes=1, threads=1), "loss").way == Way("fp32", "highest", 1)
+    assert find(config(max_minutes=1, threads=1), "loss").way == TrainingWay("fp32", "highest", 1)
 
 
 def test_the_loss_is_that_of_a_token() -> None:
@@ -246,7 +254,7 @@ def test_the_loss_is_that_of_a_token() -> None:
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     for rows in ([[5, 6, 7]], [[5], [8, 9, 10, 11], [4, 4]]):
-        loss = tuning._loss(model, collate(rows, rows), Way("fp32", "highest", 1), CPU)
+        loss = tuning._loss(model, collate(rows, rows), TrainingWay("fp32", "highest", 1), CPU)
         assert loss == pytest.approx(math.log(12), abs=1e-5)
     assert model.training
 
@@ -268,9 +276,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Hungry, "most", 8)  # an eighth of a batch fits
     model = Hungry(Hungry.Config(), VocabularySizes(12, 12, False))
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest", accumulate=accumulate)
-    found = tuning.find(lambda: model, batches, chosen, CPU, {"test": "memory"}, 100)
-    assert found.way == Way("bf16", "highest", 1)
-    assert found.speeds[str(Way("fp32", "highest", 1))] == 0
+    found = quickest_training(trial(lambda: model, chosen, "memory"))
+    assert found.way == TrainingWay("bf16", "highest", 1)
+    assert found.speeds[str(TrainingWay("fp32", "highest", 1))] == 0
     assert found.speeds[str(found.way)] > 0
     assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
     assert "fp32 highest, 1 thread out of memory" in next(found.sentences())
@@ -281,11 +289,9 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPa
 def test_where_no_way_has_the_memory_nothing_is_found(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(Hungry, "most", most)
     named = config(max_minutes=1, threads=1, precision="fp32")
-    found = tuning.find(
-        lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), batches, named, CPU, {"test": "none"}, 100
-    )
-    assert (found.way, found.speeds) == (Way("fp32", "highest", 1), {})
-    assert not list(kept.folder().glob("*")), "next time there may be more"
+    found = quickest_training(trial(lambda: Hungry(Hungry.Config(), VocabularySizes(12, 12, False)), named, "none"))
+    assert (found.way, found.speeds) == (TrainingWay("fp32", "highest", 1), {})
+    assert not list(kept.kept_folder().glob("*")), "next time there may be more"
 
 
 def one_of_two(rank: int, port: int, folder: str) -> None:
@@ -296,9 +302,9 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
     Hungry.most = 8 if rank == 1 else 64
     chosen = config(max_minutes=1, threads=1, matmul_precision="highest")
     sizes = VocabularySizes(12, 12, False)
-    found = tuning.find(lambda: Hungry(Hungry.Config(), sizes), batches, chosen, CPU, {"test": "two"}, 100)
-    assert found.way == Way("bf16", "highest", 1)
-    assert found.speeds[str(Way("fp32", "highest", 1))] == 0
+    found = quickest_training(trial(lambda: Hungry(Hungry.Config(), sizes), chosen, "two"))
+    assert found.way == TrainingWay("bf16", "highest", 1)
+    assert found.speeds[str(TrainingWay("fp32", "highest", 1))] == 0
     distributed.leave()
 
 

@@ -5,6 +5,22 @@
 """
 
 from nmtkit.experiment.tuning.found import Found, look_up
-from nmtkit.experiment.tuning.training import KEYS, Way, find, tokens_a_minute, work
+from nmtkit.experiment.tuning.training import (
+    OPEN_KEYS,
+    TrainingWay,
+    Trial,
+    quickest_training,
+    tokens_a_minute,
+    training_work,
+)
 
-__all__ = ["KEYS", "Found", "Way", "find", "look_up", "tokens_a_minute", "work"]
+__all__ = [
+    "OPEN_KEYS",
+    "Found",
+    "TrainingWay",
+    "Trial",
+    "look_up",
+    "quickest_training",
+    "tokens_a_minute",
+    "training_work",
+]

@@ -37,16 +37,16 @@ VARIABLES = (
 PLAN = "planned"
 """Key of a work that stands for one plan to do it only: which was found too short to be measured."""
 
-Way = TypeVar("Way")
+AnyWay = TypeVar("AnyWay")
 
 
 @dataclass(frozen=True)
-class Found(Generic[Way]):
+class Found(Generic[AnyWay]):
     """The way to do a work, and what it rests on."""
 
     what: str
     """The work, in a word: training or search."""
-    way: Way
+    way: AnyWay
     """The quickest, a dataclass of plain values."""
     unit: str
     """What its speed is counted in."""
@@ -81,7 +81,7 @@ class Found(Generic[Way]):
             )
 
 
-def folder() -> Path:
+def kept_folder() -> Path:
     """Where the files are."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "settings"
@@ -108,10 +108,10 @@ def processor() -> str:
 
 def _path(work: Mapping[str, Any]) -> Path:
     key = json.dumps(work, sort_keys=True).encode("utf-8")
-    return folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
+    return kept_folder() / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
 
 
-def look_up(work: Mapping[str, Any], way: Callable[..., Way]) -> Found[Way] | None:
+def look_up(work: Mapping[str, Any], way: Callable[..., AnyWay]) -> Found[AnyWay] | None:
     """What `keep` was given for this work; None where nothing was found yet, or the file is damaged.
 
     Args:
@@ -145,7 +145,7 @@ def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
 
 def forget_plans(work: Mapping[str, Any]) -> None:
     """Forgets which plans to do this work were too short to be measured."""
-    for path in folder().glob("*.json"):
+    for path in kept_folder().glob("*.json"):
         entry = _read(path)
         if entry is not None and entry["work"].pop(PLAN, None) and entry["work"] == json.loads(json.dumps(work)):
             path.unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def forget_plans(work: Mapping[str, Any]) -> None:
 def everything() -> list[dict[str, Any]]:
     """All that was found by measuring, the newest first: `work` and `found` of each."""
     try:
-        paths = sorted(folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = sorted(kept_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return []
     return [entry for path in paths if (entry := _read(path)) is not None and PLAN not in entry["work"]]
@@ -162,7 +162,7 @@ def everything() -> list[dict[str, Any]]:
 
 def clear() -> int:
     """Forgets everything; how many works that were."""
-    paths = list(folder().glob("*.json"))
+    paths = list(kept_folder().glob("*.json"))
     for path in paths:
         path.unlink(missing_ok=True)
     return len(paths)

@@ -25,7 +25,7 @@ _FEWEST = 48
 """With fewer lines the batches that are compared would not be those of real work."""
 
 
-def ways(device: torch.device) -> list[SearchWay]:
+def ways_to_search(device: torch.device) -> list[SearchWay]:
     """The usual way, and those that differ from it in one thing."""
     first = usual(device)
     matmul, tokens, one = first.matmul_precision, first.batch_tokens, first.one_a_core
@@ -39,7 +39,9 @@ def ways(device: torch.device) -> list[SearchWay]:
     return possible
 
 
-def work(recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device) -> dict[str, Any]:
+def search_work(
+    recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device
+) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to search are."""
     model = recipe.model.model_dump(mode="json")
     return {
@@ -53,7 +55,7 @@ def work(recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, d
     }
 
 
-def find(
+def quickest_search(
     search: Callable[[SearchWay, Sequence[str]], Sequence[str]],
     lines: Sequence[str],
     device: torch.device,
@@ -78,7 +80,7 @@ def find(
     if known is not None:
         return known
     begun = time.monotonic()
-    possible = ways(device)
+    possible = ways_to_search(device)
     unmeasured = Found("search", possible[0], "sentences/s")
     limit = MOST_SECONDS if again else min(MOST_SECONDS, MOST_SHARE * planned_seconds)
     texts: dict[SearchWay, Sequence[str]] = {}

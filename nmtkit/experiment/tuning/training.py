@@ -19,7 +19,7 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.turns import ROUNDS, in_turns
+from nmtkit.experiment.tuning.turns import ROUNDS, Turns, in_turns
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
@@ -45,12 +45,12 @@ _SAME_LOSS = 1.005
 """A less exact way is taken only if the loss of a batch is not higher by more than this factor."""
 
 
-KEYS = ("precision", "matmul_precision", "threads")
+OPEN_KEYS = ("precision", "matmul_precision", "threads")
 """What `auto` leaves open, in the recipe's group `training`."""
 
 
 @dataclass(frozen=True)
-class Way:
+class TrainingWay:
     """One way to make an update."""
 
     precision: Literal["fp32", "bf16"]
@@ -65,12 +65,20 @@ class Way:
         return f"{kind}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
+def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to train are."""
     model = recipe.model.model_dump(mode="json")
     training = recipe.training.model_dump(
         mode="json",
-        include={*KEYS, "accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"},
+        include={
+            *OPEN_KEYS,
+            "accumulate",
+            "optimizer",
+            "guided_alignment",
+            "coverage_weight",
+            "reinforce",
+            "ema_decay",
+        },
     )
     return {
         "work": "training",
@@ -86,7 +94,7 @@ def work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[s
     }
 
 
-def ways(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[Way]:
+def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[TrainingWay]:
     """The ways that the settings leave open, the ones that one would rather take first: exact ones, with all threads.
 
     Args:
@@ -112,7 +120,7 @@ def ways(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> li
         for matmul in exactness if config.matmul_precision == "auto" else [config.matmul_precision]:
             if kind == "bf16" and matmul != exactness[0] and config.matmul_precision == "auto":
                 continue  # hardly a product is left in float32
-            measured += [Way(kind, matmul, count) for count in dict.fromkeys(threads)]
+            measured += [TrainingWay(kind, matmul, count) for count in dict.fromkeys(threads)]
     return measured
 
 
@@ -162,15 +170,31 @@ class _Surviving(Trainer):
         )  # an update whose loss is not finite is called off
 
 
-def find(
-    build: Callable[[], Seq2Seq],
-    first_batches: Callable[[int], Sequence[Batch]],
-    config: TrainingConfig,
-    device: torch.device,
-    work: Mapping[str, Any],
-    updates_an_epoch: float,
-    again: bool = False,
-) -> Found[Way]:
+@dataclass(frozen=True)
+class Trial:
+    """A training of which the quickest way is wanted."""
+
+    build: Callable[[], Seq2Seq]
+    """Makes the model."""
+    first_batches: Callable[[int], Sequence[Batch]]
+    """Gives so many of the first batches."""
+    config: TrainingConfig
+    """How the model is trained; what it names is not varied."""
+    device: torch.device
+    """Where."""
+    work: Mapping[str, Any]
+    """What the finding is kept for: all that decides how quick the ways are; see `training_work`."""
+    updates_an_epoch: float
+    """How many updates a pass over the data takes, roughly."""
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The work together with how long it will be done: what is kept for it is kept for just this training."""
+        limits = self.config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
+        return {**self.work, found.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
+
+
+def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     """The quickest way to train, as it was once found on this machine, else by measuring it now.
 
     Updates of a fresh model with the first batches of the data, in every way that the settings leave open, in turns;
@@ -181,48 +205,42 @@ def find(
     be enough another time, and one recipe would give two models.
 
     Args:
-        build: makes the model.
-        first_batches: gives so many of the first batches.
-        config: how the model is trained; what it names is not varied.
-        device: where.
-        work: what the finding is kept for: all that decides how quick the ways are.
-        updates_an_epoch: how many updates a pass over the data takes, roughly.
+        trial: the training.
         again: measure even where something was found before, and even for a training of seconds.
     """
-    begun = time.monotonic()
-    with randomness.preserved(device):
-        model = build()
-        possible = ways(config, device, model.config.bf16_allowed)
+    begun, is_first = time.monotonic(), distributed.rank() == 0
+    with randomness.preserved(trial.device):
+        model = trial.build()
+        possible = ways_to_train(trial.config, trial.device, model.config.bf16_allowed)
         unmeasured = Found("training", possible[0], "target tokens/s")
         if len(possible) == 1:
             return unmeasured
-        limits = config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
-        this_training = {**work, found.PLAN: limits | {"updates_an_epoch": updates_an_epoch}}
         known = None
-        if not again and distributed.rank() == 0:
-            known = found.look_up(this_training, Way) or found.look_up(work, Way)
+        if not again and is_first:
+            known = found.look_up(trial.plan, TrainingWay) or found.look_up(trial.work, TrainingWay)
         known = distributed.said_by_first(known)
         if known is not None:
             return known
-        measured = _measure(model, first_batches, config, device, possible, updates_an_epoch, again)
+        measured = _measure(model, trial, possible, again)
     devices.give_back_freed_memory()
     if measured is None:
-        if distributed.rank() == 0:
-            found.keep(this_training, unmeasured)
+        if is_first:
+            found.keep(trial.plan, unmeasured)
         return unmeasured
     way, speeds, is_noisy = measured
     if not speeds:
         return unmeasured
-    seconds = time.monotonic() - begun
-    result = Found("training", way, "target tokens/s", speeds, seconds, is_noisy)
-    if distributed.rank() == 0:
+    result = Found("training", way, "target tokens/s", speeds, time.monotonic() - begun, is_noisy)
+    if is_first:
         if again:
-            found.forget_plans(work)
-        found.keep(work, result)
+            found.forget_plans(trial.work)
+        found.keep(trial.work, result)
     return result
 
 
-def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> tuple[Found[Way], float | None]:
+def tokens_a_minute(
+    recipe: Recipe, lengths: tuple[int, int], device: torch.device
+) -> tuple[Found[TrainingWay], float | None]:
     """How many padded tokens this machine trains on in a minute, before there is a tokenizer: random words are learned.
 
     Args:
@@ -231,7 +249,7 @@ def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.devi
         device: where training will be.
 
     Returns:
-        What `find` found, and the tokens, of the longer side; None where the training is too short to be measured.
+        What `quickest_training` found, and the tokens, of the longer side; None where nothing was measured.
     """
     first = next(iter(recipe.by_stage().values()))
     tokenizer, budget = first.tokenizer, first.batch.batch_tokens
@@ -247,14 +265,15 @@ def tokens_a_minute(recipe: Recipe, lengths: tuple[int, int], device: torch.devi
 
         return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
 
-    found_here = find(
-        lambda: MODELS.get(first.model.kind)(first.model, sizes),
-        made_up,
-        first.training,
-        device,
-        work(first, sizes, device),
+    trial = Trial(
+        build=lambda: MODELS.get(first.model.kind)(first.model, sizes),
+        first_batches=made_up,
+        config=first.training,
+        device=device,
+        work=training_work(first, sizes, device),
         updates_an_epoch=float("inf"),
     )
+    found_here = quickest_training(trial)
     speed = found_here.speed
     return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
 
@@ -270,23 +289,17 @@ def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an
 
 
 def _measure(
-    model: Seq2Seq,
-    first_batches: Callable[[int], Sequence[Batch]],
-    config: TrainingConfig,
-    device: torch.device,
-    possible: Sequence[Way],
-    updates_an_epoch: float,
-    again: bool,
-) -> tuple[Way, dict[str, float], bool] | None:
+    model: Seq2Seq, trial: Trial, possible: Sequence[TrainingWay], again: bool
+) -> tuple[TrainingWay, dict[str, float], bool] | None:
     """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it.
 
     A way that runs out of memory has speed 0, and if all do there are no speeds.
     """
-    batches = first_batches(ROUNDS * config.accumulate)
-    stream = _Again(batches)
+    config, device = trial.config, trial.device
+    stream = _Again(trial.first_batches(ROUNDS * config.accumulate))
     training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
-    def seconds_of(way: Way, number: int) -> float:
+    def seconds_of(way: TrainingWay, number: int) -> float:
         _use(way, device)
         training.in_bf16, training.ran_out = way.precision == "bf16", False
         stream.next = number * config.accumulate
@@ -310,36 +323,48 @@ def _measure(
         whole = min(whole, spent[-1])
     limit = MOST_SECONDS
     if not again:
-        limit = min(limit, MOST_SHARE * planned_seconds(config, whole, updates_an_epoch))
+        limit = min(limit, MOST_SHARE * planned_seconds(config, whole, trial.updates_an_epoch))
     limit -= sum(seconds for seconds in spent if seconds < math.inf)
     # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
     wanted = 4 * len(possible)
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
         return None
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
-    measured = in_turns(possible, seconds_of, limit)
-    if math.isinf(measured.slower[measured.best]):
+    turns = in_turns(possible, seconds_of, limit)
+    if math.isinf(turns.slower[turns.best]):
         return possible[0], {}, False
+    speeds = _speeds(turns, stream, config.accumulate)
+    stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
+    best = _exact_enough(model, next(stream), turns, possible, device)
+    return distributed.said_by_first(best), speeds, turns.is_noisy  # each process has looked at batches of its own
+
+
+def _speeds(turns: Turns[TrainingWay], stream: _Again, accumulate: int) -> dict[str, float]:
+    """Target tokens a second of every way, by the batches that the turns of the best one had."""
 
     def tokens(number: int) -> int:
-        stream.next = number * config.accumulate
-        masks = [next(stream).tgt_mask for _ in range(config.accumulate)]
+        stream.next = number * accumulate
+        masks = [next(stream).tgt_mask for _ in range(accumulate)]
         return sum(int(mask.sum()) for mask in masks if mask is not None)
 
-    turns = measured.turns[measured.best]
-    speed = measured.slower[measured.best] * sum(map(tokens, range(len(turns)))) / sum(turns)
-    speeds = {str(way): distributed.size() * speed / slower for way, slower in measured.slower.items()}
-    best = measured.best
-    stream.next, stream.every = 0, _PIECE  # of a piece, since all its log-probabilities are in memory at a time
-    sample = next(stream)
+    taken = turns.turns[turns.best]
+    speed = turns.slower[turns.best] * sum(map(tokens, range(len(taken)))) / sum(taken)
+    return {str(way): distributed.size() * speed / slower for way, slower in turns.slower.items()}
+
+
+def _exact_enough(
+    model: Seq2Seq, sample: Batch, turns: Turns[TrainingWay], possible: Sequence[TrainingWay], device: torch.device
+) -> TrainingWay:
+    """The best way; where its loss of a batch is too far from the exact one, the best of the exact ways."""
+    best = turns.best
     if _loss(model, sample, best, device) > _SAME_LOSS * _loss(model, sample, possible[0], device):
         exact = [way for way in possible if way.precision == "fp32" and way.matmul_precision == "highest"]
-        best = min([way for way in exact if measured.slower[way] < math.inf] or [best], key=measured.slower.__getitem__)
-    return distributed.said_by_first(best), speeds, measured.is_noisy  # each process has looked at batches of its own
+        best = min([way for way in exact if turns.slower[way] < math.inf] or [best], key=turns.slower.__getitem__)
+    return best
 
 
 @torch.no_grad()
-def _loss(model: Seq2Seq, batch: Batch, way: Way, device: torch.device) -> float:
+def _loss(model: Seq2Seq, batch: Batch, way: TrainingWay, device: torch.device) -> float:
     """The loss of a batch, computed in this way, in nats per target token."""
     _use(way, device)
     model.eval()
@@ -350,7 +375,7 @@ def _loss(model: Seq2Seq, batch: Batch, way: Way, device: torch.device) -> float
     return float(loss.nll) / loss.tokens
 
 
-def _use(way: Way, device: torch.device) -> None:
+def _use(way: TrainingWay, device: torch.device) -> None:
     devices.prepare(device, way.matmul_precision, way.threads)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
 
-Way = TypeVar("Way", bound=Hashable)
+AnyWay = TypeVar("AnyWay", bound=Hashable)
 
 ROUNDS = 6
 """Rounds at most; ways that are still equal after so many are equal."""
@@ -22,15 +22,15 @@ DISAGREE = 1.3
 
 
 @dataclass(frozen=True)
-class Measured(Generic[Way]):
+class Turns(Generic[AnyWay]):
     """What was found."""
 
-    best: Way
+    best: AnyWay
     """The first of the ways that are nearly as quick as the quickest."""
-    slower: dict[Way, float]
+    slower: dict[AnyWay, float]
     """For every way how many times the quickest one's time it took, the median over its rounds; infinite where it
     failed in one of them."""
-    turns: dict[Way, list[float]]
+    turns: dict[AnyWay, list[float]]
     """The seconds of every way's turns, one a round until it was out of the question."""
     spread: float
     """How far the turns of one way differ, at most: its largest over its smallest share of a round's best time."""
@@ -41,7 +41,7 @@ class Measured(Generic[Way]):
         return self.spread > DISAGREE
 
 
-def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit: float) -> Measured[Way]:
+def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float], limit: float) -> Turns[AnyWay]:
     """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
 
     Args:
@@ -54,7 +54,7 @@ def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit
         What was found; where every way failed, the first of them with `slower` infinite.
     """
     assert ways, "there is something to measure"
-    taken: dict[Way, list[float]] = {way: [] for way in ways}
+    taken: dict[AnyWay, list[float]] = {way: [] for way in ways}
     left, spent = list(ways), 0.0
     for number in range(ROUNDS):
         for way in left:
@@ -73,10 +73,10 @@ def in_turns(ways: Sequence[Way], seconds_of: Callable[[Way, int], float], limit
     spread = max((max(some) / max(min(some), 1e-9) for some in shares if some), default=1.0)
     best = next(way for way in left if slower[way] <= NEARLY * fewest)
     compared = {way: value / fewest if value < math.inf else value for way, value in slower.items()}
-    return Measured(best, compared, taken, spread)
+    return Turns(best, compared, taken, spread)
 
 
-def _shares(taken: dict[Way, list[float]], way: Way) -> list[float]:
+def _shares(taken: dict[AnyWay, list[float]], way: AnyWay) -> list[float]:
     """In each of its rounds, how many times the quickest way's time this one took; infinitely many where it failed."""
     return [
         seconds / max(min(times[number] for times in taken.values() if len(times) > number), 1e-9)
@@ -86,5 +86,5 @@ def _shares(taken: dict[Way, list[float]], way: Way) -> list[float]:
     ]
 
 
-def _slower(taken: dict[Way, list[float]]) -> dict[Way, float]:
+def _slower(taken: dict[AnyWay, list[float]]) -> dict[AnyWay, float]:
     return {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in taken}

@@ -47,7 +47,7 @@ def test_everything_is_shown_and_cleared(cache: Path) -> None:
     for size in (1, 2, 3):
         found.keep(WORK | {"batch": [size, None]}, threads(size))
     assert sorted(entry["found"]["way"]["threads"] for entry in found.everything()) == [1, 2, 3]
-    assert found.folder().is_relative_to(cache)
+    assert found.kept_folder().is_relative_to(cache)
     assert found.clear() == 3
     assert found.everything() == []
     assert known(WORK) is None
@@ -65,7 +65,7 @@ def test_plans_are_kept_for_themselves_and_forgotten_with_their_work() -> None:
 
 def test_a_damaged_file_is_as_none() -> None:
     found.keep(WORK, threads(2))
-    (path,) = found.folder().glob("*.json")
+    (path,) = found.kept_folder().glob("*.json")
     for text in ("{", "[]", '{"work": {}}', '{"work": {}, "found": 3}'):
         path.write_text(text, encoding="utf-8")
         assert known(WORK) is None

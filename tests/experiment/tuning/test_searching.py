@@ -8,7 +8,7 @@ import torch
 
 from nmtkit import device as devices
 from nmtkit.experiment.tuning import searching
-from nmtkit.experiment.tuning.searching import find, ways
+from nmtkit.experiment.tuning.searching import quickest_search, ways_to_search
 from nmtkit.translation.way import SearchWay, usual
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_usual_way_is_exact_and_the_others_differ_in_one_thing() -> None:
     for device, count in ((CPU, 5), (torch.device("cuda"), 4)):
-        first, *others = ways(device)
+        first, *others = ways_to_search(device)
         assert first == usual(device)
         assert first.matmul_precision == "highest"
         assert len(others) == count - 1
@@ -59,49 +59,54 @@ class Search:
 
 
 def test_the_quickest_is_found_and_used_again() -> None:
-    quickest = ways(CPU)[2]
+    quickest = ways_to_search(CPU)[2]
     search = Search(quickest)
-    found = find(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
+    found = quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
     assert found.way == quickest
     assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
     searched = search.searched
-    assert find(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
+    assert quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
     assert search.searched == searched
 
 
 def test_a_less_exact_way_that_finds_other_texts_is_refused() -> None:
-    (less_exact,) = [way for way in ways(CPU) if way.matmul_precision != "highest"]
-    assert find(Search(less_exact), LINES, CPU, {"test": "same"}, 100).way == less_exact
-    assert find(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100).way.matmul_precision == "highest"
+    (less_exact,) = [way for way in ways_to_search(CPU) if way.matmul_precision != "highest"]
+    assert quickest_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100).way == less_exact
+    assert (
+        quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100).way.matmul_precision
+        == "highest"
+    )
 
 
 @pytest.mark.parametrize(("part", "taken"), [(0.85, True), (0.93, False)])
 def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken: bool) -> None:
-    usually, *others = ways(CPU)
+    usually, *others = ways_to_search(CPU)
     (less_exact,) = [way for way in others if way.matmul_precision != "highest"]
-    found = find(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
+    found = quickest_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
     assert found.way == (less_exact if taken else usually)
     assert found.speeds[str(less_exact)] == max(found.speeds.values())
-    assert find(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
+    assert quickest_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
 
 
 def test_what_is_too_short_is_not_measured() -> None:
-    assert not find(Search(ways(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
-    assert not find(Search(ways(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100).speeds
+    assert not quickest_search(Search(ways_to_search(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
+    assert not quickest_search(
+        Search(ways_to_search(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100
+    ).speeds
 
 
 @pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4]])
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
-    search, hungry = Search(ways(CPU)[2]), [ways(CPU)[number] for number in failing]
+    search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
 
     def with_little_memory(way: SearchWay, lines: Sequence[str]) -> list[str]:
         if way in hungry and len(lines) > searching._FIRST:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
         return search(way, lines)
 
-    found = find(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
-    if len(hungry) == len(ways(CPU)):
+    found = quickest_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
+    if len(hungry) == len(ways_to_search(CPU)):
         assert (found.way, found.speeds) == (usual(CPU), {})
     else:
         assert found.way not in hungry
-        assert [way for way in ways(CPU) if not found.speeds[str(way)]] == hungry
+        assert [way for way in ways_to_search(CPU) if not found.speeds[str(way)]] == hungry

@@ -3,32 +3,45 @@
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nmtkit import recipe
 from nmtkit.data.reading import Example
-from nmtkit.data.tokenizer import TokenizerConfig, learn
+from nmtkit.data.tokenizer import learn
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.experiment import presets
-from nmtkit.experiment.presets import CorpusSize, Counts, Text
-from nmtkit.experiment.presets.writing import in_words
-from nmtkit.settings import parse
+from nmtkit.experiment.choosing import (
+    PRESETS,
+    TASKS_WITH_PRESETS,
+    choose_preset,
+    in_words,
+    recipe_text,
+)
+from nmtkit.experiment.corpus_size import CorpusSize, Counts, SideSize
+from nmtkit.experiment.fitting import FittedPreset
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
 
-def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> Text:
+def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> SideSize:
     """A side of ordinary text: a word in twenty is a new one."""
-    return Text(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
+    return SideSize(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
 
 
-def corpus(pairs: int, words_a_line: int = 13, tgt: Text | None = None, one_script: bool = True) -> CorpusSize:
+def corpus(pairs: int, words_a_line: int = 13, tgt: SideSize | None = None, one_script: bool = True) -> CorpusSize:
     text = side(pairs * words_a_line)
     return CorpusSize(pairs, text, tgt or text, side(2 * pairs * words_a_line), one_script)
 
 
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[FittedPreset], recipe.Recipe]:
+    """The recipe that a fitted preset is written as."""
+    return lambda preset: load(recipe_text(preset, "mine", DATA), tmp_path)
+
+
+Made = Callable[[FittedPreset], recipe.Recipe]
 MULTI30K = CorpusSize(29_000, side(345_020), side(322_383), side(667_403), one_script=True)
 WMT14 = corpus(4_500_000, 25)
 SIZES = {"50 pairs": corpus(50), "multi30k": MULTI30K, "wmt14": WMT14}
@@ -115,42 +128,56 @@ def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.Monkey
     ids=["50", "4999-gpu", "29k", "29k-gpu", "4.5m", "4.5m-gpu"],
 )
 def test_the_preset_follows_corpus_and_device(size: CorpusSize, gpu: bool, name: str) -> None:
-    for task in presets.TASKS:
-        preset = presets.choose(task, size, gpu=gpu)
+    for task in TASKS_WITH_PRESETS:
+        preset = choose_preset(task, size, gpu=gpu)
         assert preset.name == name
         assert f"{size.pairs:,} pairs" in preset.reasons[0].because
 
 
-def test_at_the_size_of_multi30k_it_is_the_measured_recipe() -> None:
+def test_at_the_size_of_multi30k_it_is_the_measured_recipe(made: Made) -> None:
     measured = recipe.load("multi30k-en-de-transformer")
-    preset = presets.choose("translation", MULTI30K)
-    groups = preset.groups
-    assert groups["tokenizer"]["vocab_size"] == measured.tokenizer.vocab_size
-    model = measured.model.model_dump()
-    assert all(model[key] == value for key, value in groups["model"].items())
-    assert groups["batch"] == {"batch_tokens": measured.batch.batch_tokens}
-    training = groups["training"]
-    assert training["max_updates"] == pytest.approx(measured.training.max_updates, rel=0.1)
+    preset = choose_preset("translation", MULTI30K)
+    found = made(preset)
+    assert found.tokenizer == measured.tokenizer
+    assert found.model == measured.model
+    assert found.batch == measured.batch
+    assert found.search == measured.search
+    assert found.training.max_updates == pytest.approx(measured.training.max_updates, rel=0.1)
     for key in ("lr", "betas", "label_smoothing", "clip_norm"):
-        assert training[key] == getattr(measured.training, key)
+        assert getattr(found.training, key) == getattr(measured.training, key)
     assert preset.minutes is None  # nobody has measured this machine
 
 
-def test_at_the_size_of_wmt14_base_trains_as_long_as_the_paper() -> None:
-    preset = presets.choose("translation", WMT14, gpu=True)
-    assert (preset.groups["model"]["hidden_size"], preset.groups["model"]["encoder_layers"]) == (512, 6)
-    assert preset.groups["training"]["max_updates"] == pytest.approx(100_000, rel=0.15)
-    assert preset.groups["training"]["schedule"] == {"kind": "inverse_sqrt", "warmup": 4000}
-    assert preset.groups["model"]["dropout"] == 0.1
-    assert preset.groups["tokenizer"]["vocab_size"] == 32_000
+def test_what_the_preset_has_is_not_said_again() -> None:
+    """The smallest recipe: only what the corpus decides differs."""
+    preset = choose_preset("translation", MULTI30K)
+    assert preset.extends == "preset-small"
+    assert {group: set(keys) for group, keys in preset.changes.items()} == {
+        "tokenizer": {"vocab_size"},
+        "model": {"dropout"},
+        "training": {"max_updates", "validate_every"},
+    }
+    text = recipe_text(preset, "mine", DATA)
+    assert text.count("\n") < 40
+    assert "extends: preset-small\n" in text
+
+
+def test_at_the_size_of_wmt14_base_trains_as_long_as_the_paper(made: Made) -> None:
+    preset = choose_preset("translation", WMT14, gpu=True)
+    found = made(preset)
+    model = found.model.model_dump()
+    assert (model["hidden_size"], model["encoder_layers"], model["dropout"]) == (512, 6, 0.1)
+    assert found.training.max_updates == pytest.approx(100_000, rel=0.15)
+    assert (found.training.schedule.kind, found.training.schedule.model_dump()["warmup"]) == ("inverse_sqrt", 4000)
+    assert found.tokenizer.vocab_size == 32_000
     assert preset.minutes is None
 
 
-def test_more_text_means_a_larger_vocabulary_and_fewer_passes() -> None:
-    found = [presets.choose("translation", corpus(pairs), "small") for pairs in (6_000, 20_000, 60_000, 600_000)]
-    sizes = [preset.groups["tokenizer"]["vocab_size"] for preset in found]
-    updates = [preset.groups["training"]["max_updates"] for preset in found]
-    dropout = [preset.groups["model"]["dropout"] for preset in found]
+def test_more_text_means_a_larger_vocabulary_and_fewer_passes(made: Made) -> None:
+    found = [made(choose_preset("translation", corpus(pairs), "small")) for pairs in (6_000, 20_000, 60_000, 600_000)]
+    sizes = [one.tokenizer.vocab_size for one in found]
+    updates = [one.training.max_updates or 0 for one in found]
+    dropout = [one.model.model_dump()["dropout"] for one in found]
     assert sizes == [2_000, 4_000, 8_000, 16_000]
     passes = [count / pairs for count, pairs in zip(updates[1:], (20_000, 60_000, 600_000), strict=True)]
     assert updates[1:] == sorted(updates[1:])  # the first corpus has smaller batches
@@ -159,92 +186,108 @@ def test_more_text_means_a_larger_vocabulary_and_fewer_passes() -> None:
     assert dropout[0] > dropout[-1]
 
 
-def test_minutes_are_planned_by_the_measured_speed() -> None:
+def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
     """The schedule runs over the budget; dropout and validations go by the updates that the time allows."""
-    whole, cut = (presets.choose("translation", MULTI30K, minutes=minutes) for minutes in (None, 10))
-    assert "max_minutes" not in whole.groups["training"]
-    training = cut.groups["training"]
-    assert training["max_minutes"] == 10.0
-    assert training["schedule"] == {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
-    assert cut.groups["batch"]["batch_tokens"] == whole.groups["batch"]["batch_tokens"] // 2
-    assert training["max_updates"] == pytest.approx(2 * whole.groups["training"]["max_updates"], rel=0.01)
-    assert cut.minutes is cut.passes is None
-    assert cut.is_useful
+    presets = [choose_preset("translation", MULTI30K, minutes=minutes) for minutes in (None, 10)]
+    whole, cut = map(made, presets)
+    assert whole.training.max_minutes is None
+    assert whole.training.max_updates is not None
+    assert cut.training.max_minutes == 10.0
+    schedule = cut.training.schedule.model_dump()
+    assert {key: schedule[key] for key in ("kind", "over", "warmup_share")} == {
+        "kind": "cosine",
+        "over": "budget",
+        "warmup_share": 0.1,
+    }
+    assert cut.batch.batch_tokens == whole.batch.batch_tokens // 2
+    assert cut.training.max_updates == pytest.approx(2 * whole.training.max_updates, rel=0.01)
+    assert presets[1].minutes is presets[1].passes is None
+    assert presets[1].is_useful
 
-    measured = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80.0 * 2048})
-    assert measured.minutes == pytest.approx(10)
-    padded = measured.groups["batch"]["batch_tokens"] * 800 / measured.passes
+    preset = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80.0 * 2048})
+    measured = made(preset)
+    assert preset.minutes == pytest.approx(10)
+    assert preset.passes is not None
+    padded = measured.batch.batch_tokens * 800 / preset.passes
     assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
-    assert measured.groups["training"]["validate_every"] == 800 // 5
-    assert measured.groups["model"]["dropout"] < whole.groups["model"]["dropout"]
-    assert any("about 800 updates" in reason.because for reason in measured.reasons)
+    assert measured.training.validate_every == 800 // 5
+    assert measured.model.model_dump()["dropout"] < whole.model.model_dump()["dropout"]
+    assert any("about 800 updates" in reason.because for reason in preset.reasons)
 
-    fast = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80_000.0 * 4096})
-    assert fast.minutes == pytest.approx(whole.groups["training"]["max_updates"] / 80_000)
-    assert fast.groups["training"]["validate_every"] == 2 * whole.groups["training"]["validate_every"]
+    preset = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80_000.0 * 4096})
+    assert preset.minutes == pytest.approx(whole.training.max_updates / 80_000)
+    assert made(preset).training.validate_every == 2 * whole.training.validate_every
 
 
 def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
     """`small` would read the text less than once in the time; what nobody has measured is not chosen instead."""
     slow = {"small": 10.0 * 2048, "tiny": 100.0 * 1500}
-    assert not presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).is_useful
-    chosen = presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute=slow)
+    assert not choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).is_useful
+    chosen = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute=slow)
     assert chosen.name == "tiny"
     assert "in 10 min the preset small would read the text only 0." in chosen.reasons[0].because
-    assert presets.choose("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).name == "small"
-    assert presets.choose("translation", MULTI30K, "small", minutes=10, tokens_a_minute=slow).name == "small"
-    assert presets.choose("translation", MULTI30K, tokens_a_minute=slow).name == "small"
+    assert choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).name == "small"
+    assert choose_preset("translation", MULTI30K, "small", minutes=10, tokens_a_minute=slow).name == "small"
+    assert choose_preset("translation", MULTI30K, tokens_a_minute=slow).name == "small"
 
 
-def test_minutes_of_a_summarizer_are_shared_by_its_stages(tmp_path: Path) -> None:
-    preset = presets.choose("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20)
-    loaded = load(presets.recipe_text(preset, "x", DATA), tmp_path)
+def test_minutes_of_a_summarizer_are_shared_by_its_stages(made: Made) -> None:
+    loaded = made(choose_preset("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20))
     stages = list(loaded.by_stage().values())
     assert [one.training.max_minutes for one in stages] == pytest.approx([16, 4])
     assert loaded.training.max_minutes == 20
     assert stages[0].training.max_updates != stages[1].training.max_updates
 
 
-def test_other_letters_get_vocabularies_of_their_own() -> None:
+def test_other_letters_get_vocabularies_of_their_own(made: Made) -> None:
     words = side(500_000, characters=3_500, spaced=False)
-    preset = presets.choose("translation", corpus(29_000, tgt=words, one_script=False))
-    tokenizer = preset.groups["tokenizer"]
-    assert (tokenizer["joint"], tokenizer["vocab_size"], tokenizer["tgt_vocab_size"]) == (False, 8_000, 8_000)
-    assert preset.groups["model"]["tie"] == "decoder"
-    assert preset.groups["evaluation"]["tokenize"] == "char"
+    found = made(choose_preset("translation", corpus(29_000, tgt=words, one_script=False)))
+    tokenizer = found.tokenizer
+    assert (tokenizer.joint, tokenizer.vocab_size, tokenizer.tgt_vocab_size) == (False, 8_000, 8_000)
+    assert found.model.model_dump()["tie"] == "decoder"
+    assert found.evaluation.tokenize == "char"
 
 
-def test_rare_characters_leave_room_for_words() -> None:
-    many = Text(500_000, 25_000, 6_000, 2_500, False, 20)
-    tokenizer = presets.choose("translation", corpus(29_000, tgt=many, one_script=False)).groups["tokenizer"]
-    assert tokenizer["character_coverage"] == 0.9995
-    assert tokenizer["tgt_vocab_size"] == 8_000
+def test_a_summarizer_of_text_without_spaces_has_subwords(made: Made) -> None:
+    """Another kind of tokenizer than the preset's: nothing of that is left."""
+    size = corpus(29_000, tgt=side(500_000, characters=3_500, spaced=False), one_script=False)
+    both = side(900_000, characters=3_500, spaced=False)
+    found = made(choose_preset("summarization", CorpusSize(size.pairs, size.src, size.tgt, both, one_script=False)))
+    assert (found.tokenizer.kind, found.tokenizer.joint) == ("bpe", False)
+    assert found.model.model_dump()["tie"] == "decoder"
 
 
-def test_limits_of_a_summarizer_follow_the_lengths() -> None:
+def test_rare_characters_leave_room_for_words(made: Made) -> None:
+    many = SideSize(500_000, 25_000, 6_000, 2_500, False, 20)
+    tokenizer = made(choose_preset("translation", corpus(29_000, tgt=many, one_script=False))).tokenizer
+    assert tokenizer.character_coverage == 0.9995
+    assert tokenizer.tgt_vocab_size == 8_000
+
+
+def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
     short, long = (
-        presets.choose("summarization", CorpusSize(9_000, side(900_000, length), side(90_000, 12), side(990_000), True))
+        choose_preset("summarization", CorpusSize(9_000, side(900_000, length), side(90_000, 12), side(990_000), True))
         for length in (100, 3_000)
     )
-    assert (short.data["max_length"], short.data["max_tgt_length"]) == (120, 14)
-    assert long.data["max_length"] == 400
-    assert short.data["over_long"] == "truncate"
+    assert made(short).data.limits == (120, 14)
+    assert made(long).data.max_length == 400
+    assert made(short).data.over_long == "truncate"
 
 
 def test_warnings() -> None:
-    (few,) = presets.choose("translation", corpus(50)).warnings
+    (few,) = choose_preset("translation", corpus(50)).warnings
     assert "50 pairs are few" in few
-    assert presets.choose("translation", MULTI30K).warnings == []
-    (slow,) = presets.choose("translation", MULTI30K, "base").warnings
+    assert choose_preset("translation", MULTI30K).warnings == []
+    (slow,) = choose_preset("translation", MULTI30K, "base").warnings
     assert "days on a CPU" in slow
-    assert presets.choose("translation", MULTI30K, "base", gpu=True).warnings == []
+    assert choose_preset("translation", MULTI30K, "base", gpu=True).warnings == []
 
 
 def test_unknown_names_get_advice() -> None:
     with pytest.raises(RecipeError, match="no preset 'smal': did you mean 'small'"):
-        presets.choose("translation", MULTI30K, "smal")
+        choose_preset("translation", MULTI30K, "smal")
     with pytest.raises(RecipeError, match="no task 'translate': did you mean 'translation'"):
-        presets.choose("translate", MULTI30K)
+        choose_preset("translate", MULTI30K)
 
 
 # ------------------------------------------------------------------------------------------------- any text, at all
@@ -263,7 +306,7 @@ ALPHABETS = {
 @pytest.mark.parametrize("pairs", [2, 7, 50])
 @pytest.mark.parametrize("spaces", [True, False], ids=["words", "no-spaces"])
 @pytest.mark.parametrize("name", ALPHABETS)
-def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int) -> None:
+def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int, made: Made) -> None:
     """However little text there is: the size that was chosen is one that can be learned."""
     draw = random.Random(f"{name} {pairs}")
 
@@ -272,10 +315,9 @@ def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int)
         return (" " if spaces else "").join(words)
 
     text = [(line(), line()) for _ in range(pairs)]
-    chosen = presets.choose("translation", counted(text)).groups["tokenizer"]
-    config = parse(TokenizerConfig, chosen, "preset")
+    config = made(choose_preset("translation", counted(text))).tokenizer
     pair = learn(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
-    assert len(pair.src.vocabulary) == chosen["vocab_size"]
+    assert len(pair.src.vocabulary) == config.vocab_size
 
 
 # ------------------------------------------------------------------------------------------------------- the recipe
@@ -288,22 +330,23 @@ def load(text: str, folder: Path) -> recipe.Recipe:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", [None, *presets.NAMES])
-@pytest.mark.parametrize("task", presets.TASKS)
+@pytest.mark.parametrize("name", [None, *PRESETS])
+@pytest.mark.parametrize("task", TASKS_WITH_PRESETS)
 def test_recipe_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: Path) -> None:
-    preset = presets.choose(task, SIZES[size], name, minutes=30)
-    text = presets.recipe_text(preset, "mine", DATA, "what it is: a test")
+    preset = choose_preset(task, SIZES[size], name, minutes=30)
+    text = recipe_text(preset, "mine", DATA, "what it is: a test")
     loaded = load(text, tmp_path)
     assert (loaded.name, loaded.task, loaded.description) == ("mine", task, "what it is: a test")
     assert loaded.data.train.src == [str(tmp_path / "a.en")]
-    assert loaded.tokenizer.vocab_size == preset.groups["tokenizer"]["vocab_size"]
+    shown = f"{loaded.tokenizer.vocab_size:,}"
+    assert shown in next(reason.value for reason in preset.reasons if reason.setting == "tokenizer")
     assert loaded.model.kind == {"translation": "transformer", "summarization": "pointer_generator"}[task]
     assert [stage.name for stage in loaded.stages] == (["pointer", "coverage"] if task == "summarization" else [])
     last = list(loaded.by_stage().values())[-1]
     assert last.training.coverage_weight == (1.0 if task == "summarization" else 0.0)
     assert max(map(len, text.splitlines())) <= 120
     comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
-    assert f"preset {preset.name} ({presets.MEANING[preset.name]}), because {preset.reasons[0].because}." in comments
+    assert f"preset {preset.name} ({PRESETS[preset.name]}), because {preset.reasons[0].because}." in comments
     for reason in preset.reasons[1:]:
         assert f"{reason.setting}: {reason.value}, because {reason.because}." in comments
     for warning in preset.warnings:
@@ -320,5 +363,5 @@ def test_times_in_words(minutes: float, said: str) -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    program = "import sys, nmtkit.experiment.presets; sys.exit('torch' in sys.modules)"
+    program = "import sys, nmtkit.experiment.choosing; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

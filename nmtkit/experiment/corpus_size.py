@@ -8,7 +8,7 @@ from nmtkit.errors import DataError
 
 
 @dataclass(frozen=True)
-class Text:
+class SideSize:
     """How much text a side has."""
 
     words: int
@@ -31,11 +31,11 @@ class CorpusSize:
 
     pairs: int
     """Pairs of which no side is empty."""
-    src: Text
+    src: SideSize
     """The source side."""
-    tgt: Text
+    tgt: SideSize
     """The target side."""
-    both: Text
+    both: SideSize
     """Both as one text, as a joint vocabulary sees it."""
     one_script: bool
     """Whether both sides are written in the same letters, so that one vocabulary can serve both."""
@@ -65,7 +65,7 @@ class _Side:
                 self.distinct.update(words)
 
 
-def _text(*sides: _Side) -> Text:
+def _text(*sides: _Side) -> SideSize:
     words, letters = sum(side.words for side in sides), sum(side.letters for side in sides)
     spaced = letters <= 12 * words
     lengths = sum((side.lengths for side in sides), Counter[int]())
@@ -82,7 +82,7 @@ def _text(*sides: _Side) -> Text:
         seen += lengths[length]
         if seen >= most:
             break
-    return Text(
+    return SideSize(
         words=words if spaced else round(letters / _Side.characters_per_word),
         distinct_words=len(set().union(*(side.distinct for side in sides))),
         characters=len(characters),

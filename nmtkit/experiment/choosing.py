@@ -1,0 +1,155 @@
+"""Settings for those who bring only text: which preset suits a corpus, what of it the corpus changes, and why.
+
+The presets are recipes (`recipes/preset-*.yaml`); a chosen recipe extends one of them. What the choices rest on
+is told in `fitting.py`. Nothing here needs torch.
+"""
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from nmtkit.errors import RecipeError
+from nmtkit.experiment.corpus_size import CorpusSize
+from nmtkit.experiment.fitting import PLANS, FittedPreset, Fitting
+from nmtkit.registry import near_names
+from nmtkit.settings import dump_yaml
+
+PRESETS = {
+    "tiny": "for a try in minutes",
+    "small": "for CPUs and small corpora",
+    "base": "for GPUs and large corpora",
+}
+"""The presets by size, and what each is for."""
+TASKS_WITH_PRESETS = tuple(PLANS)
+"""The tasks that a recipe can be chosen for."""
+
+FEW_PAIRS = 5_000
+"""Studies of translation with little text begin here; with fewer pairs nobody should expect much."""
+MANY_PAIRS = 100_000
+"""From so many pairs on a GPU gets `base`."""
+
+
+def smaller_preset(name: str) -> str | None:
+    """The next smaller preset."""
+    names = list(PRESETS)
+    return names[names.index(name) - 1] if names.index(name) else None
+
+
+def choose_preset(
+    task: str,
+    size: CorpusSize,
+    preset: str | None = None,
+    gpu: bool = False,
+    minutes: float | None = None,
+    tokens_a_minute: Mapping[str, float] | None = None,
+) -> FittedPreset:
+    """Settings for a corpus.
+
+    Args:
+        task: one of `TASKS_WITH_PRESETS`.
+        size: of the training text, as `Counts` gives it.
+        preset: one of `PRESETS`; None chooses by the corpus and the device.
+        gpu: whether training will be on a GPU.
+        minutes: stop training after so many.
+        tokens_a_minute: padded tokens of a batch that the machine trains on in a minute with a preset, where somebody
+            has measured it. If there are too few minutes for the preset that fits the corpus, a smaller one is taken,
+            if its speed is known.
+
+    Raises:
+        RecipeError: there is no such task or preset.
+    """
+    if task not in PLANS:
+        raise RecipeError(f"no task {task!r}: {near_names(task, PLANS)}")
+    if preset is not None and preset not in PRESETS:
+        raise RecipeError(f"no preset {preset!r}: {near_names(preset, PRESETS)}")
+    speeds = tokens_a_minute or {}
+
+    def fitted(name: str, because: str) -> FittedPreset:
+        fitting = Fitting(task, size, name, minutes, speeds.get(name))
+        fitting.say("preset", name, because)
+        return fitting.fitted(_warnings(size, name, gpu))
+
+    if preset is not None:
+        return fitted(preset, "it was asked for")
+    found = fitted(*_suited(size, gpu))
+    while minutes and not found.is_useful and (less := smaller_preset(found.name)) in speeds:
+        assert less is not None
+        times = f"{found.passes:.2g}"
+        because = f"in {minutes:g} min the preset {found.name} would read the text only {times} times on this machine"
+        found = fitted(less, because)
+    return found
+
+
+def _suited(size: CorpusSize, gpu: bool) -> tuple[str, str]:
+    """The preset for those who name none, and why."""
+    if size.pairs < FEW_PAIRS:
+        return "tiny", f"{size.pairs:,} pairs are too few for anything larger"
+    if not gpu:
+        return "small", f"training is on a CPU, and {size.pairs:,} pairs are enough for it"
+    if size.pairs < MANY_PAIRS:
+        return "small", f"{size.pairs:,} pairs are fewer than a large model needs"
+    return "base", f"{size.pairs:,} pairs are enough for a large model, and there is a GPU to train it"
+
+
+def _warnings(size: CorpusSize, name: str, gpu: bool) -> list[str]:
+    found = []
+    if size.pairs < FEW_PAIRS:
+        found.append(
+            f"{size.pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
+            f"results begin above {FEW_PAIRS:,}"
+        )
+    if name == "base" and not gpu:
+        found.append("preset base takes days on a CPU; --preset small is made for it")
+    return found
+
+
+def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], description: str = "") -> str:
+    """A recipe in YAML that extends a preset, with the reasons above the settings.
+
+    Args:
+        preset: fitted to the corpus.
+        name: the recipe's.
+        data: its group `data`: train, valid and test as a recipe names them. Limits of length come from the preset.
+        description: what it is for, in a sentence.
+    """
+    size = preset.size
+    about = {
+        "extends": preset.extends,
+        "name": name,
+        "description": description or f"{preset.task}, preset {preset.name}",
+    }
+    head = [
+        f"For {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words: preset {preset.name} "
+        f"({PRESETS[preset.name]}), because {preset.reasons[0].because}. Here stands what differs from it; `nmtkit "
+        "recipe show --resolved` prints all settings. Every one can be changed; `nmtkit recipe explain` says what it "
+        "means.",
+        *(f"Note: {warning}." for warning in preset.warnings),
+    ]
+    if preset.minutes is not None:
+        head.append(f"Training takes {in_words(preset.minutes)} on the machine where this was written.")
+    groups = {"data": {**data, **preset.changes.get("data", {})}}
+    groups |= {group: value for group, value in preset.changes.items() if group != "data"}
+    reasons: dict[str, list[str]] = {}
+    for one in preset.reasons[1:]:
+        told = f"{one.setting}: {one.value}, because {one.because}."
+        reasons.setdefault(one.setting.partition(".")[0], []).append(told)
+    parts = [_comment(head), dump_yaml(about)]
+    for group in dict.fromkeys((*groups, *reasons)):
+        parts.append(_comment(reasons.get(group, [])))
+        parts += [dump_yaml({group: groups[group]})] if group in groups else []
+    return "".join(parts)
+
+
+def in_words(minutes: float) -> str:
+    """A time as one says it: about 5 minutes, about 3 hours, about 2 days."""
+    if minutes < 1.5:
+        return "about a minute"
+    hours = minutes / 60
+    if hours < 1.7:
+        return f"about {minutes:.0f} minutes"
+    return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:.0f} days"
+
+
+def _comment(sentences: list[str]) -> str:
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 108, break_on_hyphens=False)]
+    return "".join(f"# {line}\n" for line in lines)

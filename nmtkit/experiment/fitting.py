@@ -1,0 +1,365 @@
+"""A preset fitted to a corpus: the settings between the points that were measured.
+
+Published. Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation": with little text a smaller
+subword vocabulary, smaller batches, more dropout, label smoothing and tied embeddings help. van Biljon et al. 2020, "On
+Optimal Transformer Depth for Low-Resource Language Translation": there fewer layers are often the better ones. Araabi
+and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translation": settings fitted to the size of the
+corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
+
+Measured (recipes/README.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
+`small`; `demo-news-pointer-generator` and `inshorts-pointer-generator` are those of summaries.
+
+Which time is too short for `small` was seen with Multi30k English-German: where it read the text 1.8 times it had 23
+BLEU, and `tiny` in the same time 31 (recipes/README.md). Where between these and 22 times both are equal is a guess.
+
+Not measured: everything between these points and beyond them, for which there are rules here. `base` was never trained
+by us.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nmtkit.experiment.corpus_size import CorpusSize, SideSize
+from nmtkit.settings import beside_package, load_yaml
+
+VOCABULARIES = (
+    (200_000, 2_000),
+    (300_000, 4_000),
+    (2_000_000, 8_000),
+    (20_000_000, 16_000),
+    (math.inf, 32_000),
+)
+"""A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000
+words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
+
+_SPECIALS = 4  # tokens of every vocabulary that are no text
+_TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
+_SHORT = 8  # passes: with fewer, more and smaller updates learn more
+_PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a preset is trained, and what is said of it."""
+
+    told: str
+    """Its model, in words."""
+    because: str
+    """Why this one."""
+    passes: tuple[float, int]
+    """Passes over the text that were right once, and the padded tokens of that text."""
+    bounds: tuple[int, int]
+    """Passes at least, however large the text, and at most, however small."""
+    fewest_useful: float = 0.0
+    """Passes that a time limit must leave room for; where it does not, a smaller preset learns more in the time."""
+
+
+PLANS = {
+    "translation": {
+        "tiny": Plan(
+            told="Transformer, 2+2 layers of 128",
+            because="it learns 20,000 simple pairs in minutes (recipe compare-transformer)",
+            passes=(22, 520_000),
+            bounds=(1, 60),
+        ),
+        "small": Plan(
+            told="Transformer, 3+3 layers of 256",
+            because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
+            passes=(22, 520_000),
+            bounds=(3, 60),
+            fewest_useful=5,
+        ),
+        "base": Plan(
+            told="Transformer, 6+6 layers of 512",
+            because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
+            passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
+            bounds=(10, 60),
+            fewest_useful=1.5,
+        ),
+    },
+    "summarization": {
+        "tiny": Plan(
+            told="pointer-generator of 128",
+            because="it learns 10,000 made-up news in minutes (recipe demo-news-pointer-generator)",
+            passes=(7, 1_000_000),
+            bounds=(1, 20),
+        ),
+        "small": Plan(
+            told="pointer-generator of 128",
+            because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
+            passes=(7, 1_000_000),
+            bounds=(5, 20),
+            fewest_useful=1.5,
+        ),
+        "base": Plan(
+            told="pointer-generator of 256",
+            because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
+            passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
+            bounds=(8, 20),
+            fewest_useful=1.5,
+        ),
+    },
+}
+_BEGINNINGS = {"translation": "preset-", "summarization": "preset-summaries-"}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a setting has its value."""
+
+    setting: str
+    """The dotted key, or its group."""
+    value: str
+    """The value, as a person reads it."""
+    because: str
+    """What stands after "because" in a sentence, without its full stop."""
+
+
+@dataclass(frozen=True)
+class FittedPreset:
+    """A preset for one corpus: what differs from the preset, and why."""
+
+    name: str
+    """Which preset."""
+    task: str
+    """What the model is for."""
+    extends: str
+    """The recipe of the preset."""
+    size: CorpusSize
+    """The corpus."""
+    changes: Mapping[str, Any]
+    """What differs, by the recipe's groups in their order."""
+    reasons: Sequence[Reason]
+    """Why all is as it is; the first is of the preset itself."""
+    warnings: Sequence[str]
+    """What to expect that one would rather not, each a sentence without its full stop."""
+    minutes: float | None
+    """How long training takes here, by the speed that was measured; None where it was not measured."""
+    passes: float | None
+    """How often the text is read, by that speed and within the time given; None where it was not measured."""
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the time given is enough for a model of this size, as far as anybody knows."""
+        return self.passes is None or self.passes >= PLANS[self.task][self.name].fewest_useful
+
+
+class Fitting:
+    """Fits a preset to a corpus; `changes`, `reasons`, `expected`, `passes` are filled on the way."""
+
+    def __init__(
+        self, task: str, size: CorpusSize, name: str, minutes: float | None, tokens_a_minute: float | None
+    ) -> None:
+        self.task = task
+        self.size = size
+        self.name = name
+        self.plan = PLANS[task][name]
+        self.extends = f"{_BEGINNINGS[task]}{name}"
+        self.preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
+        self.minutes = minutes
+        self.speed = tokens_a_minute
+        self.words = max(size.src.words, size.tgt.words)
+        self.changes: dict[str, Any] = {}
+        self.reasons: list[Reason] = []
+        self.expected: float | None = None
+        self.passes: float | None = None
+
+    def fitted(self, warnings: Sequence[str]) -> FittedPreset:
+        """The preset with all that the corpus decides."""
+        if "stages" in self.preset:
+            self._summaries()
+        else:
+            self._translation()
+        changes = {group: self.changes[group] for group in self.preset if group in self.changes}
+        return FittedPreset(
+            name=self.name,
+            task=self.task,
+            extends=self.extends,
+            size=self.size,
+            changes=changes,
+            reasons=self.reasons,
+            warnings=warnings,
+            minutes=self.expected,
+            passes=self.passes,
+        )
+
+    def say(self, setting: str, value: str, because: str) -> None:
+        """Notes a reason."""
+        self.reasons.append(Reason(setting, value, because))
+
+    def _set(self, group: str, **values: Any) -> None:
+        """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
+        known = self.preset.get(group, {})
+        afresh = values.get("kind", known.get("kind")) != known.get("kind")
+        differing = {key: value for key, value in values.items() if afresh or known.get(key) != value}
+        if differing:
+            self.changes.setdefault(group, {}).update(differing)
+
+    def _translation(self) -> None:
+        joint = self._subwords()
+        self.say("model", self.plan.told, self.plan.because)
+        batch_tokens = self.preset["batch"]["batch_tokens"]
+        if self.name == "small" and self.words < 200_000:
+            batch_tokens = 2_048
+            self.say(
+                "batch.batch_tokens", "2,048", "little text is learned better in small batches (Sennrich and Zhang)"
+            )
+        padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self.words))  # of the longer side, with EOS
+        if self.minutes and self.name != "tiny":
+            # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
+            reach = self.minutes * self.speed / padded if self.speed else 0.0
+            if reach < _SHORT:
+                batch_tokens = min(batch_tokens, self.preset["batch"]["batch_tokens"] // 2)
+                told = f"{reach:.2g} passes over the text" if self.speed else "a time that is given"
+                self.say(
+                    "batch.batch_tokens", f"{batch_tokens:,}", f"in {told} more updates teach more than larger ones"
+                )
+        self._set("batch", batch_tokens=batch_tokens)
+        updates = self._updates(padded, batch_tokens, self.minutes)
+        read = self._expected_updates(updates, batch_tokens, self.minutes) * batch_tokens / padded
+        self._set("model", dropout=self._dropout(read), tie="all" if joint else "decoder")
+        self._set("training", **self._training(updates, batch_tokens, self.minutes))
+        # Where the time is given, validations must not use it up: a search costs as much as several updates.
+        self._set("evaluation", max_sentences=200 if self.minutes else 500)
+        if not self.size.tgt.spaced:
+            self._set("evaluation", tokenize="char")
+            self.say("evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters")
+
+    def _summaries(self) -> None:
+        src, tgt = self.size.src, self.size.tgt
+        longest = min(400, max(10, round(1.2 * src.length))), min(120, max(10, round(1.2 * tgt.length)))
+        self.say(
+            "data.max_length",
+            f"{longest[0]}, and {longest[1]} of a summary",
+            f"95 % of the sources have no more than {src.length:,} words and of the summaries {tgt.length:,}, and 400 "
+            "tokens of an article are enough (See et al. 2017, section 5)",
+        )
+        self._set("data", max_length=longest[0], max_tgt_length=longest[1])
+        if not (self._whole_words() if self.size.both.spaced else self._subwords()):
+            self._set("model", tie="decoder")
+        self.say("model", self.plan.told, self.plan.because)
+        share = (0.8 * self.minutes, 0.2 * self.minutes) if self.minutes else (None, None)
+        read = min(self.size.pairs * longest[0], round(1.2 * src.words))
+        batch_tokens = self.preset["batch"]["batch_tokens"]
+        updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
+        covering = max(20, updates // 5)
+        if self.expected is not None:
+            self.expected *= 1 + covering / updates
+        self.say(
+            "stages", f"{updates:,} updates, then {covering:,} with coverage", "summaries then repeat themselves less"
+        )
+        whole = {"max_minutes": float(self.minutes)} if self.minutes else {}
+        self._set("training", **{**self._training(updates, batch_tokens, share[0]), **whole})
+        self._set("search", max_length=longest[1] + 20)
+        *first, last = self.preset["stages"]
+        second = {**last["training"], **self._training(covering, batch_tokens, share[1])}
+        if second["schedule"] == self._training(updates, batch_tokens, share[0])["schedule"]:
+            del second["schedule"]
+        self.changes["stages"] = [*first, {**last, "training": second}]
+
+    def _dropout(self, passes: float) -> float:
+        """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
+        dropout = 0.1 if passes < 15 or self.words >= 20_000_000 else 0.2 if passes < 40 else 0.3
+        self.say("model.dropout", f"{dropout}", "text that is read more often is sooner learned by heart")
+        return dropout
+
+    def _whole_words(self) -> bool:
+        """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
+        words = self.size.both.words
+        wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
+        vocabulary = min(wanted, self.preset["tokenizer"]["vocab_size"])
+        self.say("tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source")
+        self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
+        return True
+
+    def _subwords(self) -> bool:
+        """The tokenizer of subwords: one for both sides where they share their letters; whether it does."""
+        joint = self.size.one_script
+        texts = [self.size.both] if joint else [self.size.src, self.size.tgt]
+        suited = next(tokens for limit, tokens in VOCABULARIES if self.words < limit)
+        wanted = min(suited, self.preset["tokenizer"]["vocab_size"])
+        rare = any(2 * text.characters > wanted for text in texts)
+        sizes = [_room(text, wanted, rare) for text in texts]
+        because = f"no more subwords are learned well from {self.words:,} words a side (Sennrich and Zhang 2019)"
+        if suited > wanted:
+            because = f"more would make the preset {self.name} slow"
+        if min(sizes) < wanted:
+            because = "the text has no more words and characters"
+        self.say("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
+        letters = "the same letters" if joint else "different letters"
+        self.say("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+        self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
+        if not joint:
+            self._set("tokenizer", tgt_vocab_size=sizes[1])
+        if rare:
+            self._set("tokenizer", character_coverage=0.9995)
+            most = max(text.characters for text in texts)
+            self.say(
+                "tokenizer.character_coverage", "0.9995", f"the rarest of {most:,} characters would take others' room"
+            )
+        return joint
+
+    def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
+        """How long to train: the passes fall with the square root of the text, from the one point that is known.
+
+        Args:
+            padded: padded tokens of the text.
+            batch_tokens: of a batch.
+            minutes: at most.
+
+        Returns:
+            Updates at most; `_expected_updates` says how many the time allows.
+        """
+        (right, once), (fewest, most) = self.plan.passes, self.plan.bounds
+        passes = min(max(right * math.sqrt(once / padded), fewest), most)
+        a_pass = max(1, math.ceil(padded / batch_tokens))
+        most_updates = self.preset["training"]["max_updates"]
+        updates = int(min(max(round(passes * a_pass), 100), most_updates))
+        rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
+        self.say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
+        expected = self._expected_updates(updates, batch_tokens, minutes)
+        if minutes:
+            because = "it was asked for; the learning rate comes down within it, however fast the machine is"
+            if self.speed:
+                times = f"{expected / a_pass:.2g}"
+                because += (
+                    f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text {times} times"
+                )
+            self.say("training.max_minutes", f"{self.minutes:g}", because)
+        if self.speed:
+            self.expected = expected * batch_tokens / self.speed
+            self.passes = expected / a_pass
+        return updates
+
+    def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
+        """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
+        if not minutes or not self.speed:
+            return updates
+        return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
+
+    def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
+        """How long a training, or a stage, is."""
+        schedule = self.preset["training"]["schedule"]
+        if minutes:
+            schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
+        elif "warmup" in schedule:
+            schedule = {**schedule, "warmup": min(schedule["warmup"], max(1, updates // 5))}
+        return {
+            "schedule": schedule,
+            "max_updates": updates,
+            **({"max_minutes": float(minutes)} if minutes else {}),
+            "validate_every": max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10)),
+        }
+
+
+def _room(text: SideSize, wanted: int, rare: bool) -> int:
+    """How many tokens of the wanted ones a text has use for, and sentencepiece will give.
+
+    Each character needs a token, and each word of several characters can become one. Where rare characters get none,
+    the frequent ones leave at least half of the room to words.
+    """
+    characters = text.frequent_characters if rare else text.characters
+    possible = _SPECIALS + 2 + characters + text.distinct_words // 2
+    return min(max(wanted, 2 * characters), possible)

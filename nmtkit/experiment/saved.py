@@ -1,0 +1,231 @@
+"""What a run has saved: its recipe, tokenizers, weights and model; and which run is meant where none is named."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.errors import CheckpointError
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.recipe import Recipe, load
+from nmtkit.task import TASKS
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.weights import average_weights, load_weights, save_weights, vocabulary_of
+
+MODEL_VARIABLE = "NMTKIT_MODEL"
+
+
+@dataclass(frozen=True)
+class SavedStage:
+    """One stage of a run and where its checkpoints are; a run without stages is one stage without a name."""
+
+    name: str
+    """The stage's name; empty if the recipe has no stages."""
+    recipe: Recipe
+    """The whole recipe of the stage."""
+    checkpoints: Checkpoints
+    """Its weights and training state."""
+
+
+class SavedRun:
+    """What stands in the folder of a run. Making the object touches no file; the recipe is read once, when asked for.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe of the run.
+
+        Raises:
+            CheckpointError: this is not the folder of a run.
+        """
+        path = self.folder.path
+        if not self.folder.exists():
+            what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{path}: not the folder of a run: {what}; name the folder that `train` wrote")
+        return load(self.folder.recipe, otherwise="run")
+
+    def load_tokenizers(self) -> TokenizerPair:
+        """The tokenizers of the run.
+
+        Raises:
+            CheckpointError: they are missing or damaged.
+        """
+        if not self.folder.vocabulary.is_dir():
+            raise CheckpointError(
+                f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
+            )
+        return TokenizerPair.load(self.folder.vocabulary)
+
+    def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
+        """The stages of the run's recipe, in their order; one without a name if the recipe has none.
+
+        Args:
+            taken: as of `Recipe.by_stage`.
+            vocabulary: as `Checkpoints` takes it.
+        """
+        return [
+            SavedStage(name, one, Checkpoints(self.folder.stage(number, name), vocabulary))
+            for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
+        ]
+
+    def newest_stage(self) -> SavedStage:
+        """The last stage that has weights which validation chose; the first while none has."""
+        stages = self.stages()
+        return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
+
+    def weights(self, which: str = "auto") -> Path:
+        """The weights' file.
+
+        Args:
+            which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
+                was made, else the best, else the last. Where training has stages, best and last are of the newest one
+                that was validated.
+
+        Raises:
+            CheckpointError: the run has no such weights.
+        """
+        checkpoints = self.newest_stage().checkpoints
+        best = next(iter(checkpoints.best()), None)
+        last = checkpoints.last if checkpoints.last.is_file() else None
+        average = self.folder.average if os.path.lexists(self.folder.average) else None
+        named = {"best": best, "last": last, "average": average, "auto": average or best or last}
+        of_stages = {stage.name: stage.checkpoints.best() for stage in self.stages() if stage.name}
+        named |= {name: next(iter(files), None) for name, files in of_stages.items()}
+        found = named[which] if which in named else Path(which)
+        if found is None or not found.is_file():
+            order = ("average", "best", "last", *of_stages)
+            have = [name for name in order if (path := named[name]) and path.is_file()]
+            there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
+            missing = f" ({found} is not there)" if found else ""
+            raise CheckpointError(f"{self.folder.path}: no weights {which!r}{missing}; {there}")
+        return found
+
+    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
+        """The trained model in evaluation mode on `device`, its tokenizers and its recipe.
+
+        Where training has stages, model and recipe are those of the stage that the weights are from; of the newest one
+        that was validated for an average, or a file from elsewhere.
+
+        Args:
+            device: where to.
+            which: as `weights` takes it.
+
+        Raises:
+            NmtkitError: a part of the run is missing, damaged, or does not fit the others.
+        """
+        recipe = self.recipe
+        tokenizers = self.load_tokenizers()
+        weights = self.weights(which)
+        folder = weights.resolve().parent
+        stages = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
+        recipe = (stages[0] if stages else self.newest_stage()).recipe
+        model = build_model(recipe, tokenizers)
+        load_weights(model, weights, tokenizers.sum)
+        return model.to(device).eval(), tokenizers, recipe
+
+
+def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
+    """The recipe's model with fresh weights, drawn from torch's generator."""
+    return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
+
+
+def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
+    """The sizes of both vocabularies, as a model is built for them."""
+    return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
+
+
+def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = None) -> tuple[SavedRun, str]:
+    """The run to use, and in words why that one.
+
+    Args:
+        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+        runs: the folder of all runs.
+        task: the newest run is that of a recipe with this task; None: with any.
+
+    Raises:
+        CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
+    """
+    if model is not None:
+        return _named_run(model, runs)
+    if given := os.environ.get(MODEL_VARIABLE):
+        run, _ = _named_run(given, runs)
+        if not run.folder.path.is_dir():
+            raise CheckpointError(
+                f"${MODEL_VARIABLE} names {given}, and there is no such folder; set it to a run's folder, or name one "
+                "with -m RUN"
+            )
+        return run, f"${MODEL_VARIABLE}"
+    finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
+    finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
+    newest = next((run for run in map(SavedRun, finished) if task is None or run.recipe.task == task), None)
+    of_task = f" for {task}" if task else ""
+    if newest is None:
+        raise CheckpointError(
+            f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            f"or train one (`nmtkit train {TASKS.get(task or 'translation').demo}`)"
+        )
+    return newest, f"the newest finished run{of_task} under {runs}/"
+
+
+def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
+    folder = RunFolder(Path(model))
+    if not folder.path.exists() and (runs / model).is_dir():
+        folder = RunFolder(runs / model)
+    if folder.replaced.is_dir() and not folder.has_state():
+        why = "the earlier run, for that which is to replace it has no state yet"
+        return SavedRun(RunFolder(folder.replaced)), why
+    return SavedRun(folder), "as asked"
+
+
+def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
+    """The weights files of a run that are to be averaged.
+
+    Args:
+        run: whose; where training has stages, those of the newest stage that was validated are taken.
+        best: how many of its best; None for all that were kept.
+        recent: how many of its newest, instead of the best.
+
+    Raises:
+        CheckpointError: there are not so many, or fewer than two.
+    """
+    checkpoints = run.newest_stage().checkpoints
+    kept = checkpoints.best() if recent is None else checkpoints.recent()
+    wanted = recent or best or 2
+    if len(kept) < wanted:
+        raise CheckpointError(
+            f"{checkpoints.folder}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
+            "keep more with training.keep_best or training.keep_recent"
+        )
+    return kept[: recent or best]
+
+
+def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = None) -> None:
+    """Averages weights files into one.
+
+    Args:
+        files: the weights.
+        output: where to.
+        of: the run whose model they must fit; None: they need only fit each other.
+
+    Raises:
+        CheckpointError: there are fewer than two, they do not fit each other, or the output cannot be written.
+    """
+    if len(files) < 2:
+        raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
+    if of is None:
+        model, vocabulary = None, next(filter(None, map(vocabulary_of, files)), "")
+    else:
+        tokenizers = of.load_tokenizers()
+        model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.sum
+    save_weights(output, average_weights(files, model, vocabulary), vocabulary)

@@ -1,0 +1,307 @@
+"""Training a run, stage by stage; each stage begins with what the one before it has reached."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from nmtkit.data.batch import BatchStream
+from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.experiment.atomic import write_json
+from nmtkit.experiment.checks import embedding_setting
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.hold import Notify
+from nmtkit.experiment.log import Done, Log
+from nmtkit.experiment.saved import SavedRun, SavedStage, build_model
+from nmtkit.experiment.validation import Validation
+from nmtkit.models.base import Seq2Seq
+from nmtkit.recipe import Recipe
+from nmtkit.task import TASKS
+from nmtkit.training import distributed
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.events import Event, Stopped
+from nmtkit.training.loop import train
+from nmtkit.training.schedules import Ending
+from nmtkit.training.weights import OPTIMIZER, fill_known, read_weights, under
+
+
+@dataclass(frozen=True)
+class StageBegun:
+    """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
+
+    name: str
+    """Which."""
+    number: int
+    """From 1."""
+    count: int
+    """How many stages there are."""
+    updates_before: int
+    """Updates that all stages before made."""
+    seconds_before: float
+    """And the time they took."""
+    training: TrainingConfig
+    """Its settings; their limits count from its beginning."""
+
+
+class StagedTraining:
+    """One training through its stages; of a recipe without stages through its only one.
+
+    Args:
+        run: preprocessed.
+        device: where to train.
+        notify: told in a sentence what the model and each stage begin with, and how much text is cut.
+        resume: go on from the last saved state.
+        stop: asked between updates whether to stop.
+    """
+
+    def __init__(
+        self,
+        run: SavedRun,
+        device: torch.device,
+        notify: Notify,
+        resume: bool = False,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self.run = run
+        self.device = device
+        self.notify = notify
+        self.resume = resume
+        self.stop = stop
+        self.tokenizers = run.load_tokenizers()
+        self._log: Log | None = None
+
+    def events(self) -> Iterator[Event | StageBegun]:
+        """Trains; see `Run.train`."""
+        stages = self._stages()
+        begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
+        first = begun[-1] if self.resume and begun else 0
+        done = Done()
+        for stage in stages[:first]:
+            done = done.and_then(stage)
+        try:
+            for number in range(first, len(stages)):
+                stages = self._stages(done)
+                stage = stages[number]
+                if stage.name:
+                    yield StageBegun(
+                        name=stage.name,
+                        number=number + 1,
+                        count=len(stages),
+                        updates_before=done.updates,
+                        seconds_before=done.seconds,
+                        training=stage.recipe.training,
+                    )
+                for event in self._stage(stages, number, going_on=self.resume and number == first):
+                    shown = done.shift(event)
+                    self._add_to_log(shown, stage, done)
+                    yield shown
+                    if isinstance(event, Stopped) and event.reason == "interrupted":
+                        return
+                done = done.and_then(stage)
+            if distributed.rank() == 0:
+                _write_result(self.run.folder, stages, shown)
+        finally:
+            if self._log is not None:
+                self._log.close()
+
+    def _stages(self, done: Done | None = None) -> list[SavedStage]:
+        return self.run.stages(done.by_stage if done else (), self.tokenizers.sum)
+
+    def _add_to_log(self, event: Event, stage: SavedStage, done: Done) -> None:
+        if distributed.rank() != 0:
+            return
+        if self._log is None:
+            # Only now has a state that training goes on from shown itself whole; before, nothing may go.
+            after = None
+            if self.resume:
+                self.run.folder.result.unlink(missing_ok=True)
+                self._forget_average()
+                after = done.updates + int(stage.checkpoints.read_facts()["update"])
+            self._log = Log(self.run.folder)
+            self._log.begin(after)
+        self._log.add(event, stage.name)
+
+    def _forget_average(self) -> None:
+        """Takes away the average, which is of the weights up to now."""
+        average = self.run.folder.average
+        if average.exists():
+            average.unlink()
+            self.notify(f"{average}: removed, since training goes on; average again when it is over")
+
+    def _stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
+        """Trains one stage."""
+        if distributed.rank() == 0 and not going_on:
+            self._forget_average()
+        stage, recipe = stages[number], stages[number].recipe
+        torch.manual_seed(recipe.seed)
+        model = build_model(recipe, self.tokenizers)
+        optimizer_state = self._begin(model, stages, number, going_on)
+        return train(
+            model=model,
+            stream=self._stream(stage, recipe.seed + number, going_on),
+            config=recipe.training,
+            evaluate=Validation(self.run.folder, recipe, self.tokenizers, self.device),
+            checkpoints=stage.checkpoints,
+            device=self.device,
+            resume=going_on,
+            stop=self.stop,
+            seed=recipe.seed + number,
+            optimizer_state=optimizer_state,
+        )
+
+    def _begin(
+        self, model: Seq2Seq, stages: list[SavedStage], number: int, going_on: bool
+    ) -> dict[str, torch.Tensor] | None:
+        """Gives the model what its stage begins with; what an optimizer is to know of it, if there is any."""
+        stage, recipe = stages[number], stages[number].recipe
+        optimizer_state = None
+        if recipe.training.max_minutes == 0:
+            self.notify(
+                f"stage {stage.name}: the stages before have used up training.max_minutes; it makes no update, and is "
+                "only validated"
+            )
+        if going_on:
+            if stage.name:
+                self.notify(f"stage {stage.name} goes on ({number + 1} of {len(stages)})")
+        elif number:
+            optimizer_state = _take_over(model, stages, number, self.notify)
+        elif stage.name:
+            self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
+        vectors = recipe.pretrained_embeddings
+        if vectors is not None:
+            if not going_on and not number:
+                _begin_embeddings(model, self.tokenizers, recipe, vectors, self.notify)
+            for side in vectors.files() if vectors.freeze else ():
+                model.embedding(side).weight.requires_grad_(False)
+        return optimizer_state
+
+    def _stream(self, stage: SavedStage, seed: int, going_on: bool) -> BatchStream:
+        """The text of a stage, in its batches."""
+        recipe = stage.recipe
+        store = Store.open(self.run.folder.data, "train")
+        store.require_vocabulary(self.tokenizers.sum)
+        for text in (*_cuts(store, recipe), *_cuts(Store.open(self.run.folder.data, "valid"), recipe)):
+            self.notify(text)
+        if going_on and stage.checkpoints.read_facts()["stream"].get("data", store.identity) != store.identity:
+            self.notify("the text is not that of the last state: with it the epoch begins anew")
+        return BatchStream(
+            store,
+            recipe.batch,
+            seed,
+            tokenizers=self.tokenizers,
+            rank=distributed.rank(),
+            world=distributed.size(),
+            limits=recipe.data.cuts,
+            weights=recipe.data.train.weights,
+        )
+
+
+def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> None:
+    """Writes how training ended."""
+    assert isinstance(event, Stopped)
+    result = {"reason": event.reason, "updates": event.update, **_best_and_kept(stages[-1].checkpoints)}
+    if stages[-1].name:
+        result["stages"] = [
+            {
+                "name": stage.name,
+                "updates": stage.checkpoints.read_facts()["update"],
+                **_best_and_kept(stage.checkpoints),
+            }
+            for stage in stages
+        ]
+    write_json(folder.result, result)
+
+
+def _best_and_kept(checkpoints: Checkpoints) -> dict[str, Any]:
+    best = next((path.name for path in checkpoints.best()), None)
+    return {"best": best, "kept": [asdict(entry) for entry in checkpoints.kept()]}
+
+
+def _cuts(store: Store, recipe: Recipe) -> Iterator[str]:
+    """In a sentence a side, how many examples are longer than the recipe's limits."""
+    sides = TASKS.get(recipe.task).sides
+    for side, what, limit in zip(("src", "tgt"), sides, recipe.data.cuts or (), strict=False):
+        longer = store.longer(side, limit)
+        if longer:
+            of = f"{longer:,} of {len(store):,} {what}"
+            yield f"{store.name}: {of} are longer than {limit} tokens and are cut to {limit}"
+
+
+def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: Notify) -> dict[str, torch.Tensor] | None:
+    """Gives the model of a stage the best weights of the stage before; what its optimizer knew, if it is the same."""
+    before, stage = stages[number - 1], stages[number]
+    path = before.checkpoints.best()[0]
+    new, gone = fill_known(model, read_weights(path, before.checkpoints.vocabulary), path)
+    update = next(
+        entry.update for entry in before.checkpoints.kept() if before.checkpoints.weights_path(entry.update) == path
+    )
+    kind = before.recipe.training.optimizer
+    same = kind == stage.recipe.training.optimizer
+    said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
+    said.append(f"with the best weights of stage {before.name}, those of its update {update}")
+    if new:
+        said.append(f"new, as in a fresh model: {', '.join(new)}")
+    if gone:
+        said.append(f"no longer there: {', '.join(gone)}")
+    said.append(f"{kind} goes on" if same else f"{stage.recipe.training.optimizer} begins afresh, after {kind}")
+    notify("; ".join(said))
+    if not same:
+        return None
+    state = under(OPTIMIZER, before.checkpoints.load_last()[0])
+    own = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return {name: tensor for name, tensor in state.items() if name.partition("/")[2] in own}
+
+
+def _begin_embeddings(
+    model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, config: EmbeddingsConfig, notify: Notify
+) -> None:
+    """Puts the recipe's word vectors into a model that was just made."""
+    for side, path in config.files().items():
+        vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
+        weight = model.embedding(side).weight
+        found = read_vectors(path, vocabulary, weight.shape[1], embedding_setting(recipe))
+        factor = model.begin_embedding(
+            side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
+        )
+        places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]
+        share = len(found.ids) / len(vocabulary)
+        notify(
+            f"{path}: {found.in_file:,} vectors; {len(found.ids):,} of the {len(vocabulary):,} tokens ({share:.1%}) "
+            f"begin with one in {' and '.join(places)}, times {factor:.3g}; the others begin at random"
+            + ("; none of them will be trained" if config.freeze else "")
+        )
+
+
+def more_time(run: SavedRun, stopped: Stopped) -> str | None:
+    """What more time would give, where a limit ended the training: what to do if it was still getting better."""
+    stage = run.stages()[-1]
+    config, facts = stage.recipe.training, stage.checkpoints.read_facts()
+    scores = [score for _, score in facts["validations"]]
+    if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
+        return None
+    shown = f"{config.best_metric} {', '.join(f'{abs(score):.2f}' for score in scores[-4:])}"
+    if scores[-1] <= max(scores[:-1]):
+        return f"the last validation was not the best ({shown}): more time would probably give little"
+    whole = stage.name not in [one.name for one in run.recipe.stages if "max_minutes" in one.training]
+    minutes = run.recipe.training.max_minutes if whole else config.max_minutes
+    schedule, limits = config.schedule, {"max_minutes": minutes, "max_updates": config.max_updates}
+    wanted = [stopped.reason] if stopped.reason == "max_minutes" else [name for name in limits if limits[name]]
+    more = {name: 2 * (limits[name] or 0) for name in wanted}
+    folder, how = run.folder.path, "--resume"
+    if isinstance(schedule, Ending) and schedule.updates is not None and facts["update"] >= schedule.updates:
+        # The rate is zero from here on: only a new training, with another schedule, would learn more.
+        more["schedule.updates"] = 2 * schedule.updates
+        folder, how = folder.with_name(f"{folder.name}-longer"), ""
+    of_stage = f"stages.{stage.name}." if stage.name else ""
+    rooms = dict.fromkeys(more, of_stage) | ({"max_minutes": ""} if whole else {})
+    words = ["nmtkit train", shlex.quote(str(run.folder.recipe)), "--run", shlex.quote(str(folder)), how]
+    words += [f"--set {rooms[name]}training.{name}={value:g}" for name, value in more.items()]
+    return (
+        f"the last validation was the best ({shown}), so a longer training may give a better "
+        f"model:\n  {' '.join(word for word in words if word)}"
+    )

@@ -1,0 +1,114 @@
+"""The test set of a recipe: translated, or summarized, by the trained model and scored."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+
+from nmtkit import device as devices
+from nmtkit import metrics
+from nmtkit.data.alignments import parse
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import Example, read_lines, read_pairs
+from nmtkit.experiment.atomic import write_json, write_whole
+from nmtkit.experiment.hold import Notify, quiet
+from nmtkit.experiment.opening import Opening, find_way, open_translator
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.translation.translation import Translation
+from nmtkit.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """The recipe's test set, translated by the trained model."""
+
+    sources: list[str]
+    """Its source lines."""
+    references: list[str]
+    """Its target lines; none if it has no targets."""
+    translations: list[Translation]
+    """One a source line, in order."""
+    scores: list[metrics.Score]
+    """Those of `Recipe.tested`, then AER if the test set names gold alignments. None without references."""
+    seconds: float
+    """Time of the translation, without opening the model."""
+    cut: int
+    """Of how many source lines only the beginning was read, as in training; see `Translator`."""
+
+
+def translate_test_set(
+    run: SavedRun, device: torch.device, notify: Notify = quiet, threads: int | None = None
+) -> TestResult | None:
+    """Translates the test set of a run's recipe with the run's weights and scores it; None if the recipe names none.
+
+    The translations are written beside the run's other files, one a line. Where nobody has measured how this
+    machine searches quickest with such a model, that is done first.
+
+    Args:
+        run: trained.
+        device: where.
+        notify: told in a sentence what was measured.
+        threads: CPU threads; None is one a core.
+
+    Raises:
+        NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.
+    """
+    files = run.recipe.data.splits().get("test")
+    if files is None:
+        return None
+    pairs = list(read_pairs(files))
+    sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+    # Not as many as the training had: fewer may have been quicker there.
+    threads = threads or devices.cpu_threads()
+    translator = open_translator(run, Opening(device=str(device), threads=threads))
+    filled = [source for source in sources if source.strip()]
+    spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in run.stages())
+    if filled:
+        translator, found_way = find_way(translator, run.recipe, filled, spent, threads)
+        for sentence in found_way.sentences():
+            notify(sentence)
+    begun = time.monotonic()
+    found = [best[0] for best in translator.search(sources)]
+    seconds = time.monotonic() - begun
+    cut = sum(translation.src_left_out > 0 for translation in found)
+    texts = [translation.text for translation in found]
+    write_whole(run.folder.test_output, "".join(text + "\n" for text in texts))
+    given = [reference for reference in references if reference is not None]
+    scores: list[metrics.Score] = []
+    if len(given) == len(texts):
+        how = run.recipe.evaluation
+        options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
+        scores = metrics.score_all(texts, [given], run.recipe.tested, options, sources)
+        if files.alignment and translator.model.has_attention:
+            scores.append(_alignment_error_rate(translator, files, pairs, notify))
+        summary = [asdict(score) for score in scores]
+        write_json(run.folder.test_scores, {"scores": summary, "seconds": seconds, "sources_cut": cut})
+    return TestResult(sources, given, found, scores, seconds, cut)
+
+
+def _alignment_error_rate(
+    translator: Translator, files: Files, pairs: Sequence[Example], notify: Notify
+) -> metrics.Score:
+    """AER of the model's attention on given pairs against the gold alignments that their files name."""
+    base = files.alignment_base
+    gold = []
+    for path in files.alignment:
+        read = parse(read_lines(path), path, base or 0)
+        gold += read.pairs
+        if base is None and (doubt := read.doubt):
+            notify(
+                f"note: {path} was read as counting words from 0, but {doubt}; if it counts from 1, the AER is wrong: "
+                "set data.test.alignment_base: 1 (and measure this run with `nmtkit align` and `score-alignments`)"
+            )
+
+    def column(name: str) -> list[str]:
+        return [str(getattr(pair, name)) for pair in pairs]
+
+    found = translator.align(
+        column("src"),
+        column("tgt"),
+        column("src_words") if files.src_words else None,
+        column("tgt_words") if files.tgt_words else None,
+    )
+    return metrics.aer([one.links() for one in found], gold).aer

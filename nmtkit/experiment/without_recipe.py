@@ -1,0 +1,336 @@
+"""Training without a recipe: one is chosen by the text, written into the run's folder, and said why."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit import device as devices
+from nmtkit import recipe
+from nmtkit.data.corpus import Files
+from nmtkit.data.holdout import HoldOut, draw, write
+from nmtkit.data.reading import read_pairs
+from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
+from nmtkit.experiment import tuning
+from nmtkit.experiment.atomic import write_json, write_whole
+from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
+from nmtkit.experiment.corpus_size import CorpusSize, Counts
+from nmtkit.experiment.fitting import FittedPreset
+from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.settings import is_name, parse_json
+from nmtkit.training import distributed
+
+ROUGH_BELOW = 100
+"""With fewer validation pairs BLEU and ROUGE say little."""
+
+
+@dataclass(frozen=True)
+class RecipeRequest:
+    """What was asked for in place of a recipe; one field an option, files by their whole paths."""
+
+    source: tuple[str, ...]
+    """Source files, one for each corpus."""
+    target: tuple[str, ...]
+    """Their targets."""
+    valid_source: tuple[str, ...] = ()
+    """Source files of the validation set; without them some pairs are held out."""
+    valid_target: tuple[str, ...] = ()
+    """Their targets."""
+    test_source: tuple[str, ...] = ()
+    """Source files of the test set."""
+    test_target: tuple[str, ...] = ()
+    """Their targets, or none if it is only to be translated."""
+    task: str | None = None
+    """What the model is for; None is translation."""
+    preset: str | None = None
+    """The preset; None chooses one."""
+    minutes: float | None = None
+    """Stop training after so many."""
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given, as a user writes them, and their values."""
+        values = {f"--{one.name.replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
+        return {option: value for option, value in values.items() if value}
+
+    def fault(self) -> str | None:
+        """How the options do not fit each other; None if they do."""
+        for split, src, tgt in (
+            ("", self.source, self.target),
+            ("valid-", self.valid_source, self.valid_target),
+            ("test-", self.test_source, self.test_target),
+        ):
+            if len(src) != len(tgt) and (tgt or split != "test-"):
+                return f"--{split}source names {len(src)} files and --{split}target {len(tgt)}: they must be paired"
+        if not self.source:
+            return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
+        return None
+
+    def splits(self) -> dict[str, Files]:
+        """The files of train, and of valid and test if they were given."""
+        given = {
+            "train": (self.source, self.target),
+            "valid": (self.valid_source, self.valid_target),
+            "test": (self.test_source, self.test_target),
+        }
+        return {name: Files(src=list(src), tgt=list(tgt)) for name, (src, tgt) in given.items() if src}
+
+
+def choose_recipe(
+    request: RecipeRequest,
+    path: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    notify: Notify = quiet,
+) -> Hold | None:
+    """Chooses the recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
+
+    Args:
+        request: the text, and what to do with it.
+        path: the run's folder; None is `runs/` and a name made of the files' names.
+        overrides: what `--set` will lay over the recipe; only checked here.
+        resume: take the recipe of the run that is there.
+        overwrite: replace the run that is there.
+        device: where training will be, by name.
+        notify: told in sentences what was found and chosen.
+
+    Returns:
+        The right to write in the folder, in process 0.
+
+    Raises:
+        NmtkitError: the request has a fault, a file is missing or faulty, an override is wrong, or the run's folder is
+            not free.
+    """
+    if fault := request.fault():
+        raise NmtkitError(fault)
+    place = distributed.join(devices.choose(device))
+    folder = RunFolder(Path(path) if path else RUNS / name_of_run(request))
+    held: list[Hold] = []
+
+    def prepare() -> None:
+        if resume:
+            _require_same(folder, request)
+            return
+        folder.require_free(overwrite)
+        held.append(_Choosing(request, folder, overrides, place, notify).write(overwrite))
+
+    distributed.by_first(prepare)
+    return held[0] if held else None
+
+
+def name_of_run(request: RecipeRequest) -> str:
+    """What the run is called: `train-en-de` for train.en and train.de, else both names."""
+    (src, src_end), (tgt, tgt_end) = (_stem_and_end(paths[0]) for paths in (request.source, request.target))
+    ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
+    parts = [src, *ends] if src == tgt else [src, tgt]
+    if len(request.source) > 1:
+        parts.append(f"and-{len(request.source) - 1}-more")
+    name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
+    return name if is_name(name) else "text"
+
+
+def _stem_and_end(path: str) -> tuple[str, str]:
+    stem, _, end = Path(path).name.removesuffix(".gz").rpartition(".")
+    return (stem, end) if stem else (end, "")
+
+
+def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
+    """Makes sure that a run goes on with the options that it was begun with."""
+    if not folder.asked.is_file():
+        raise CheckpointError(
+            f"{folder.path}: no training without a recipe was begun here, so none can go on; leave --resume out to "
+            "begin one, or name the run's folder with --run DIR"
+        )
+    try:
+        before = dict(parse_json(folder.asked.read_bytes(), folder.asked.name))
+    except (DataError, TypeError, ValueError) as fault:
+        raise CheckpointError(f"{folder.asked}: damaged ({fault}); train anew with --overwrite") from fault
+    now: dict[str, Any] = json.loads(json.dumps(request.given()))
+    faults = [
+        f"\n  {option} was {_told(before.get(option))} and is {_told(now.get(option))}"
+        for option in sorted(before.keys() | now.keys())
+        if before.get(option) != now.get(option)
+    ]
+    if faults:
+        raise NmtkitError(
+            f"{folder.path}: begun with other options, so one cannot go on with these (give the same ones, take "
+            f"`nmtkit train {folder.chosen} --run {folder.path} --resume`, or train anew with "
+            f"--overwrite):{''.join(faults)}"
+        )
+
+
+def _told(value: Any) -> str:
+    return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
+
+
+class _Choosing:
+    """The choice of a recipe for a text, in one run's folder.
+
+    Raises:
+        NmtkitError: a file lies in the folder, or has a fault.
+    """
+
+    def __init__(
+        self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
+    ) -> None:
+        self.request = request
+        self.folder = folder
+        self.overrides = overrides
+        self.place = place
+        self.notify = notify
+        splits = request.splits()
+        paths = [path for files in splits.values() for path in files.paths()]
+        for path in paths:
+            if Path(path).resolve().is_relative_to(folder.path.resolve()):
+                raise NmtkitError(
+                    f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
+                )
+        notify(f"reading {' '.join(paths)}")
+        try:
+            self.hold_out, self.size = _measure(splits)
+        except DataError as fault:
+            raise _with_advice(fault, splits) from fault
+        self.ends, self.names = _ends(request), _names_of_train(request)
+        if self.hold_out is not None:
+            splits["train"] = _in_run(self.names, self.ends)
+            splits |= {split: _in_run([split], self.ends) for split in self.hold_out.splits}
+        self.data = {split: _named(files) for split, files in splits.items()}
+
+    def write(self, overwrite: bool) -> Hold:
+        """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
+        folder, preset = self.folder, self._by_speed()
+        text = self._text_of(preset)
+        _parsed(text, self.overrides)
+        held, counts = hold(folder, self.notify), None
+        try:
+            folder.require_free(overwrite)
+            held.make_room()
+            if folder.text.is_dir():
+                shutil.rmtree(folder.text)
+            folder.asked.unlink(missing_ok=True)
+            write_whole(folder.chosen, text)
+            if self.hold_out is not None:
+                counts = write(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
+            write_json(folder.asked, self.request.given())
+        except BaseException:
+            held.close()
+            raise
+        for sentence in _sentences(preset, folder, counts):
+            self.notify(sentence)
+        return held
+
+    def _text_of(self, preset: FittedPreset) -> str:
+        about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
+        return recipe_text(preset, Path(os.path.abspath(self.folder.path)).name, self.data, about)
+
+    def _fitted(self, preset: str | None, speeds: Mapping[str, float]) -> FittedPreset:
+        request, on_gpu = self.request, self.place.type == "cuda"
+        return choose_preset(request.task or "translation", self.size, preset, on_gpu, request.minutes, speeds)
+
+    def _by_speed(self) -> FittedPreset:
+        """The preset, by the speed of this machine: that of the fitting one, and of smaller ones while it is short."""
+        request, speeds = self.request, dict[str, float]()
+        preset = self._fitted(request.preset, speeds)
+        if distributed.size() > 1:
+            return preset  # one process alone says nothing of what several will do
+        while (speed := self._speed_of(preset)) is not None:
+            speeds[preset.name] = speed
+            less = smaller_preset(preset.name)
+            if request.preset or not request.minutes or less is None or self._fitted(preset.name, speeds).is_useful:
+                break
+            preset = self._fitted(less, speeds)
+        return self._fitted(request.preset, speeds)
+
+    def _speed_of(self, preset: FittedPreset) -> float | None:
+        """Padded tokens that this machine trains on in a minute, where there is time to measure it."""
+        # Subwords are a third more than words.
+        src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
+        trial = _parsed(self._text_of(preset), self.overrides)
+        found, speed = tuning.tokens_a_minute(trial, (src, tgt), self.place)
+        for sentence in found.sentences():
+            self.notify(sentence)
+        return speed
+
+
+def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
+    """What to hold out, if no validation set was given, and the size of what is left. Reads every file through."""
+    for split in ("valid", "test"):
+        if split in splits and not sum(1 for _ in read_pairs(splits[split])):
+            raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
+    hold_out = None if "valid" in splits else draw(read_pairs(splits["train"]), with_test="test" not in splits)
+    counts = Counts()
+    for pair in read_pairs(splits["train"]):
+        if hold_out is None or hold_out.split_of(pair) == "train":
+            counts.add(pair.src, pair.tgt or "")
+    return hold_out, counts.size()
+
+
+def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
+    """The same fault, with the command that finds all others as well, where the files are there to be looked at."""
+    for files in splits.values():
+        for pair in zip(files.src, files.tgt or files.src, strict=True):
+            if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
+                return DataError(f"{fault}\n`nmtkit check {shlex.join(pair)}` finds every fault of these files")
+    return fault
+
+
+def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
+    """The recipe with what `--set` says, before anything is written."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "chosen.yaml")
+        with writing(path):
+            path.write_text(text, encoding="utf-8")
+        return recipe.load(path, overrides)
+
+
+def _ends(request: RecipeRequest) -> tuple[str, str]:
+    """How the files with the held-out pairs end: as the user's, where that tells the sides apart."""
+    src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
+    return (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
+
+
+def _names_of_train(request: RecipeRequest) -> list[str]:
+    """One for each corpus, so that a recipe can give them weights."""
+    count = len(request.source)
+    return ["train"] if count == 1 else [f"train-{number}" for number in range(1, count + 1)]
+
+
+def _in_run(names: list[str], ends: tuple[str, str]) -> Files:
+    """Files of that name as a recipe in the run's folder names them."""
+    src, tgt = ([f"text/{name}.{end}" for name in names] for end in ends)
+    return Files(src=src, tgt=tgt)
+
+
+def _named(files: Files) -> dict[str, Any]:
+    """Files as one would write them into a recipe."""
+    sides = {"src": files.src, "tgt": files.tgt}
+    return {side: paths[0] if len(paths) == 1 else paths for side, paths in sides.items() if paths}
+
+
+def _sentences(preset: FittedPreset, folder: RunFolder, held: Counter[str] | None) -> Iterator[str]:
+    """What was chosen and why, for a person."""
+    yield f"{preset.size.pairs:,} pairs of {preset.size.src.words:,} and {preset.size.tgt.words:,} words to train on"
+    for reason in preset.reasons:
+        yield f"  {reason.setting}: {reason.value}, because {reason.because}"
+    if held is not None:
+        told = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
+        yield f"held out: {told}; none of their sources is in train (all are in {folder.text})"
+        if held["valid"] < ROUGH_BELOW:
+            yield f"warning: {held['valid']} pairs are few to validate by: their scores are rough"
+    for warning in preset.warnings:
+        yield f"warning: {warning}"
+    if preset.minutes is not None:
+        yield f"training takes {in_words(preset.minutes)} on this machine"
+    yield f"the recipe, to be read and changed: {folder.chosen}"
