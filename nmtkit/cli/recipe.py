@@ -29,7 +29,7 @@ def command() -> None:
 
 
 @command.command("ls")
-def ls() -> None:
+def list_recipes() -> None:
     """List the recipes that come with nmtkit, and the presets, which have no text of their own: for others to extend.
 
     \b
@@ -46,7 +46,7 @@ def ls() -> None:
 @click.argument("name", metavar="RECIPE")
 @click.option("--resolved", is_flag=True, help="Every default written out, `extends` and --set followed.")
 @options.overrides
-def show(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
+def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
     """Print a recipe, as a start for one's own.
 
     \b
@@ -63,7 +63,7 @@ def show(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
 @command.command("check")
 @click.argument("name", metavar="RECIPE")
 @options.overrides
-def check(name: str, overrides: tuple[str, ...]) -> None:
+def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
 
     Every fault of the keys is reported at once, with file and line; exit code 2 if there is any. Missing text files are
@@ -82,7 +82,7 @@ def check(name: str, overrides: tuple[str, ...]) -> None:
 @command.command("explain")
 @click.argument("key", required=False)
 @click.option("--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Whose values to show.")
-def explain(key: str | None, name: str) -> None:
+def explain_keys(key: str | None, name: str) -> None:
     """Explain a recipe's keys: meaning, default, and the value in one recipe.
 
     \b
@@ -132,7 +132,7 @@ def _short(value: Any) -> str:
 
 @command.command("schema")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to a file.")
-def schema(output: Path | None) -> None:
+def print_schema(output: Path | None) -> None:
     """Print the JSON schema of recipes, for editors that check YAML while one types.
 
     \b

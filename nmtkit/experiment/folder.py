@@ -8,104 +8,64 @@ from nmtkit.errors import NmtkitError
 RUNS = Path("runs")
 
 
+class _Named:
+    """A path of that name within a folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: "RunFolder", owner: object = None) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Names only: making the object touches no file."""
 
     path: Path
 
-    @property
-    def recipe(self) -> Path:
-        """The resolved recipe, every default written out."""
-        return self.path / "recipe.yaml"
-
-    @property
-    def chosen(self) -> Path:
-        """The recipe that was chosen for a training without one, with the reasons."""
-        return self.path / "chosen.yaml"
-
-    @property
-    def asked(self) -> Path:
-        """What it was chosen for: files and options."""
-        return self.path / "asked.json"
-
-    @property
-    def text(self) -> Path:
-        """The text of a training without a recipe, where validation pairs had to be held out."""
-        return self.path / "text"
-
-    @property
-    def vocabulary(self) -> Path:
-        """The tokenizers."""
-        return self.path / "vocabulary"
-
-    @property
-    def data(self) -> Path:
-        """The memory-mapped arrays."""
-        return self.path / "data"
+    recipe = _Named("recipe.yaml")
+    """The resolved recipe, every default written out."""
+    chosen = _Named("chosen.yaml")
+    """The recipe that was chosen for a training without one, with the reasons."""
+    asked = _Named("asked.json")
+    """What it was chosen for: files and options."""
+    text = _Named("text")
+    """The text of a training without a recipe, where validation pairs had to be held out."""
+    vocabulary = _Named("vocabulary")
+    """The tokenizers."""
+    data = _Named("data")
+    """The memory-mapped arrays."""
+    progress = _Named("data/progress.json")
+    """How far preprocessing has come; gone when it is complete."""
+    report = _Named("data-report.json")
+    """What preprocessing found in the text."""
+    checkpoints = _Named("checkpoints")
+    """Weights and training state; where training has stages, a folder for each: `1-NAME`, `2-NAME`, ..."""
+    average = _Named("average.safetensors")
+    """Averaged weights, made by `nmtkit average`."""
+    metrics = _Named("metrics.jsonl")
+    """One JSON object a line: every update that was logged and every validation."""
+    tensorboard = _Named("tensorboard")
+    """TensorBoard's event files."""
+    result = _Named("result.json")
+    """How training ended; its presence says that the run is finished."""
+    test_output = _Named("test.out")
+    """The translations of the recipe's test set, one a line."""
+    test_scores = _Named("test.json")
+    """Their scores."""
+    lock = _Named("run.lock")
+    """Locked by the process that writes here, and names it. It stays: see `nmtkit.experiment.hold`."""
+    replaced = _Named("replaced")
+    """The earlier run, while a new one in its place has not saved a state yet; a run's folder itself."""
 
     def manifest(self, split: str) -> Path:
         """What the arrays of one split hold; without it they are nothing."""
         return self.data / f"{split}.json"
 
-    @property
-    def progress(self) -> Path:
-        """How far preprocessing has come; gone when it is complete."""
-        return self.data / "progress.json"
-
-    @property
-    def report(self) -> Path:
-        """What preprocessing found in the text."""
-        return self.path / "data-report.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Weights and training state; where training has stages, a folder for each: `1-NAME`, `2-NAME`, ..."""
-        return self.path / "checkpoints"
-
     def stage(self, number: int, name: str) -> Path:
-        """Those of one stage, counted from 1; without a name those of a training that has no stages."""
+        """The checkpoints of one stage, counted from 1; without a name those of a training that has no stages."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
-
-    @property
-    def average(self) -> Path:
-        """Averaged weights, made by `nmtkit average`."""
-        return self.path / "average.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line: every update that was logged and every validation."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard's event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def result(self) -> Path:
-        """How training ended; its presence says that the run is finished."""
-        return self.path / "result.json"
-
-    @property
-    def test_output(self) -> Path:
-        """The translations of the recipe's test set, one a line."""
-        return self.path / "test.out"
-
-    @property
-    def test_scores(self) -> Path:
-        """Their scores."""
-        return self.path / "test.json"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by the process that writes here, and names it. It stays: see `nmtkit.experiment.hold`."""
-        return self.path / "run.lock"
-
-    @property
-    def replaced(self) -> Path:
-        """The earlier run, while a new one in its place has not saved a state yet; a run's folder itself."""
-        return self.path / "replaced"
 
     def exists(self) -> bool:
         """Whether this is the folder of a run."""
