@@ -36,10 +36,10 @@ def list_recipes() -> None:
     Example:
       nmtkit recipe ls
     """
-    for title, names, text in (("recipe", recipe.shipped(), ()), ("preset", recipe.shipped_presets(), recipe.ANY_TEXT)):
-        loaded = [recipe.load(name, text) for name in names]
-        rows = [[one.name, one.model.kind, one.description] for one in loaded]
-        console.table("", [title, "model", "what it is for"], rows)
+    loaded = [recipe.load(name) for name in recipe.shipped()]
+    loaded += [recipe.load(name, recipe.ANY_TEXT) for name in recipe.shipped_presets()]
+    rows = [[one.name, one.model.kind, one.description] for one in loaded]
+    console.table("", ["recipe", "model", "what it is for"], rows)
 
 
 @command.command("show")

@@ -23,6 +23,7 @@ from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.hold import quiet
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.settling import choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
@@ -221,7 +222,7 @@ def carry_out(
     """
     # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
     processes = torch.get_num_threads() if distributed.size() == 1 else cores()
-    say = _say if distributed.rank() == 0 else _quiet
+    say = _say if distributed.rank() == 0 else quiet
     work = Run.begin(
         loaded,
         path,
@@ -242,7 +243,7 @@ def carry_out(
 
 def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
     first = distributed.rank() == 0
-    say = _say if first else _quiet
+    say = _say if first else quiet
     work.settle(place, say)
     if first:
         _say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
@@ -250,7 +251,7 @@ def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
     _stop_on_signals(stop)
     stopped, stage = None, None
     with console.TrainingDisplay() as display:
-        for event in work.train(place, display.message if first else _quiet, resume, stop.is_set):
+        for event in work.train(place, display.message if first else quiet, resume, stop.is_set):
             if isinstance(event, StageBegun):
                 stage = event
                 continue
@@ -278,10 +279,6 @@ def _end(stopped: Stopped) -> str:
 
 def _say(text: str) -> None:
     console.say(text, stderr=True)
-
-
-def _quiet(text: str) -> None:
-    """Only the first of several processes speaks."""
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

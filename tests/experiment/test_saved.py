@@ -61,7 +61,7 @@ def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(
 
 def test_no_folder_of_a_run(tmp_path: Path) -> None:
     run = SavedRun(RunFolder(tmp_path))
-    with pytest.raises(CheckpointError, match="it has no recipe.yaml"):
+    with pytest.raises(CheckpointError, match=r"it has no recipe\.yaml"):
         _ = run.recipe
-    with pytest.raises(CheckpointError, match="no finished run for summarization .*train demo-news-pointer-generator"):
+    with pytest.raises(CheckpointError, match=r"no finished run for summarization .*train demo-news-pointer-generator"):
         find_run(runs=tmp_path, task="summarization")
