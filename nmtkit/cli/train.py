@@ -155,23 +155,11 @@ def command(
       nmtkit train mine.yaml --resume --set training.max_minutes=90
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
     """
-    if resuming and overwrite:
-        raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
-    if new_data and not resuming:
-        raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
-    if name is not None and request.given():
-        raise click.UsageError(
-            f"{name} is a recipe, and {', '.join(request.given())} are for training without one; to train the recipe "
-            "on other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
-        )
-    if name is None and not request.given():
-        raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
+    _require_fitting_options(name, request, resuming, overwrite, new_data)
     named = (f"training.threads={threads}",) if threads else ()
     with ExitStack() as ending:
         ending.callback(distributed.leave)
         if name is None:
-            if fault := request.fault():
-                raise click.UsageError(fault)
             path = run_path or str(RUNS / name_of_run(request))
             resume = _resume(resuming, path, device)
             held = choose_recipe(
@@ -194,6 +182,24 @@ def command(
             advice = more_time(work, stopped)
             if advice:
                 _say(advice)
+
+
+def _require_fitting_options(
+    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, new_data: bool
+) -> None:
+    if resuming and overwrite:
+        raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
+    if new_data and not resuming:
+        raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
+    if name is not None and request.given():
+        raise click.UsageError(
+            f"{name} is a recipe, and {', '.join(request.given())} are for training without one; to train the recipe "
+            "on other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
+        )
+    if name is None and not request.given():
+        raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
+    if name is None and (fault := request.fault()):
+        raise click.UsageError(fault)
 
 
 def _resume(resuming: str | None, path: str, device: str) -> bool:
