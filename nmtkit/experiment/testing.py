@@ -8,14 +8,14 @@ import torch
 
 from nmtkit import device as devices
 from nmtkit import metrics
-from nmtkit.data.alignments import parse
+from nmtkit.data.alignments import parse_alignments
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import Example, read_lines, read_pairs
 from nmtkit.experiment.atomic import write_json, write_whole
 from nmtkit.experiment.hold import Notify, quiet
 from nmtkit.experiment.opening import Opening, find_way, open_translator
 from nmtkit.experiment.saved import SavedRun
-from nmtkit.translation.translation import Translation
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 
@@ -94,7 +94,7 @@ def _alignment_error_rate(
     base = files.alignment_base
     gold = []
     for path in files.alignment:
-        read = parse(read_lines(path), path, base or 0)
+        read = parse_alignments(read_lines(path), path, base or 0)
         gold += read.pairs
         if base is None and (doubt := read.doubt):
             notify(

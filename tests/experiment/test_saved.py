@@ -10,7 +10,7 @@ import pytest
 from nmtkit.errors import CheckpointError
 from nmtkit.experiment import saved
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.opening import open_translator
+from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.experiment.saved import SavedRun, find_run
 from nmtkit.recipe import load
 
@@ -35,7 +35,7 @@ def test_a_recipe_is_read_once_until_a_translator_is_open(trained: Path, reads: 
     assert not reads, "finding reads nothing that nobody has asked for"
     assert run.recipe.task == "translation"
     assert run.weights().is_file()
-    open_translator(run, "cpu")
+    open_translator(run, Opening(device="cpu"))
     assert reads == {"tiny": 1}
 
 
