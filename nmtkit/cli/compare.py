@@ -56,7 +56,7 @@ def command(
     named = (f"training.threads={threads}",) if threads else ()
     loaded = [recipe.load(name, (*overrides, *named)) for name in names]
     for one in loaded:
-        if one.task != "translation":
+        if "bleu" not in one.tested:
             raise RecipeError(
                 f"recipe {one.name}: compare measures translations by BLEU; train summarizers one by one and set "
                 "their outputs side by side with `nmtkit score-summaries`"

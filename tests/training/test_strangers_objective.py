@@ -1,7 +1,6 @@
 """What a stranger adds without touching the package: an objective, an attention score, an optimizer, a schedule."""
 
 import io
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from nmtkit.cli.train import _show
 from nmtkit.console import TrainingDisplay
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.experiment.folder import RunFolder, StageFolder
-from nmtkit.experiment.log import Done, Log
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.log import Log
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
@@ -133,16 +132,15 @@ def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
 def test_its_terms_are_in_the_log_and_in_the_display(tmp_path: Path) -> None:
     _, events = run(tmp_path / "run", config(confidence_weight=1.0))
     recipe = load("demo")
-    log = Log(RunFolder(tmp_path), StageFolder("", recipe, Checkpoints(tmp_path)), Done(), resume=False)
+    log = Log(RunFolder(tmp_path))
     stream = io.StringIO()
     with TrainingDisplay(stream, seconds_between_lines=0.0) as display:
         for event in events:
             log.add(event)
             if isinstance(event, Step):
                 _show(display, event, recipe.training, None)
-    log.close()
-    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert all(isinstance(line["confidence"], float) for line in logged if line["event"] == "step")
+    logged = [logged.event for logged in log.read()]
+    assert [one.terms["confidence"] for one in steps(logged)] == [one.terms["confidence"] for one in steps(events)]
     assert "confidence" in stream.getvalue()
 
 
