@@ -4,7 +4,7 @@ A recipe may `extends:` one other file and say only what differs; `--set KEY=VAL
 Training in stages is a list of partial recipes, each laid over the whole one and checked as a whole.
 """
 
-from nmtkit.recipe.config import EvaluationConfig, Recipe, Stage, recipe_schema
+from nmtkit.recipe.composition import EvaluationConfig, Recipe, Stage, recipe_schema
 from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped, shipped_presets
 
 __all__ = [

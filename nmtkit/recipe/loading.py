@@ -8,7 +8,7 @@ from typing import Any
 
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import RecipeError
-from nmtkit.recipe.config import MOST_STAGES, STAGE_GROUPS, Recipe
+from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe
 from nmtkit.recipe.layer import Layer
 from nmtkit.registry import near_names
 from nmtkit.settings import (
