@@ -40,6 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "rnnsearch-lstm-2-layers": ("rnnsearch", {**RNN, "cell": "lstm", "layers": 2}),
     "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder", "readout_state": "current"}),
     "rnnsearch-tied-all": ("rnnsearch", {**RNN, "tie": "all", "layers": 2}),
+    "rnnsearch-one-embedding": ("rnnsearch", {**RNN, "tie": "embeddings"}),
     "rnnsearch-dot": ("rnnsearch", {**RNN, "score": "dot", "encoder_hidden_size": 4}),
     "rnnsearch-scaled-dot-one-way-copied": (
         "rnnsearch",
@@ -74,6 +75,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "transformer": ("transformer", TRANSFORMER),
     "transformer-post-norm": ("transformer", {**TRANSFORMER, "norm": "post", "tie": "none"}),
     "transformer-learned-positions": ("transformer", {**TRANSFORMER, "positions": "learned", "tie": "all"}),
+    "transformer-one-embedding": ("transformer", {**TRANSFORMER, "tie": "embeddings"}),
     "transformer-shallow-decoder": ("transformer", {**TRANSFORMER, "decoder_layers": 1, "activation": "gelu"}),
     "transformer-copying-head": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_heads": 2}),
     "transformer-copying-mean": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_layer": 2, "tie": "all"}),
@@ -109,6 +111,17 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "pointer-generator-plain-coverage": ("pointer_generator", {**POINTER, "copying": False, "coverage": True}),
     "pointer-generator-tied-2-layers": ("pointer_generator", {**POINTER, "tie": "all", "layers": 2, "coverage": True}),
     "pointer-generator-gru-tied-decoder": ("pointer_generator", {**POINTER, "cell": "gru", "tie": "decoder"}),
+    "pointer-generator-one-way-deep": (
+        "pointer_generator",
+        {
+            **POINTER,
+            "bidirectional": False,
+            "reverse_source": True,
+            "encoder_layers": 3,
+            "encoder_hidden_size": 6,
+            "residual": True,
+        },
+    ),
     "intra-attention": ("intra_attention", INTRA_ATTENTION),
     "intra-attention-one-embedding": ("intra_attention", {**INTRA_ATTENTION, "tie": "all"}),
     "intra-attention-no-past": ("intra_attention", {**INTRA_ATTENTION, "intra_temporal": False}),
