@@ -8,7 +8,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.base import Update, objectives_of
+from nmtkit.training.objectives.objective import Update, objectives_of
 
 CPU = torch.device("cpu")
 

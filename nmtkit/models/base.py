@@ -178,6 +178,9 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     Who knows which model it is names its memory and its state, `Seq2Seq[LuongMemory, LuongState]`; who takes any model
     names neither. A subclass has a nested `Config(ModelConfig)` and is built as `Model(config, vocabulary_sizes)`.
+
+    Raises:
+        RecipeError: one embedding for both sides without a shared vocabulary.
     """
 
     Config: ClassVar[type[ModelConfig]]

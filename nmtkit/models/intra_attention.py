@@ -145,15 +145,7 @@ class IntraAttentionState(RecurrentState):
 
 @MODELS.register("intra_attention")
 class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
-    """Intra-temporal and intra-decoder attention with a pointer; see the head of this file.
-
-    Args:
-        config: see `IntraAttentionConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: one embedding for both sides without a shared vocabulary.
-    """
+    """Intra-temporal and intra-decoder attention with a pointer; see the head of this file."""
 
     Config = IntraAttentionConfig
 

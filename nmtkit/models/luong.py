@@ -106,15 +106,7 @@ class LuongState(RecurrentState):
 
 @MODELS.register("luong")
 class Luong(RecurrentModel[LuongMemory, LuongState]):
-    """Stacked encoder, update then look, local windows; see the head of this file.
-
-    Args:
-        config: see `LuongConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: `tie: all` without a shared vocabulary.
-    """
+    """Stacked encoder, update then look, local windows; see the head of this file."""
 
     Config = LuongConfig
 

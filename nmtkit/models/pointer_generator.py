@@ -122,15 +122,7 @@ class ReducedState(nn.Module):
 
 @MODELS.register("pointer_generator")
 class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
-    """Looks back, reads, looks, and writes or copies; see the head of this file.
-
-    Args:
-        config: see `PointerGeneratorConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: one embedding for both sides without a shared vocabulary.
-    """
+    """Looks back, reads, looks, and writes or copies; see the head of this file."""
 
     Config = PointerGeneratorConfig
 

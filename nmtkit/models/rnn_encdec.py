@@ -82,15 +82,7 @@ class RnnEncDecMemory(Memory):
 
 @MODELS.register("rnn_encdec")
 class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
-    """Encoder, one summary vector, decoder; see the head of this file.
-
-    Args:
-        config: see `RnnEncDecConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: `tie: all` without a shared vocabulary.
-    """
+    """Encoder, one summary vector, decoder; see the head of this file."""
 
     Config = RnnEncDecConfig
     has_attention = False

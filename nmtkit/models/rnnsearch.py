@@ -70,15 +70,7 @@ class RnnSearchConfig(StackedConfig):
 
 @MODELS.register("rnnsearch")
 class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
-    """Recurrent encoder, attention, look then update; see the head of this file.
-
-    Args:
-        config: see `RnnSearchConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: `tie: all` without a shared vocabulary.
-    """
+    """Recurrent encoder, attention, look then update; see the head of this file."""
 
     Config = RnnSearchConfig
 

@@ -23,7 +23,7 @@ from nmtkit.training.checkpoint import Checkpoints, Keeping
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.ema import Ema
 from nmtkit.training.events import Evaluated, Reason, Saved, Step
-from nmtkit.training.objectives.base import LOSS, Update, objectives_of
+from nmtkit.training.objectives.objective import LOSS, Update, objectives_of
 from nmtkit.training.optimizers import (
     build_optimizer,
     most_steps,

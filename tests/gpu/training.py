@@ -8,8 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.models.base import ModelConfig
-from nmtkit.training.objectives.base import Update
 from nmtkit.training.objectives.likelihood import Likelihood
+from nmtkit.training.objectives.objective import Update
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
 from tests.bench import summarization
 from tests.bench import training as bench

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
-from tiny_training import constant_score, ended, run, steps, tiny_batch
+from tiny_training import constant_score, ended, run, steps, tiny_batch, tiny_model
 from torch import Tensor
 from torch.optim import RMSprop
 
@@ -28,7 +28,7 @@ from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
 from nmtkit.training.loop import train
-from nmtkit.training.objectives.base import OBJECTIVES, Objective, Reads, Seen
+from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen, Update
 from nmtkit.training.optimizers import OPTIMIZERS, OptimizerSettings
 from nmtkit.training.schedules import TrainingProgress
 
@@ -227,3 +227,31 @@ class SteppedConfig(TrainingConfig):
 def test_a_schedule(tmp_path: Path) -> None:
     _, events = run(tmp_path, SteppedConfig.model_validate({**BASICS, "log_every": 1}))
     assert [step.lr for step in steps(events)] == pytest.approx([0.01] * 3 + [0.001] * 3)
+
+
+@dataclass(frozen=True)
+class Small(Objective):
+    """Asks nothing of any target: the weights are to be small."""
+
+    over: ClassVar = {"norm": "sentences"}
+    reads: ClassVar[Reads] = "nothing"
+
+    @classmethod
+    def of(cls, setting: float | None) -> "Small":
+        return cls()
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        raise AssertionError("nobody asks")
+
+    def add_own_gradients(self, update: Update, batch: Batch) -> dict[str, Tensor]:
+        norm = sum((weight.square().sum() for weight in update.model.parameters()), start=torch.zeros(()))
+        torch.autograd.backward(norm / update.counts["sentences"])
+        return {"norm": norm.detach()}
+
+
+def test_one_that_needs_no_targets_is_enough() -> None:
+    model, batch = tiny_model(), tiny_batch(1)
+    sums = Update(model, [Small()], {"sentences": 8}, torch.device("cpu"), 1 << 20).add_gradients(batch)
+    assert list(sums) == ["norm"]
+    for weight in model.parameters():
+        torch.testing.assert_close(weight.grad, weight.detach() / 4)

@@ -25,8 +25,8 @@ from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.base import Update
 from nmtkit.training.objectives.likelihood import likelihood
+from nmtkit.training.objectives.objective import Update
 from nmtkit.training.trainer import Trainer
 
 MOST_SECONDS = 30.0

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.layers.precision import wide
-from nmtkit.training.objectives.base import OBJECTIVES, Objective, Seen
+from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Seen
 
 
 def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.layers.precision import wide
 from nmtkit.settings import Field, Settings
-from nmtkit.training.objectives.base import OBJECTIVES, Objective, Reads, Seen
+from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen
 
 Teacher = Literal["file", "model"]
 AlignmentLoss = Literal["cross_entropy", "squared_error"]

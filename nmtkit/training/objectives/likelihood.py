@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.layers.precision import wide
 from nmtkit.models.base import Output
-from nmtkit.training.objectives.base import LOSS, OBJECTIVES, Objective, Seen
+from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen
 
 _LARGEST = 700.0
 """The exponential of more is no float."""

@@ -33,8 +33,8 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.precision import wide
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.settings import Field, Length, Settings
-from nmtkit.training.objectives.base import LOSS, OBJECTIVES, Objective, Seen, Update
 from nmtkit.training.objectives.likelihood import negative_log_probs
+from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen, Update
 
 _CHECK_EVERY = {"cpu": 1, "cuda": 8}
 """Steps between two looks at whether all summaries have ended; on an accelerator a look waits for the device."""

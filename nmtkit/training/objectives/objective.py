@@ -30,6 +30,10 @@ LOSS = "loss"
 sums are added up with their weights: together they are what is minimised, but for the terms that have a name."""
 
 
+Reached = tuple[Tensor, Tensor | None]
+"""Where a gradient begins or goes on, and what arrived there; None for a loss."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What a model says of given targets, as much of it as an objective asks for."""
@@ -85,7 +89,7 @@ class Objective(ABC):
 
     @abstractmethod
     def terms(self, seen: Seen) -> dict[str, Tensor]:
-        """Its sums, in the order of `over`: scalars on the device, the first one in the graph."""
+        """Its sums by name: scalars on the device, the minimised one in the graph."""
 
     def add_own_gradients(self, update: "Update", batch: Batch) -> dict[str, Tensor]:
         """Adds gradients in a way of its own beside that of `terms`; gives sums by name, `LOSS` times its weight."""
@@ -137,19 +141,14 @@ class Update:
         Returns:
             The sums of all objectives by their names; on the device and outside the graph.
         """
-        moved = batch.to(self.device, non_blocking=True)
-        memory = self.model.encode(moved) if memory is None else memory
-        seen = self._unrolled(batch, moved, memory)
         told: dict[str, Tensor] = {}
-        whole: list[Tensor] = []
-        for objective in self.objectives:
-            if objective.reads in ("attention", "heads"):
-                terms = objective.terms(seen)
-                whole.append(terms[objective.minimised] * self._scale(objective))
-                _add(told, self._weighted(objective, {name: term.detach() for name, term in terms.items()}))
-        reached = self._through_words(seen, memory, told)
-        roots = [*reached, *((loss, None) for loss in whole)]
-        _backward([tensor for tensor, _ in roots], [gradient for _, gradient in roots])
+        if any(objective.reads != "nothing" for objective in self.objectives):
+            moved = batch.to(self.device, non_blocking=True)
+            memory = self.model.encode(moved) if memory is None else memory
+            seen = self._unrolled(batch, moved, memory)
+            whole = self._of_attention(seen, told)
+            reached = self._through_words(seen, memory, told)
+            _backward([tensor for tensor, _ in (*reached, *whole)], [gradient for _, gradient in (*reached, *whole)])
         for objective in self.objectives:
             _add(told, objective.add_own_gradients(self, batch))
         return told
@@ -169,7 +168,17 @@ class Update:
         )
         return Seen(batch, moved, self.model.sizes.tgt, readout, heads)
 
-    def _through_words(self, seen: Seen, memory: Memory, told: dict[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    def _of_attention(self, seen: Seen, told: dict[str, Tensor]) -> list[Reached]:
+        """The losses of what the attention is asked, and adds their sums to what is told."""
+        whole: list[Reached] = []
+        for objective in self.objectives:
+            if objective.reads in ("attention", "heads"):
+                terms = objective.terms(seen)
+                whole.append((terms[objective.minimised] * self._scale(objective), None))
+                _add(told, self._weighted(objective, {name: term.detach() for name, term in terms.items()}))
+        return whole
+
+    def _through_words(self, seen: Seen, memory: Memory, told: dict[str, Tensor]) -> list[Reached]:
         """Takes the losses of words back to what the output layer reads, and adds their sums to what is told.
 
         Returns:
@@ -195,7 +204,8 @@ class Update:
             ]
             _backward(losses, [None] * len(losses))
             parts.append(part)
-            sums.append(torch.stack([term.detach() for one in terms for term in one.values()]))
+            each = (one[name] for objective, one in zip(words, terms, strict=True) for name in objective.over)
+            sums.append(torch.stack([term.detach() for term in each]))
         total = iter(torch.stack(sums).sum(0).unbind())
         for objective in words:
             _add(told, self._weighted(objective, {name: next(total) for name in objective.over}))
@@ -231,9 +241,9 @@ def _leaf_among(leaves: list[tuple[Tensor, Tensor]], tensor: Tensor) -> Tensor:
     return leaf
 
 
-def _gradients_of(whole: Readout, parts: Sequence[Readout]) -> list[tuple[Tensor, Tensor | None]]:
+def _gradients_of(whole: Readout, parts: Sequence[Readout]) -> list[Reached]:
     """The tensors of a readout that the parts' losses reached, and what arrived there."""
-    found: list[tuple[Tensor, Tensor | None]] = []
+    found: list[Reached] = []
     for name in (one.name for one in fields(whole)):
         pieces = [getattr(part, name) for part in parts]
         if any(piece is not None and piece.grad is not None for piece in pieces):
