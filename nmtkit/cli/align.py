@@ -14,8 +14,9 @@ from nmtkit.cli import opening, options
 from nmtkit.cli.numbers import Number
 from nmtkit.data.alignments import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_lines, read_pairs
+from nmtkit.data.reading import read_pairs
 from nmtkit.data.soft_alignments import SoftWriter
+from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.translator import Translator

@@ -3,10 +3,8 @@
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,13 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import options as shared
-from nmtkit.cli.diagnosing import show_report, write_text
+from nmtkit.cli.diagnosing import show_examination, write_report
+from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import LOOKED_AT, read_lines, refuse_json_lines
+from nmtkit.data.reading import refuse_records
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.mend import LOG, mend, require_new
 from nmtkit.diagnosis.report import Sheet
@@ -27,6 +27,10 @@ from nmtkit.errors import DataError, NmtkitError
 SPLIT_OPTIONS = ("--valid", "--test")
 RECIPE_ENDS = (".yaml", ".yml")
 JSONL_ENDS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+AS_JSON_LINES = (
+    "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a recipe: "
+    "`jsonl`, src_field and tgt_field)"
+)
 
 
 @dataclass
@@ -41,6 +45,16 @@ class Subject:
     """Whether targets are summaries of their sources."""
     recipe: Any = None
     """A `RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
+
+    def see(self, with_tokens: bool) -> Callable[[Block], None]:
+        """Looks at each block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
+
+        def look_at(block: Block) -> None:
+            refuse_records(block, self.splits[block.split], AS_JSON_LINES)
+            if self.recipe is not None and with_tokens:
+                self.recipe.see(block)
+
+        return look_at
 
 
 class _CheckCommand(click.Command):
@@ -131,34 +145,22 @@ def command(
     """
     fields = {"src_field": src_field, "tgt_field": tgt_field}
     subject = _subject(names, {"valid": valid, "test": test}, fields, task, overrides, run_path)
-    _refuse_json_lines(subject.splits)
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
     options = ExamineOptions(task="summarization" if subject.is_summaries else "translation")
     with console.LineProgress("MB") as shown:
-        diagnosis = examine(subject.splits, options, _by_megabyte(shown))
-    sheets: list[Sheet] = []
-    tokens: dict[str, Any] | None = None
-    failed = False
-    if subject.recipe is not None and with_tokens:
-        try:
-            with console.LineProgress("pairs") as shown:
-                notify = partial(console.say, stderr=True)
-                found = subject.recipe.count_tokens(diagnosis, notify, shown.advance)
-            sheets, tokens = found.sheets(diagnosis), found.as_dict()
-        except NmtkitError as fault:
-            console.say(f"the text was not cut into tokens: {fault}", stderr=True)
-            failed = not report.is_wrong(diagnosis)  # else it is one of the faults that are shown
+        diagnosis = examine(subject.splits, options, _by_megabyte(shown), subject.see(with_tokens))
+    sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
-        write_text(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, sheets))
+        write_report(html_path, diagnosis_page(diagnosis, f"Data check: {subject.title}", files, sheets))
         console.say(f"wrote {html_path}", stderr=True)
     if json_path:
         values = report.as_values(diagnosis, strict) | {"tokens": tokens}
-        write_text(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+        write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
-        show_report(diagnosis, sheets)
+        show_examination(diagnosis, sheets)
     if fixed is not None:
         refused = _fix(subject, options, fixed, "stderr" if json_path == "-" else "stdout")
         wrong = refused or report.is_wrong(diagnosis, strict, fixed=True)
@@ -195,20 +197,6 @@ def _subject(
     return Subject(" and ".join(names), splits, task == "summarization" if task else summaries)
 
 
-def _refuse_json_lines(splits: Mapping[str, Files]) -> None:
-    """Makes sure that files of plain text are that."""
-    for path in (path for files in splits.values() for path in (*files.src, *files.tgt) if Path(path).is_file()):
-        lines: list[str] = []
-        with suppress(DataError):  # what cannot be read is a finding
-            lines = list(islice(read_lines(path), LOOKED_AT))
-        refuse_json_lines(
-            lines,
-            path,
-            "check JSON lines as one file whose name ends in .jsonl, with --src-field KEY and --tgt-field KEY (in a "
-            "recipe: `jsonl`, src_field and tgt_field)",
-        )
-
-
 def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files:
     """The files of one split: a source, perhaps a target; or JSON lines, or a folder of stories."""
     if len(names) > 2:
@@ -233,6 +221,20 @@ def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:
         shown.advance(whole)
 
     return add
+
+
+def _count_tokens(subject: Subject, diagnosis: Diagnosis) -> tuple[list[Sheet], dict[str, Any] | None, bool]:
+    """What only a recipe's tokenizer can tell, as tables and for JSON; and whether it failed, with no fault to show."""
+    if subject.recipe is None:
+        return [], None, False
+    try:
+        with console.LineProgress("pairs") as shown:
+            notify = partial(console.say, stderr=True)
+            found = subject.recipe.count_tokens(diagnosis, notify, shown.advance)
+        return found.sheets(diagnosis), found.as_dict(), False
+    except NmtkitError as fault:
+        console.say(f"the text was not cut into tokens: {fault}", stderr=True)
+        return [], None, not report.is_wrong(diagnosis)
 
 
 def _fix(subject: Subject, options: ExamineOptions, out: Path, stream: console.Stream) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from nmtkit import console
 from nmtkit.console import Stream
+from nmtkit.data.faults import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.kinds import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis.report import Sheet
 from nmtkit.errors import writing
 
@@ -26,7 +26,7 @@ def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
     console.say(report.verdict(diagnosis), stderr=stream == "stderr")
 
 
-def show_report(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None:
+def show_examination(diagnosis: Diagnosis, sheets: Sequence[Sheet] = ()) -> None:
     """The whole report: plots, tables, findings with examples and remedies, the verdict last, where one looks."""
     for number, split in enumerate(diagnosis.splits.values()):
         _show_lengths(split, plots=number == 0)
@@ -86,7 +86,7 @@ def _say_wrapped(text: str) -> None:
         console.say(f"  {line}")
 
 
-def write_text(path: str, text: str) -> None:
+def write_report(path: str, text: str) -> None:
     """Writes a report to a file, or to standard output if that is "-".
 
     Raises:

@@ -12,7 +12,7 @@ from nmtkit.cli import opening, options
 from nmtkit.cli.reading import stdin_texts
 from nmtkit.cli.reporting import save_picture
 from nmtkit.console.shading import show_attention
-from nmtkit.data.reading import WRITE_OUT
+from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed

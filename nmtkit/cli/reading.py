@@ -5,9 +5,9 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 
-from nmtkit.data.reading import refuse_json_lines
+from nmtkit.data.records import parse_record, refuse_json_lines, text_of
+from nmtkit.data.text import sound_lines
 from nmtkit.errors import DataError
-from nmtkit.settings import parse_json, shortened
 
 STDIN = "standard input"
 
@@ -19,21 +19,14 @@ def stdin_lines() -> Iterator[str]:
         DataError: it is closed or cannot be read, or a line is not UTF-8.
     """
     if sys.stdin is None:
-        raise DataError("standard input: it is closed, and the text is read from it; give it a file with `< FILE`")
+        raise DataError(f"{STDIN}: it is closed, and the text is read from it; give it a file with `< FILE`")
     try:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
         # that.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        for number, line in enumerate(stream, start=1):
-            text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-            yield text.removeprefix("\ufeff") if number == 1 else text
-    except UnicodeDecodeError as fault:
-        raise DataError(
-            f"standard input, line {number}: not UTF-8 (byte {fault.start + 1} of the line); "
-            "convert it, e.g. with iconv"
-        ) from fault
+        yield from sound_lines(stream, STDIN, "; convert it, e.g. with iconv")
     except OSError as fault:
-        raise DataError(f"standard input: cannot read it: {fault.strerror or fault}") from fault
+        raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
 def stdin_texts(remedy: str) -> list[str]:
@@ -69,20 +62,12 @@ def stdin_field(name: str) -> Iterator[str]:
         if not line.strip():
             yield ""
             continue
-        where = f"standard input, line {number}"
+        where = f"{STDIN}, line {number}"
         try:
-            record = parse_json(line, where)
+            record = parse_record(line, where)
         except DataError as fault:
             raise DataError(f"{fault}; plain text is read without --article-field") from fault
-        if not isinstance(record, dict) or name not in record:
-            has = f"it has {shortened(', '.join(record)) or 'none'}" if isinstance(record, dict) else "it is no object"
-            raise DataError(f"{where}: no field {name!r}; {has}: name another with --article-field")
-        value = record[name]
-        if isinstance(value, list) and all(isinstance(part, str) for part in value):
-            value = " ".join(value)
-        if not isinstance(value, str):
-            raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
-        yield " ".join(value.splitlines())  # one article is one line
+        yield text_of(record, name, where, "name another with --article-field")
 
 
 def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:

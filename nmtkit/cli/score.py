@@ -13,7 +13,7 @@ from nmtkit import console
 from nmtkit.cli import score_alignments, score_summaries, scoring
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.scoring import Scoring
-from nmtkit.data.reading import WRITE_OUT
+from nmtkit.data.records import WRITE_OUT
 from nmtkit.metrics import METRICS, LengthBucket, by_length
 from nmtkit.metrics.report import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.metrics.significance import SIGNIFICANT

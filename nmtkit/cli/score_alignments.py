@@ -9,7 +9,7 @@ from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.numbers import Number
 from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
-from nmtkit.data.reading import WRITE_OUT
+from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
 from nmtkit.metrics import AlignmentScores, Score, aer
 from nmtkit.metrics.report import named, require_equal_counts, titles

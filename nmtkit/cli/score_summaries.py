@@ -9,7 +9,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.scoring import Scoring
-from nmtkit.data.reading import read_lines
+from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import Comparison, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality

@@ -11,7 +11,8 @@ import click
 from nmtkit.cli.numbers import Number
 from nmtkit.cli.options import Decorator
 from nmtkit.cli.reading import stdin_lines
-from nmtkit.data.reading import read_lines, refuse_json_lines
+from nmtkit.data.records import refuse_json_lines
+from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import MOST_SAMPLES, SENTENCE_RULES, TOKENIZERS, Bootstrap, Options, metric_names, text_metrics
 from nmtkit.metrics.report import named

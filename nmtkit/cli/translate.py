@@ -9,7 +9,8 @@ from nmtkit import console
 from nmtkit.cli import opening, options
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.results import Printer
-from nmtkit.data.reading import WRITE_OUT, read_lines
+from nmtkit.data.records import WRITE_OUT
+from nmtkit.data.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.unknowns import parse_dictionary
 

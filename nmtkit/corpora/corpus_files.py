@@ -17,10 +17,11 @@ from typing import Any
 from nmtkit import __version__
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.entries import Entry
-from nmtkit.corpora.filters import cleaned, count_words, is_unspaced
+from nmtkit.corpora.filters import cleaned, count_words
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained
-from nmtkit.corpora.splits import Divider
+from nmtkit.data.script import is_unspaced
+from nmtkit.data.splitting import Divider
 from nmtkit.errors import DataError
 from nmtkit.experiment.corpus_size import Counts
 from nmtkit.settings import parse_json

@@ -5,19 +5,17 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import islice
 
 import numpy as np
 
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.readers import Pair
-from nmtkit.data.hashes import HashSet
+from nmtkit.data.hashes import HashSet, PairHashes
+from nmtkit.data.script import is_unspaced
 
 CHUNK = 10_000
 """Pairs that are compared with all earlier ones at once."""
-UNSPACED = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
-"""Languages that are written without spaces between words."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
 """What some program or other takes for the end of a line or of a text."""
 
@@ -34,11 +32,6 @@ class _LettersOnly(dict[int, str | None]):
 
 
 _LETTERS = _LettersOnly()
-
-
-def is_unspaced(language: str) -> bool:
-    """Whether a language, by its code such as zh_CN, is written without spaces between words."""
-    return re.split(r"[-_@.]", language)[0].lower() in UNSPACED
 
 
 def count_words(text: str, unspaced: bool = False) -> int:
@@ -119,9 +112,7 @@ def _reasons(chunk: Sequence[Pair], keep: Keep, judge: Filter, seen: HashSet) ->
     if keep.duplicates:
         return reasons
     compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
-    # Eight bytes are remembered of each pair: among 100 million, one in 4,000 corpora loses one pair by mistake.
-    texts = (f"{chunk[i].src}\t{chunk[i].tgt}".encode() for i in compared)
-    hashes = np.frombuffer(b"".join(blake2b(text, digest_size=8).digest() for text in texts), dtype=np.uint64)
+    hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs
     for i in np.flatnonzero(seen.add(hashes)):
         reasons[compared[i]] = "duplicate"
     return reasons

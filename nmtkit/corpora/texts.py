@@ -2,13 +2,13 @@
 
 import gzip
 import io
-import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, members
+from nmtkit.data.text import sound_lines
 from nmtkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -39,20 +39,7 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
 
 def decoded(stream: BinaryIO, where: str) -> Iterator[str]:
     """The same of a stream that is open; `where` is what messages call it."""
-    number = 0
-    try:
-        while raw := stream.readline(LONGEST + 1):
-            number += 1
-            if len(raw) > LONGEST:
-                raise DataError(f"{where}, line {number}: more than {LONGEST:,} bytes without a line end; no text")
-            line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            yield line.removeprefix("\ufeff") if number == 1 else line
-    except UnicodeDecodeError as fault:
-        raise DataError(
-            f"{where}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); is it the file it should be?"
-        ) from fault
-    except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
-        raise DataError(f"{where}: broken gzip file after line {number} ({fault}); fetch it again") from fault
+    return sound_lines(stream, where, "; is it the file it should be?", "fetch it again", LONGEST)
 
 
 def file_of(files: Sequence[Path], name: str) -> Path:

@@ -1,8 +1,7 @@
 """The check of a corpus before training: what is faulty, what is left out, and the report of what was found."""
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,25 +9,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import DataConfig
-from nmtkit.data.hashes import Hashes, HashSet, Mask
-from nmtkit.data.reading import Example
+from nmtkit.data.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, Kind
+from nmtkit.data.hashes import HashSet, Mask, Sought
 from nmtkit.errors import DataError
 
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
-# What can be found wrong with a pair, in the words of the report.
-EMPTY = "empty side"
-OVER_LONG = "over-long"
-RATIO = "length ratio"
-DUPLICATE = "duplicate"
-IN_TRAIN = "pair also in train"
-SRC_IN_TRAIN = "source also in train"
-
 
 @dataclass
-class Finding:
-    """How often one kind of fault was found in a split."""
+class Handled:
+    """How often one kind of fault was found in a split, and what was done about it."""
 
     count: int = 0
     """Pairs with this fault."""
@@ -60,14 +52,13 @@ class SplitReport:
     """The most tokens of a kept target."""
     links: int | None = None
     """Links between tokens of the kept pairs; None where no alignment was given."""
-    findings: dict[str, Finding] = field(default_factory=dict)
-    """Faults by kind."""
+    findings: dict[str, Handled] = field(default_factory=dict)
+    """Faults by what their kind is counted as."""
 
-    def found(self, kind: str, lines: Sequence[int], action: str) -> None:
+    def found(self, kind: Kind, lines: Lengths, action: str) -> None:
         """Counts the pairs of these lines under one kind of fault."""
         if len(lines):
-            finding = self.findings.setdefault(kind, Finding(0, int(lines[0]), action))
-            finding.count += len(lines)
+            self.findings.setdefault(kind.counted, Handled(0, int(lines[0]), action)).count += len(lines)
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
         """Counts the tokens of kept pairs.
@@ -98,7 +89,7 @@ class SplitReport:
         Raises:
             TypeError: these are not its values.
         """
-        findings = {kind: Finding(**finding) for kind, finding in values["findings"].items()}
+        findings = {kind: Handled(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
@@ -111,7 +102,7 @@ class DataReport:
     tokenizer: dict[str, str | int] = field(default_factory=dict)
     """What was learned, from how many pairs."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By the name of the split the checksum of each file, as `nmtkit.data.store.sums_of_files` gives them."""
+    """By the name of the split the checksum of each file, as `nmtkit.data.filling.FileSums` gives them."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
@@ -161,62 +152,16 @@ def read_files(report: Path) -> dict[str, dict[str, str]]:
     return files
 
 
-def _hashes(texts: Iterable[str]) -> Hashes:
-    digests = [hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts]
-    return np.frombuffer(b"".join(digests), dtype=np.uint64)
-
-
 @dataclass(frozen=True)
-class TextFacts:
-    """What the check must know of the text of n pairs; found by looking at each alone."""
+class Verdict:
+    """What the text of n pairs that follow each other shows, before it is cut into tokens."""
 
-    lines: Lengths
-    """Their lines, `(n,)`."""
-    empty: Mask
-    """Whether a side is empty, `(n,)`."""
-    no_reference: Mask
-    """Whether there is a target and it is empty, `(n,)`."""
-    sources: Hashes
-    """The hash of each source, `(n,)`."""
-    pairs: Hashes
-    """The hash of each pair, `(n,)`."""
-
-    @classmethod
-    def of(cls, src: Sequence[str], tgt: Sequence[str | None], lines: Lengths) -> "TextFacts":
-        """Looks at n pairs.
-
-        Args:
-            src: sources.
-            tgt: targets, or None.
-            lines: the line of each, `(n,)`.
-        """
-        no_reference = np.array([text is not None and not text.strip() for text in tgt], dtype=bool)
-        no_source = np.array([not text.strip() for text in src], dtype=bool)
-        pairs = _hashes(f"{one}\n{other}" for one, other in zip(src, tgt, strict=True))
-        return cls(lines, no_source | no_reference, no_reference, _hashes(src), pairs)
-
-
-class _Sought:
-    """Some hashes, and which of them have come by."""
-
-    def __init__(self) -> None:
-        self._hashes: Hashes = np.empty(0, dtype=np.uint64)
-        self._seen: Mask = np.empty(0, dtype=bool)
-
-    def seek(self, hashes: Hashes) -> None:
-        """Looks out for these as well; before anything comes by."""
-        self._hashes = np.union1d(self._hashes, hashes)
-        self._seen = np.zeros(len(self._hashes), dtype=bool)
-
-    def look(self, hashes: Hashes) -> None:
-        """Notes what comes by."""
-        if len(self._hashes):
-            place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
-            self._seen[place[self._hashes[place] == hashes]] = True
-
-    def seen(self, hashes: Hashes) -> Mask:
-        """For each hash, whether it was sought and came by."""
-        return np.isin(hashes, self._hashes[self._seen])
+    read: int
+    """n."""
+    keep: Mask
+    """`(n,)`: whether each pair stays."""
+    found: list[tuple[Kind, Lengths, str]]
+    """Kinds of faults, the lines of the pairs that have them, and what is done with these."""
 
 
 class Checker:
@@ -237,61 +182,52 @@ class Checker:
         self.report = report
         self._need_references = need_references
         self._pairs = HashSet()
-        self._sought_pairs = _Sought()
-        self._sought_sources = _Sought()
+        self._sought_pairs = Sought()
+        self._sought_sources = Sought()
 
-    def cut_at(self, side: str) -> int | None:
-        """Where a side ("src" or "tgt") is to be cut, in tokens; None if over-long text is not cut."""
-        return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
-
-    def seek(self, facts: TextFacts) -> None:
+    def seek(self, block: Block) -> None:
         """Makes pairs of another split known, so that they are recognised when train goes by."""
-        self._sought_pairs.seek(facts.pairs)
-        self._sought_sources.seek(facts.sources)
+        hashes = block.hashes()
+        self._sought_pairs.seek(hashes.pairs)
+        self._sought_sources.seek(hashes.src)
 
-    def texts(self, split: str, examples: Sequence[Example]) -> Mask:
-        """As `judge`, by the examples themselves."""
-        lines = np.array([example.line for example in examples], dtype=np.int64)
-        return self.judge(split, TextFacts.of([e.src for e in examples], [e.tgt for e in examples], lines))
-
-    def judge(self, split: str, facts: TextFacts) -> Mask:
+    def judge(self, block: Block) -> Verdict:
         """Checks raw text: empty sides, duplicates, overlap with train.
 
         Args:
-            split: which split; of another one than train only those pairs are compared with it that `seek` was given.
-            facts: of the pairs that come next.
-
-        Returns:
-            For each pair, whether it stays.
+            block: the pairs that come next; those of another split than train are compared with train as far as they
+                were given to `seek`.
 
         Raises:
             DataError: a reference is empty that must not be.
         """
-        out = self.report.splits.setdefault(split, SplitReport())
-        lines, empty = facts.lines, facts.empty
-        out.read += len(lines)
-        train = split == "train"
-        if self._need_references and not train and facts.no_reference.any():
+        lines, empty, hashes = block.lines, block.empty(), block.hashes()
+        if block.split == "train":
+            keep = ~empty
+            self._sought_sources.meet(hashes.src[keep])
+            self._sought_pairs.meet(hashes.pairs[keep])
+            double = np.zeros_like(keep)
+            double[keep] = self._pairs.add(hashes.pairs[keep])
+            action = "dropped" if self.config.drop_duplicates else "kept"
+            found = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
+            return Verdict(len(block), keep & ~double if self.config.drop_duplicates else keep, found)
+        if self._need_references and (without := block.empty_targets()).any():
             raise DataError(
-                f"{split}, line {lines[facts.no_reference][0]}: the reference is empty, and no summary can be measured "
+                f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
                 "by it; take the example out of the file"
             )
-        out.found(EMPTY, lines[empty].tolist(), "dropped" if train else "kept")
-        if train:
-            keep = ~empty
-            self._sought_sources.look(facts.sources[keep])
-            self._sought_pairs.look(facts.pairs[keep])
-            double = np.zeros_like(keep)
-            double[keep] = self._pairs.add(facts.pairs[keep])
-            out.found(DUPLICATE, lines[double].tolist(), "dropped" if self.config.drop_duplicates else "kept")
-            if self.config.drop_duplicates:
-                keep &= ~double
-            return keep
-        in_train = self._sought_pairs.seen(facts.pairs) & ~empty
-        out.found(IN_TRAIN, lines[in_train].tolist(), "kept")
-        source_in_train = self._sought_sources.seen(facts.sources) & ~in_train & ~empty
-        out.found(SRC_IN_TRAIN, lines[source_in_train].tolist(), "kept")
-        return np.ones(len(lines), dtype=bool)
+        in_train = self._sought_pairs.was_met(hashes.pairs) & ~empty
+        source_in_train = self._sought_sources.was_met(hashes.src) & ~in_train & ~empty
+        masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
+        return Verdict(len(block), np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+
+    def count(self, split: str, verdict: Verdict) -> SplitReport:
+        """Counts what `judge` has found; gives the report of the split."""
+        report = self.report.splits.setdefault(split, SplitReport())
+        report.read += verdict.read
+        for found in verdict.found:
+            report.found(*found)
+        return report
 
     def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
         """Checks lengths in tokens, EOS not counted.
@@ -313,12 +249,12 @@ class Checker:
         if tgt is not None:
             over |= tgt > tgt_limit
         truncate = self.config.over_long == "truncate"
-        out.found(OVER_LONG, lines[over].tolist(), "truncated" if truncate else "dropped" if train else "kept")
+        out.found(OVER_LONG, lines[over], "truncated" if truncate else "dropped" if train else "kept")
         if train and not truncate:
             keep &= ~over
         if self.config.max_ratio is not None and tgt is not None:
             uneven = keep & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
-            out.found(RATIO, lines[uneven].tolist(), "dropped" if train else "kept")
+            out.found(TOKEN_RATIO, lines[uneven], "dropped" if train else "kept")
             if train:
                 keep &= ~uneven
         return keep

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.data.reading import read_lines
+from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import MARK
 from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.errors import DataError

@@ -1,5 +1,7 @@
-"""A set of hashes that is small enough for whole corpora: what has been seen before is known by 8 bytes a line."""
+"""What has been seen before is known by 8 bytes a line: hashes of lines, and sets of them for whole corpora."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -14,6 +16,64 @@ SEGMENT = 1 << 17
 
 RECENT = 4
 """The recent members are merged into the segments when there is more than one of them for so many of the others."""
+
+
+@dataclass(frozen=True)
+class PairHashes:
+    """Hashes of n pairs; good within this process, for those of Python differ from one to the next.
+
+    Among 100 million pairs, two different ones have the same hash in one of some thousand corpora.
+    """
+
+    pairs: Hashes
+    """`(n,)`: of both sides together."""
+    src: Hashes
+    """`(n,)`: of the sources."""
+    tgt: Hashes
+    """`(n,)`: of the targets; 0 where there are none."""
+
+    @classmethod
+    def of(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
+        """Of sources and targets."""
+        sources = _hashes(src)
+        targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
+        # Both are random numbers of 64 bits, so that two different pairs hardly ever have the same sum.
+        both = sources * np.uint64(0x9E3779B97F4A7C15) + targets * np.uint64(0xC2B2AE3D27D4EB4F)
+        return cls(both, sources, targets)
+
+
+def _hashes(lines: Sequence[str]) -> Hashes:
+    # Python's own hash of a text has 64 bits, is kept with the text, and is many times faster than those of hashlib.
+    return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
+
+
+class Sought:
+    """Hashes that are looked for in train, and which of them have been met there."""
+
+    def __init__(self) -> None:
+        self._hashes: Hashes = np.empty(0, dtype=np.uint64)
+        self._met: Mask = np.empty(0, dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def seek(self, hashes: Hashes) -> None:
+        """Looks out for these as well; before any is met."""
+        self._hashes = np.union1d(self._hashes, hashes)
+        self._met = np.zeros(len(self._hashes), dtype=bool)
+
+    def meet(self, hashes: Hashes) -> Mask:
+        """Notes hashes of train; for each, whether it is looked for."""
+        if not len(self._hashes):
+            return np.zeros(len(hashes), dtype=bool)
+        place = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        known: Mask = self._hashes[place] == hashes
+        self._met[place[known]] = True
+        return known
+
+    def was_met(self, hashes: Hashes) -> Mask:
+        """For each hash, whether it was looked for and met."""
+        return np.isin(hashes, self._hashes[self._met])
 
 
 class HashSet:
@@ -33,13 +93,6 @@ class HashSet:
     def __len__(self) -> int:
         return self._settled + sum(map(len, self._runs))
 
-    def contains(self, hashes: Hashes) -> Mask:
-        """For each hash, whether it is a member."""
-        order = np.argsort(hashes, kind="stable")  # in order, so that neighbours are looked for in the same place
-        found = np.empty(len(hashes), dtype=bool)
-        found[order] = self._contains_sorted(hashes[order])
-        return found
-
     def add(self, hashes: Hashes) -> Mask:
         """Makes the hashes members; for each, whether it was one already or stood earlier in the same call."""
         unique, first = np.unique(hashes, return_index=True)
@@ -56,7 +109,7 @@ class HashSet:
         return ~new
 
     def _contains_sorted(self, hashes: Hashes) -> Mask:
-        """As `contains`, for hashes in order."""
+        """For each hash, whether it is a member; they come in order."""
         found = np.zeros(len(hashes), dtype=bool)
         for run in self._runs:
             found |= _among(hashes, run)

@@ -1,110 +1,235 @@
-"""From files to examples: line-aligned text, JSONL and stories, plain or compressed, one pair at a time."""
+"""From files to pairs, in blocks: line-aligned text, JSON lines and stories, plain or compressed.
 
-import gzip
-import hashlib
-import re
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, zip_longest
-from pathlib import Path
-from typing import Literal
+A `SplitReader` gives whatever there is, with its faults; `sound_blocks` and `read_pairs` stop at the first fault.
+"""
 
-from nmtkit.data.alignments import Links, doubt_of, parse_pharaoh_line
-from nmtkit.data.corpus import FILE_KINDS, Files
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+from nmtkit.data.blocks import Block, Example, read_links
+from nmtkit.data.corpus import Files
+from nmtkit.data.faults import JSON, LINE_COUNTS, MISSING, STORY, FileFault, Place, excerpt
+from nmtkit.data.records import AS_JSONL, parse_record, refuse_json_lines, text_of
+from nmtkit.data.story import read_story, story_files
+from nmtkit.data.text import TextFile, Watch
 from nmtkit.errors import DataError
-from nmtkit.settings import parse_json, shortened
 
-SAMPLE = 20_000
-"""Pairs of a file whose links say what it counts words from."""
+STORIES = 256
+"""Stories in a block."""
+MOST_OPEN = 100
+"""Of so many files of a split the beginning is read ahead; others are read once more for it."""
+COMPANIONS = ("alignment", "src_words", "tgt_words")
+"""Files that are line-aligned with the text."""
 
-
-@dataclass(frozen=True)
-class Example:
-    """One sentence or document to translate, with its translation where there is one."""
-
-    src: str
-    """Source text."""
-    tgt: str | None
-    """Target text."""
-    line: int
-    """The line it came from, counted from 1; over all files of the split where there are several; a story is one."""
-    links: Links | None = None
-    """Which source word belongs to which target word, as the files say; None where no alignment was given."""
-    src_words: str | None = None
-    """The source with white space between the words that the links count; None where the source's own is meant."""
-    tgt_words: str | None = None
-    """The same for the target."""
-    file: int = field(default=0, compare=False)
-    """Which of the files (or folders of stories) of the split it came from, counted from 0."""
+Item: TypeAlias = Block | FileFault
+"""What reading gives: pairs, and what is wrong with whole files, where it is found."""
 
 
-def read_lines(path: str | Path) -> Iterator[str]:
-    r"""The lines of a text file, plain or gzip-compressed (told by its first bytes), one at a time, without line ends.
-
-    Only \n and \r\n end a line, so that line numbers agree with every other tool; a byte-order mark at the beginning
-    of the file is not part of the text.
-
-    Raises:
-        DataError: the file is missing, not UTF-8 (with the line), or a broken gzip file.
-    """
-    number = 0
-    try:
-        with open(path, "rb") as raw:
-            packed = raw.peek(2)[:2] == b"\x1f\x8b"  # a pipe cannot be wound back
-            stream = gzip.GzipFile(fileobj=raw) if packed else raw
-            for number, line in enumerate(stream, start=1):
-                text = line.rstrip(b"\n").removesuffix(b"\r").decode("utf-8")
-                yield text.removeprefix("\ufeff") if number == 1 else text
-    except UnicodeDecodeError as fault:
-        raise DataError(f"{path}, line {number}: not UTF-8 (byte {fault.start + 1} of the line); convert it") from fault
-    except (EOFError, gzip.BadGzipFile, zlib.error) as fault:
-        raise DataError(
-            f"{path}: broken gzip file after line {number} ({fault}); fetch or compress it again"
-        ) from fault
-    except OSError as fault:
-        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
-
-
-LOOKED_AT = 64
-"""Lines at the beginning of a text by which it is told from JSON lines."""
-WRITE_OUT = "write its text out first, e.g. by `jq -r .KEY`"
-AS_JSONL = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {WRITE_OUT}"
-
-
-def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
-    """Refuses JSON lines where plain text is read: a model answers braces and keys as fluently as text.
+class SplitReader:
+    """Reads the pairs of a split in blocks, in their order, each line of its files once; faults do not stop it.
 
     Args:
-        lines: the first ones. They are JSON lines if all that are not empty are objects with keys; text may have such a
-            line among others, or begin with a brace.
-        where: what to call the place in a message.
-        remedy: what to do.
+        split: its name.
+        files: its files.
+        watch: is told what bytes are read of each text file, if anyone wants to know.
+        pipes: whether text may come from something else than files.
+    """
+
+    def __init__(self, split: str, files: Files, watch: Watch | None = None, pipes: bool = False) -> None:
+        self._split = split
+        self._files = files
+        self._watch = watch
+        self._pipes = pipes
+        self.parts = len(files.src or files.jsonl) or 1
+        """Of how many files, or pairs of files, it is made; all stories are one."""
+        self._begun: dict[int, tuple[list[Item], Iterator[Item]]] = {}
+
+    def ahead(self, part: int) -> Iterator[Block]:
+        """The first blocks of one of its files, as many as are taken; they come again when all is read."""
+        kept = part < MOST_OPEN
+        items = self._part(part, self._watch if kept else None)
+        held: list[Item] = []
+        if kept:
+            self._begun[part] = held, items
+        for item in items:
+            if kept:
+                held.append(item)
+            if isinstance(item, Block):
+                yield item
+
+    def __iter__(self) -> Iterator[Item]:
+        before = 0
+        for part in range(self.parts):
+            held, items = self._begun.pop(part) if part in self._begun else ([], self._part(part, self._watch))
+            for item in chain(held, items):
+                if isinstance(item, Block):
+                    item.before = before
+                    before += len(item)
+                yield item
+
+    def _part(self, part: int, watch: Watch | None) -> Iterator[Item]:
+        if self._files.stories:
+            return self._stories()
+        if self._files.jsonl:
+            return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
+        sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *COMPANIONS)}
+        given = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
+        texts = [given.pop(kind) for kind in ("src", "tgt") if kind in given]
+        return self._aligned(part, texts, given)
+
+    def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[Item]:
+        src, tgt = texts[0], texts[1] if len(texts) > 1 else None
+        first = 1
+        while count := min(file.fill() for file in texts):
+            yield from (fault for file in texts for fault in file.found())
+            taken = [file.take(count) for file in texts]
+            block = Block(
+                split=self._split,
+                src_file=src.path,
+                tgt_file=tgt.path if tgt else "",
+                first=first,
+                src=taken[0][0],
+                tgt=taken[1][0] if tgt else None,
+                position=part,
+                marks=(src.mark, tgt.mark if tgt else 0),
+            )
+            for file, (lines, faulty) in zip(texts, taken, strict=True):
+                block.note_not_utf8(faulty, lines, file.path, file.mark)
+            block.unread.update(*(faulty for _, faulty in taken))
+            for kind, file in beside.items():
+                file.fill(count)
+                block.beside[kind], faulty = file.take(count)
+                block.note_unsound(faulty, block.beside[kind], file.path, file.mark)
+            yield block
+            first += count
+        for file in texts:
+            file.rest()
+            yield from file.found()
+        if tgt and src.whole and tgt.whole and src.count != tgt.count:
+            yield _different(src, tgt, "be the translation of")
+        for file in beside.values() if src.whole else ():
+            file.rest()
+            yield from file.found()
+            if file.whole and file.count != src.count:
+                yield _different(src, file, "belong to")
+
+    def _records(self, part: int, file: TextFile) -> Iterator[Item]:
+        first = 1
+        while count := file.fill():
+            yield from file.found()
+            yield self._record_block(part, file, first, *file.take(count))
+            first += count
+        yield from file.found()
+
+    def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
+        """The pairs of some JSON lines."""
+        names = [(self._files.src_field, "set src_field"), (self._files.tgt_field, "set tgt_field")]
+        sides, links = [("", "")] * len(lines), list[Any]([None]) * len(lines)
+        unread, why = set(faulty), dict[int, str]()
+        for row, line in enumerate(lines):
+            if row not in unread:
+                where = f"{file.path}, line {first + row}"
+                try:
+                    record = parse_record(line, where)
+                    src, tgt = (text_of(record, name, where, remedy) for name, remedy in names)
+                    sides[row], links[row] = (src, tgt), record.get(self._files.alignment_field)
+                except DataError as fault:
+                    why[row] = str(fault)
+        src_lines, tgt_lines = [src for src, _ in sides], [tgt for _, tgt in sides]
+        block = Block(self._split, file.path, file.path, first, src_lines, tgt_lines, part)
+        block.beside = {"alignment": links, "record": lines}
+        block.note_not_utf8(faulty, lines, file.path, file.mark)
+
+        def told(row: int) -> str:
+            place = f"{file.path}, line {first + row}: "
+            return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
+
+        block.note_unusable(JSON, why, told)
+        block.unread.update(faulty, why)
+        return block
+
+    def _stories(self) -> Iterator[Item]:
+        paths = story_files(self._files)
+        folder = self._files.stories[0]
+        while True:
+            try:
+                found = list(islice(paths, STORIES))
+            except DataError as fault:
+                yield FileFault(MISSING, Place(folder, 1, text=str(fault)), str(fault))
+                return
+            if not found:
+                return
+            why: dict[int, str] = {}
+            sides = []
+            for row, (_, path) in enumerate(found):
+                try:
+                    sides.append(read_story(path))
+                except DataError as fault:
+                    sides.append(("", ""))
+                    why[row] = str(fault)
+            src, tgt = ([side[number] for side in sides] for number in (0, 1))
+            block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
+            block.names = [str(path) for _, path in found]
+            block.note_unusable(STORY, why, why.__getitem__)
+            block.unread.update(why)
+            yield block
+
+
+def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
+    """Two files differ in their number of lines."""
+    message = (
+        f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
+        f"line n of one must {rule} line n of the other"
+    )
+    line, count = min(src.count, other.count) + 1, abs(src.count - other.count)
+    if rule != "belong to":
+        return FileFault(LINE_COUNTS, Place(src.path, line), message, count, (src.count, other.count), other.path)
+    text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
+    return FileFault(LINE_COUNTS, Place(other.path, line, text=text), message, count)
+
+
+# --------------------------------------------------------------------------------------------------------- sound pairs
+
+
+def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Watch | None = None) -> Iterator[Block]:
+    """The pairs of one split in blocks, with their links; stops at the first fault.
+
+    Args:
+        split: its name.
+        files: its files.
+        json_target: whether each target is a JSON text, which is refused otherwise.
+        watch: is told what bytes are read of each text file, if anyone wants to know.
 
     Raises:
-        DataError: they are JSON lines.
+        DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
+            field, a link is malformed or names a word that its sentence does not have, or a file is no story.
     """
-    keys: list[str] = []
-    for line in filter(str.strip, lines[:LOOKED_AT]):
-        try:
-            record = parse_json(line, where) if line.lstrip()[0] == "{" else None
-        except DataError:
-            return
-        if not isinstance(record, dict) or not record:
-            return
-        keys = keys or list(record)
-    if keys:
-        shown = shortened(", ".join(keys))
-        raise DataError(f"{where}: each line is a JSON object (with {shown}), and plain text is read here; {remedy}")
+    for item in SplitReader(split, files, watch, pipes=True):
+        if isinstance(item, FileFault):
+            if item.message:
+                raise DataError(item.message)
+            continue
+        refuse_records(item, files, json_target=json_target)
+        if item.messages:
+            raise DataError(min(item.messages, key=lambda found: found[0])[1])
+        if any(len(lines) < len(item) for lines in item.beside.values()):
+            continue  # there is no more of it, as is told at the end
+        if files.has_links:
+            item.links = read_links(item, files)
+        yield item
 
 
-def _text_lines(path: str) -> Iterator[str]:
-    """As `read_lines`, of a file that holds text and not JSON lines."""
-    lines = read_lines(path)
-    first = list(islice(lines, LOOKED_AT))
-    refuse_json_lines(first, path, AS_JSONL)
-    yield from first
-    yield from lines
+def refuse_records(block: Block, files: Files, remedy: str = AS_JSONL, json_target: bool = False) -> None:
+    """Refuses JSON lines where the first block of plain text should be.
+
+    Raises:
+        DataError: they are JSON lines; `remedy` is what to do then.
+    """
+    if files.src and block.first == 1:
+        refuse_json_lines(block.src, block.src_file, remedy)
+        if not json_target:
+            refuse_json_lines(block.tgt or (), block.tgt_file, remedy)
 
 
 def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
@@ -112,184 +237,9 @@ def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
 
     Args:
         files: of the split.
-        json_target: whether each target is a JSON text, which is refused otherwise.
+        json_target: as of `sound_blocks`.
 
     Raises:
-        DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
-            field, a link is malformed or names a word that its sentence does not have, or a file is no story.
+        DataError: as `sound_blocks`.
     """
-    line = 0
-    for position, story in story_files(files):
-        line += 1
-        article, summary = read_story(story)
-        yield Example(article, summary, line, file=position)
-    for position, path in enumerate(files.jsonl):
-        for number, text in enumerate(read_lines(path), start=1):
-            line += 1
-            src, tgt, links = _from_json(text, files, f"{path}, line {number}")
-            yield Example(src, tgt, line, links, file=position)
-    for position, src_path in enumerate(files.src):
-        if not files.tgt:
-            for src in _text_lines(src_path):
-                line += 1
-                yield Example(src, None, line, file=position)
-            continue
-        given = {kind: getattr(files, kind)[position] for kind in FILE_KINDS if getattr(files, kind)}
-        lines = [
-            _text_lines(path) if kind == "src" or (kind == "tgt" and not json_target) else read_lines(path)
-            for kind, path in given.items()
-        ]
-        for number, row in enumerate(_aligned(list(given.values()), lines), start=1):
-            line += 1
-            if len(row) == 2:
-                yield Example(row[0], row[1], line, file=position)
-                continue
-            texts = dict(zip(given, row, strict=True))
-            src_words, tgt_words = texts.get("src_words"), texts.get("tgt_words")
-            counted = (src_words or row[0], tgt_words or row[1])
-            links = _links(texts["alignment"], *counted, f"{given['alignment']}, line {number}", files.alignment_base)
-            yield Example(row[0], row[1], line, links, src_words, tgt_words, position)
-
-
-def _aligned(paths: list[str], files: list[Iterator[str]]) -> Iterator[Sequence[str]]:
-    """Line n of all files, for every n."""
-    count = 0
-    for lines in zip_longest(*files):
-        if None in lines:
-            break
-        count += 1
-        yield lines
-    else:
-        return
-    counts = [count + (line is not None) + sum(1 for _ in file) for line, file in zip(lines, files, strict=True)]
-    for path, other in zip(paths, counts, strict=True):
-        if other != counts[0]:
-            rule = "be the translation of" if path == paths[1] else "belong to"
-            raise DataError(
-                f"{paths[0]} has {counts[0]} lines, but {path} has {other}: "
-                f"line n of one must {rule} line n of the other"
-            )
-
-
-def require_base(files: Files) -> None:
-    """Makes sure that links count words from 0, by the first pairs of each file, unless the files say what from.
-
-    Raises:
-        DataError: hardly a link holds a first word; or as `read_pairs`.
-    """
-    if files.alignment_base is not None:
-        return
-    for number, path in enumerate(files.alignment or (files.jsonl if files.alignment_field else ())):
-        one = files.model_copy(update={kind: getattr(files, kind)[number : number + 1] for kind in FILE_KINDS})
-        if doubt := doubt_of(pair.links or frozenset() for pair in islice(read_pairs(one), SAMPLE)):
-            raise DataError(
-                f"{path}: words are taken to be counted from 0, but {doubt}; if they are counted from 1, set "
-                "alignment_base: 1 beside the file in the recipe; if it is right so, alignment_base: 0"
-            )
-
-
-def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:
-    """All links of a line, sure and possible ones; none may lie outside of the sentences, words between white space."""
-    from_ = base or 0
-    links = parse_pharaoh_line(text, where, from_).possible
-    for number, (side, line) in enumerate((("source", src), ("target", tgt))):
-        most, words = max((link[number] for link in links), default=-1), len(line.split())
-        if most >= words:
-            raise DataError(
-                f"{where}: a link names {side} word {most + from_}, but there are {words}, counted from {from_}; is it "
-                "the alignment of these very files, source first? Words are what white space separates; if it counts "
-                "others, name files of them with src_words and tgt_words"
-                + ("" if base == 1 else "; if it counts them from 1, set alignment_base: 1")
-            )
-    return links
-
-
-def _from_json(text: str, files: Files, where: str) -> tuple[str, str, Links | None]:
-    """Source, target and links of a line."""
-    record = parse_json(text, where)
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
-    sides = []
-    for name, option in ((files.src_field, "src_field"), (files.tgt_field, "tgt_field")):
-        if name not in record:
-            raise DataError(
-                f"{where}: no field {name!r}; it has {shortened(', '.join(record)) or 'none'}: set {option}"
-            )
-        value = record[name]
-        if isinstance(value, list) and all(isinstance(part, str) for part in value):
-            value = " ".join(value)
-        if not isinstance(value, str):
-            raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
-        # One example is one line everywhere else: in references, in hypotheses, on the terminal.
-        sides.append(" ".join(value.splitlines()))
-    if not files.alignment_field:
-        return sides[0], sides[1], None
-    name = files.alignment_field
-    given = record.get(name)
-    if not isinstance(given, str):
-        raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
-    return sides[0], sides[1], _links(given, sides[0], sides[1], f"{where}, field {name!r}", files.alignment_base)
-
-
-_HIGHLIGHT = "@highlight"
-_ENDED = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
-
-
-def read_story(path: str | Path) -> tuple[str, str]:
-    """The article and the summary of one .story file, each as one line.
-
-    Raises:
-        DataError: the file cannot be read, or has no highlight.
-    """
-    return parse_story(read_lines(path), str(path))
-
-
-def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """The article and the summary of one story by its lines, each as one line; `where` is what messages call it.
-
-    Below every line `@highlight` stands one sentence of the summary, as a rule without its full stop, which is put
-    where no other mark ends it: what looks for sentences later must find where they end.
-
-    Raises:
-        DataError: it has no highlight.
-    """
-    article: list[str] = []
-    highlights: list[list[str]] = []
-    for line in lines:
-        text = " ".join(line.split())
-        if text == _HIGHLIGHT:
-            highlights.append([])
-        elif text:
-            (highlights[-1] if highlights else article).append(text)
-    if not highlights:
-        raise DataError(f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
-    sentences = [" ".join(lines) for lines in highlights if lines]
-    return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
-
-
-def story_files(files: Files) -> Iterator[tuple[int, Path]]:
-    """The stories of a split, in the order of its lists, or by name where there are none; first, which folder's.
-
-    Raises:
-        DataError: there are none, or a list names one that is not there.
-    """
-    if not files.story_lists:
-        for position, folder in enumerate(files.stories):
-            found = sorted(Path(folder).glob("*.story"))
-            if not Path(folder).is_dir():
-                raise DataError(f"{folder}: there is no such folder of .story files")
-            if not found:
-                raise DataError(f"{folder}: there are no .story files in this folder; name the one that has them")
-            yield from ((position, path) for path in found)
-    for name in files.story_lists:
-        for number, line in enumerate(read_lines(name), start=1):
-            given = line.strip()
-            if not given:
-                continue
-            stem = hashlib.sha1(given.encode("utf-8")).hexdigest() if "://" in given else given.removesuffix(".story")
-            places = [Path(folder, f"{stem}.story") for folder in files.stories]
-            found_in = [position for position, place in enumerate(places) if place.is_file()]
-            if not found_in:
-                where = " or ".join(files.stories)
-                raise DataError(f"{name}, line {number}: there is no story {stem}.story in {where}; correct the list")
-            yield found_in[0], places[found_in[0]]
+    return (example for block in sound_blocks("", files, json_target) for example in block.examples())

@@ -16,23 +16,16 @@ A large split is several such sets, shards, called NAME-0000, NAME-0001, ..., ea
 
 import hashlib
 import json
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
-from itertools import accumulate, islice, zip_longest
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nmtkit import sums
-from nmtkit.data.checking import Checker, SplitReport
-from nmtkit.data.cutting import Chunk, Cut, Cutter, chunked, look
-from nmtkit.data.progress import Progress
-from nmtkit.data.reading import Example
 from nmtkit.data.shards import (
     VERSION,
     Ids,
@@ -43,53 +36,11 @@ from nmtkit.data.shards import (
     read_manifest,
     write_manifest,
 )
-from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.workers import in_order
 from nmtkit.errors import DataError
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25
 """A shard is complete when it has so many examples, or so many ids and bytes of text."""
-ALONE = 1 << 22
-"""So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""
-
-
-def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
-    """A short text that changes when the settings or the input files (size or time of change) do.
-
-    Raises:
-        DataError: a file is missing.
-    """
-    files = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError as fault:
-            raise DataError(f"{path}: cannot read it: {fault.strerror}") from fault
-        files.append((path, status.st_size, status.st_mtime_ns))
-    text = json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
-
-
-def sums_of_files(paths: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of each file; of a folder that of its stories, in the order of their names.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
-    found = {}
-    for path in paths:
-        files = sorted(Path(path).glob("*.story")) if os.path.isdir(path) else [Path(path)]
-        total = hashlib.sha256()
-        try:
-            for file in files:
-                with open(file, "rb") as opened:
-                    total.update(file.name.encode() if len(files) > 1 else b"")
-                    total.update(hashlib.file_digest(opened, "sha256").digest())
-        except OSError as fault:
-            raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
-        found[path] = total.hexdigest()
-    return found
 
 
 def _shard_name(name: str, number: int) -> str:
@@ -332,123 +283,11 @@ class Store:
         # What was cut to be stored is as long as the longest, so that it is counted here wherever anything is.
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
 
-    def _row(self, column: str, number: int) -> Ids:
+    def ids(self, column: str, number: int) -> Ids:
+        """The ids of one example; a view of the file, not to be written."""
         place = bisect_right(self._starts, number) - 1
         return self._shards[place].row(column, number - self._starts[place])
 
-    def ids(self, column: str, number: int) -> Ids:
-        """The ids of one example; a view of the file, not to be written."""
-        return self._row(column, number)
-
-    def src(self, number: int) -> Ids:
-        """The source ids of one example, without EOS."""
-        return self.ids("src", number)
-
-    def tgt(self, number: int) -> Ids:
-        """The target ids of one example, without EOS."""
-        return self.ids("tgt", number)
-
     def text(self, side: str, number: int) -> str:
         """The raw text of one example ("src" or "tgt")."""
-        return self._row(f"{side}.text", number).tobytes().decode("utf-8")
-
-    def texts(self, side: str) -> Iterator[str]:
-        """The raw text of every example in order."""
-        return (self.text(side, number) for number in range(len(self)))
-
-
-def write_store(
-    folder: Path,
-    name: str,
-    examples: Iterable[Example],
-    tokenizers: TokenizerPair,
-    checker: Checker,
-    keep_text: bool = False,
-    copying: bool = False,
-    fingerprint: str = "",
-    processes: int = 1,
-    progress: Progress | None = None,
-    notify: Callable[[str], None] = lambda text: None,
-) -> int:
-    """Checks, tokenizes and stores one split; memory does not grow with it.
-
-    Args:
-        folder: where to.
-        name: "train" (checked and thinned out as the checker's settings say), "valid" or "test" (checked only).
-        examples: the pairs; either all have targets or none has.
-        tokenizers: of both sides.
-        checker: the same one for all splits, train first; its report is filled.
-        keep_text: also keep the raw text: for references, and for tokenizers that sample.
-        copying: also store extended ids, for models that copy unknown words.
-        fingerprint: kept in the manifest.
-        processes: how many cut the text of a large corpus; the result does not depend on it.
-        progress: where complete shards are written down; what it holds already is not done again.
-        notify: told in a sentence when a shard is complete.
-
-    Returns:
-        The number of examples stored.
-
-    Raises:
-        DataError: the input is faulty, no example is left, or the folder cannot be written.
-    """
-    tgt_vocabulary = tokenizers.tgt.vocabulary
-    largest = max(len(tokenizers.src.vocabulary), len(tgt_vocabulary), *checker.config.limits)  # limits: of positions
-    # Extended ids may lie above the vocabulary by as many as a source has tokens.
-    dtype = "<u2" if largest <= 1 << 16 and not copying else "<i4"
-    limits = {side: checker.cut_at(side) for side in ("src", "tgt")}
-    cutter = Cutter(name, tokenizers, limits, dtype, keep_text, copying)
-    coming = iter(examples)
-    if progress is not None and progress.report is not None:
-        _look_again(name, islice(coming, progress.read), checker, processes)
-        checker.report.splits[name] = SplitReport.from_dict(progress.report)
-    split = checker.report.splits.setdefault(name, SplitReport())
-    shards = progress.shards if progress else 0
-    with (
-        StoreWriter(folder, name, dtype, len(tgt_vocabulary), fingerprint, shards, tokenizers.sum) as writer,
-        closing(in_order(cutter, chunked(coming), processes, _size, ALONE)) as cuts,
-    ):
-        for cut in cuts:
-            if writer.full:
-                writer.end_shard()
-                if progress is not None:
-                    progress.shard_done(writer.shards, split.read, split)
-                notify(f"{name}: {split.read:,} pairs read, {split.kept:,} stored")
-            _add(name, cut, checker, writer, limits)
-        if not split.kept:
-            raise DataError(
-                f"{name}: no pair is left of {split.read}; look at max_length, max_ratio and the files themselves"
-            )
-    return split.kept
-
-
-def seek(checker: Checker, examples: Iterable[Example]) -> None:
-    """Makes the pairs of a split known to the checker, before train goes by."""
-    for chunk in chunked(examples):
-        checker.seek(look(chunk))
-
-
-def _size(chunk: Chunk) -> int:
-    return chunk.size
-
-
-def _look_again(name: str, examples: Iterator[Example], checker: Checker, processes: int) -> None:
-    """Lets the checker see pairs that were stored before, for it must know them to find those that come again."""
-    with closing(in_order(look, chunked(examples), processes, _size, 8 * ALONE)) as looks:
-        for facts in looks:
-            checker.judge(name, facts)
-
-
-def _add(name: str, cut: Cut, checker: Checker, writer: StoreWriter, limits: Mapping[str, int | None]) -> None:
-    """Checks a chunk and stores what stays."""
-    keep = checker.judge(name, cut.facts)
-    lengths = {side: counts[keep] for side, counts in cut.lengths.items()}
-    keep[keep] = checker.lengths(name, cut.facts.lines[keep], lengths["src"], lengths.get("tgt"))
-    columns = {column: rows.where(keep) for column, rows in cut.columns.items()}
-    split = checker.report.splits[name]
-    split.kept += int(keep.sum())
-    for side, unknown in cut.unknown.items():
-        split.count(side, columns[side].counts, unknown[keep])
-    if "alignment" in columns:
-        split.links = (split.links or 0) + int(columns["alignment"].counts.sum()) // 2
-    over = {side: int((cut.lengths[side][keep] > (limits[side] or np.inf)).sum()) for side in cut.lengths}
-    writer.add(columns, np.bincount(cut.files[keep]).tolist(), over)
+        return self.ids(f"{side}.text", number).tobytes().decode("utf-8")

@@ -21,8 +21,8 @@ from typing import Literal, TypeVar
 import sentencepiece
 
 from nmtkit import sums
+from nmtkit.data.blocks import Block, Example
 from nmtkit.data.checking import DataReport
-from nmtkit.data.reading import Example
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RENEW, SPECIALS, UNK, Vocabulary, read_file
 from nmtkit.errors import CheckpointError, DataError, RecipeError
 from nmtkit.settings import Field, Settings, model_validator, parse, parse_json
@@ -417,6 +417,11 @@ class Sample:
         self.total = 0
         """Pairs that it was drawn from."""
 
+    def see(self, block: Block) -> None:
+        """Takes the next pairs, or leaves them out."""
+        for pair in block.examples():
+            self.add(pair)
+
     def add(self, pair: Example) -> None:
         """Takes the next pair, or leaves it out."""
         self.total += 1
@@ -447,16 +452,30 @@ def learn(
     Args:
         config: the settings.
         pairs: source and target text; read once.
-        report: if given, notes how many pairs were used of how many, and the sizes of the vocabularies.
+        report: as of `learn_from`.
         weights: how much the pairs of each file count; none: all the same.
+
+    Raises:
+        NmtkitError: as `learn_from`.
+    """
+    sample = Sample(config.train_lines, weights)
+    for pair in pairs:
+        sample.add(pair)
+    return learn_from(config, sample, report)
+
+
+def learn_from(config: TokenizerConfig, sample: Sample, report: DataReport | None = None) -> TokenizerPair:
+    """Learns the tokenizers from a sample.
+
+    Args:
+        config: the settings.
+        sample: of the training pairs.
+        report: if given, notes how many pairs were used of how many, and the sizes of the vocabularies.
 
     Raises:
         RecipeError: `vocab_size` does not fit the text.
         DataError: there is no text.
     """
-    sample = Sample(config.train_lines, weights)
-    for pair in pairs:
-        sample.add(pair)
     src_lines = [pair.src for pair in sample.kept]
     tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
     teacher: type[SentencePieceTokenizer | WordTokenizer]

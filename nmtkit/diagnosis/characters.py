@@ -7,47 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-SCRIPTS = (
-    "",
-    "Latin",
-    "Cyrillic",
-    "Greek",
-    "Han",
-    "Hiragana",
-    "Katakana",
-    "Hangul",
-    "Arabic",
-    "Hebrew",
-    "Devanagari",
-    "Thai",
-    "Armenian",
-    "Georgian",
-    "Bengali",
-    "Gurmukhi",
-    "Gujarati",
-    "Oriya",
-    "Tamil",
-    "Telugu",
-    "Kannada",
-    "Malayalam",
-    "Sinhala",
-    "Lao",
-    "Tibetan",
-    "Myanmar",
-    "Ethiopic",
-    "Cherokee",
-    "Khmer",
-    "Mongolian",
-    "Bopomofo",
-    "Thaana",
-    "Syriac",
-    "Tifinagh",
-    "Nko",
-    "Javanese",
-)
-"""Names of scripts by their numbers; 0 is what is no letter of any of them."""
-UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer")
-"""Scripts that are written without spaces between words."""
+from nmtkit.data.script import SCRIPTS, UNSPACED, script_of
 
 DIGIT = 100
 """The class of a digit of any script."""
@@ -58,7 +18,6 @@ NUL, BOM, CONTROL, REPLACED = range(203, 207)
 ODD = SEPARATOR
 """This class and those behind it are odd."""
 
-_NAMES = {name.upper(): number for number, name in enumerate(SCRIPTS)} | {"CJK": SCRIPTS.index("Han")}
 _SEPARATORS = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines takes for the end of a line, but for \n
 _LETTERS = {"Lu", "Ll", "Lt", "Lo"}
 _TABLED = 0x20000
@@ -69,12 +28,12 @@ _TABLED = 0x20000
 def classes() -> NDArray[np.uint8]:
     """For every code point its class: a script, white space, the end of a line, something odd, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
-    table[0x20000:0x32000] = _NAMES["CJK"]
+    table[0x20000:0x32000] = SCRIPTS.index("Han")
     for code in range(_TABLED):
         letter = chr(code)
         category = unicodedata.category(letter)
         if category in _LETTERS:
-            table[code] = _script(letter)
+            table[code] = script_of(letter)
         elif category == "Nd":
             table[code] = DIGIT
         elif category == "Cc":
@@ -87,16 +46,8 @@ def classes() -> NDArray[np.uint8]:
     return table
 
 
-def _script(letter: str) -> int:
-    """The script of a letter, by its name."""
-    words = unicodedata.name(letter, "").split()
-    if words and words[0] in ("HALFWIDTH", "FULLWIDTH"):
-        del words[0]
-    return _NAMES.get(words[0], 0) if words else 0
-
-
 @dataclass(frozen=True)
-class Text:
+class TextArrays:
     """n lines of one side of a block, and what they are made of."""
 
     lines: list[str]
@@ -117,7 +68,7 @@ class Text:
     """`(n,)`: digits of each line."""
 
     @classmethod
-    def of(cls, lines: list[str]) -> "Text":
+    def of(cls, lines: list[str]) -> "TextArrays":
         """Counts some lines; a line holds no line feed."""
         whole = "\n".join([*lines, ""])
         codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -1,47 +1,22 @@
-"""What the data doctor can find, and how it is told: the types that its examiners fill and its reports read."""
+"""What the data doctor has found: the types that its examiners fill and its reports read."""
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Severity = Literal["error", "warning", "note"]
-"""error: training cannot use the files as they are, or would learn from wrongly paired lines. warning: pairs that are
-likely faulty or that flatter the results. note: worth knowing, nothing to mend."""
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.faults import UNREADABLE, Kind, Place
+from nmtkit.data.script import SCRIPTS
+from nmtkit.diagnosis.characters import TextArrays
 
 EXAMPLES = 5
 """How many places of one kind of fault are kept."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of fault."""
-
-    name: str
-    """A short word for JSON and logs: "encoding", "duplicate"."""
-    severity: Severity
-    """How bad it is."""
-    title: str
-    """What is wrong, in a few words for a table."""
-    remedy: str
-    """What to do about it, in a sentence."""
-    drops: bool
-    """Whether `--fix` leaves such lines out (or mends them, if False and `mends`)."""
-    mends: bool = False
-    """Whether `--fix` can put the line right and keep it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a fault is."""
-
-    file: str
-    """The file as it was named."""
-    line: int
-    """Its line, from 1."""
-    byte: int | None = None
-    """The byte of the line, from 1, where that is known."""
-    text: str = ""
-    """What stands there, shortened; or what it is compared with."""
+MOST = 1000
+"""The last key of a histogram of lengths; what is longer is counted there."""
+MOST_RATIO = 50
+"""The last key of the histogram of ratios, in tenths."""
 
 
 @dataclass
@@ -81,6 +56,13 @@ class Side:
     covered: int = 0
     """Entries of the vocabulary that occur."""
 
+    def count(self, text: TextArrays) -> None:
+        """Counts some lines."""
+        add_counts(self.words, np.minimum(text.words, MOST))
+        add_counts(self.characters, np.minimum(text.lengths // 10, MOST))
+        for script, letters in text.letters.items():
+            self.scripts[SCRIPTS[script]] += int(letters.sum())
+
 
 @dataclass
 class SplitDiagnosis:
@@ -99,9 +81,23 @@ class SplitDiagnosis:
     findings: dict[str, Finding] = field(default_factory=dict)
     """Faults by the name of their kind."""
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether nothing was found that keeps the text from being read to its end."""
+        return not any(kind.name in self.findings for kind in UNREADABLE)
+
     def find(self, kind: Kind, place: Place, count: int = 1) -> None:
         """Notes a fault."""
         self.findings.setdefault(kind.name, Finding(kind)).add(place, count)
+
+    def count(self, src: TextArrays, tgt: TextArrays | None) -> None:
+        """Counts the lines of a block."""
+        self.pairs += len(src.lines)
+        self.src.count(src)
+        if tgt is not None:
+            self.tgt.count(tgt)
+            both = (src.words > 0) & (tgt.words > 0)
+            add_counts(self.ratios, np.minimum(tgt.words[both] * 10 // src.words[both], MOST_RATIO))
 
 
 @dataclass
@@ -128,6 +124,13 @@ class Diagnosis:
             "vocabulary": dict(self.vocabulary),
             "splits": {name: _split_dict(split) for name, split in self.splits.items()},
         }
+
+
+def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:
+    """Counts each of the keys, which are not negative, once more."""
+    for key, number in enumerate(np.bincount(keys).tolist()):
+        if number:
+            histogram[key] += number
 
 
 def _split_dict(split: SplitDiagnosis) -> dict[str, Any]:

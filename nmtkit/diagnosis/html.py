@@ -3,8 +3,9 @@
 import re
 from collections.abc import Sequence
 
+from nmtkit.data.faults import Severity
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import Diagnosis, Severity, SplitDiagnosis
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import Histogram, Sheet
 from nmtkit.pictures.pages import render
 

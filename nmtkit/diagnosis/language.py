@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.diagnosis.characters import NEWLINE, SCRIPTS, Text
+from nmtkit.data.script import SCRIPTS
+from nmtkit.diagnosis.characters import NEWLINE, TextArrays
 
 BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""
@@ -43,7 +44,7 @@ def own_scripts(letters: dict[int, int]) -> frozenset[int]:
     return frozenset(own | japanese if own & japanese and len(own & japanese) > 1 else own)
 
 
-def in_other_script(text: Text, own: frozenset[int]) -> NDArray[np.bool_]:
+def in_other_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
     """For each line, whether most of its letters are of a script that is not one of its side's own, if any is known."""
     if not own:
         return np.zeros(len(text.lines), dtype=bool)
@@ -56,7 +57,7 @@ def in_other_script(text: Text, own: frozenset[int]) -> NDArray[np.bool_]:
     return foreign
 
 
-def _runs(text: Text) -> NDArray[np.uint16]:
+def _runs(text: TextArrays) -> NDArray[np.uint16]:
     """`(c - 2,)`: the hash of each run of three characters."""
     codes = text.codes
     mixed: NDArray[np.uint32] = codes[:-2] * np.uint32(0x9E3779B1)
@@ -78,7 +79,7 @@ class Languages:
     """The same of a target line; below 0."""
 
     @classmethod
-    def learn(cls, texts: list[tuple[Text, Text]]) -> "Languages | None":
+    def learn(cls, texts: list[tuple[TextArrays, TextArrays]]) -> "Languages | None":
         """Learns from a sample; None if there are too few lines, or if the sides cannot be told apart."""
         sides = [[line for pair in texts for line in pair[side].lines] for side in (0, 1)]
         if len(sides[0]) < FEW_LINES:
@@ -86,12 +87,12 @@ class Languages:
         # Learned from every other line, measured on the rest: what was learned by heart would look right.
         shares = []
         for lines in sides:
-            counts = np.bincount(_runs(Text.of(lines[::2])), minlength=BUCKETS) + 0.5
+            counts = np.bincount(_runs(TextArrays.of(lines[::2])), minlength=BUCKETS) + 0.5
             shares.append(np.log(counts / counts.sum()))
         learned = cls((shares[0] - shares[1]).astype(np.float32), 0.0, 0.0)
         usual = []
         for lines, sign in zip(sides, (1, -1), strict=True):
-            text = Text.of(lines[1::2])
+            text = TextArrays.of(lines[1::2])
             long = text.lengths >= TELLING
             scores = learned.scores(text)[long]
             if len(scores) < FEW_LINES // 4 or (scores * sign > 0).mean() < SEPARABLE:
@@ -99,14 +100,16 @@ class Languages:
             usual.append(float(np.median(scores / text.lengths[long])))
         return cls(learned.odds, usual[0], usual[1])
 
-    def scores(self, text: Text) -> NDArray[np.float64]:
+    def scores(self, text: TextArrays) -> NDArray[np.float64]:
         """`(n,)`: the log-odds of each line, in nats: above 0 it is rather a source, below 0 rather a target."""
         weights = np.zeros(len(text.codes), dtype=np.float32)
         weights[1:-1] = self.odds[_runs(text)]
         weights[text.kinds == NEWLINE] = 0
         return np.add.reduceat(weights, text.starts, dtype=np.float64)
 
-    def doubts(self, src: Text, tgt: Text) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+    def doubts(
+        self, src: TextArrays, tgt: TextArrays
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """For each pair, whether its sides are swapped; its source is in the targets' language; the reverse."""
         src_scores, tgt_scores = self.scores(src), self.scores(tgt)
         src_share = src_scores / (self.tgt_usual * np.maximum(src.lengths, 1))

@@ -5,27 +5,55 @@ written at all. Text is put right first and examined then, so that a pair that i
 found as well.
 """
 
+import gzip
+import io
+import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
+from nmtkit.data import faults
+from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
-from nmtkit.diagnosis import kinds
+from nmtkit.data.faults import LINE_ENDS
+from nmtkit.data.reading import COMPANIONS
 from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, SEPARATOR, classes
 from nmtkit.diagnosis.examine import ExamineOptions, verdicts
-from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.oddities import read_again
-from nmtkit.diagnosis.report import short_names
-from nmtkit.diagnosis.writer import MendedSplit, SplitWriter
+from nmtkit.diagnosis.report import leaves_out, short_names, storable
 from nmtkit.errors import NmtkitError
 
 LOG = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""
+STORY_FIELDS = {"src_field": "article", "tgt_field": "summary"}
+"""Stories are written as JSON lines with these keys."""
+_HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
+
+
+@dataclass
+class MendedSplit:
+    """What became of one split."""
+
+    files: Files
+    """Its new files, their paths relative to the new folder; the old ones if it was refused."""
+    kept: int = 0
+    """Pairs that were written."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Pairs that were left out, by kind of fault; each under one kind, the first that was found."""
+    mended: Counter[str] = field(default_factory=Counter)
+    """Pairs that were mended and written, by kind of fault."""
+    refused: str = ""
+    """Why nothing of it was written; empty if it was."""
 
 
 def require_new(out: Path) -> None:
@@ -82,7 +110,7 @@ def _written(
     splits: Mapping[str, Files], options: ExamineOptions, folder: Path, progress: Callable[[int], None] | None
 ) -> dict[str, MendedSplit]:
     names = _Names(path for files in splits.values() for path in files.paths())
-    writers = {name: SplitWriter(name, files, folder, names.new, put_right) for name, files in splits.items()}
+    writers = {name: SplitWriter(name, files, folder, names.new) for name, files in splits.items()}
     diagnosis = Diagnosis()
     try:
         for block in verdicts(splits, options, diagnosis, progress, lambda block: writers[block.split].prepare(block)):
@@ -123,16 +151,200 @@ class _Names:
         return name
 
 
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+class SplitWriter:
+    """Takes the blocks of one split in their order: `prepare` before they are examined, then `take`.
+
+    Args:
+        split: its name.
+        files: its files.
+        folder: where to.
+        names: gives every file its new name; asked once for each.
+    """
+
+    def __init__(self, split: str, files: Files, folder: Path, names: Callable[[str], str]) -> None:
+        self.log = folder / f"{split}.log"
+        self._split = split
+        self._old = files
+        self._folder = folder
+        self._stack = ExitStack()
+        self._log = self._open(self.log, packed=False)
+        self._position = -1
+        self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
+        self._before: dict[int, tuple[list[str], str, str | None]] = {}
+        self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
+        if files.stories:
+            new: dict[str, object] = {"stories": [], "story_lists": [], "weights": [], **STORY_FIELDS}
+            new["jsonl"] = [names(f"{split}.jsonl")]
+        else:
+            new = {
+                kind: [names(path) for path in getattr(files, kind)] for kind in ("src", "tgt", "jsonl", *COMPANIONS)
+            }
+        self.done = MendedSplit(files.model_copy(update=new))
+        if files.stories and files.weights:
+            self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"
+
+    def prepare(self, block: Block) -> None:
+        """Puts the lines of a block right; keeps what they were."""
+        self._before, self._lost = {}, {}
+        for row, text in enumerate(block.src):
+            src, kinds = put_right(text)
+            tgt = None
+            if block.tgt is not None:
+                tgt, more = put_right(block.tgt[row])
+                kinds = list(dict.fromkeys([*kinds, *more]))
+            if kinds and row not in block.unread:
+                if self._old.has_links and not _same_words([(text, src), (block.tgt[row], tgt)] if block.tgt else []):
+                    self._lost[row] = kinds[0]
+                self._before[row] = kinds, text, None if block.tgt is None else block.tgt[row]
+                block.src[row] = src
+                if block.tgt is not None and tgt is not None:
+                    block.tgt[row] = tgt
+
+    def take(self, block: Block) -> None:
+        """Writes the pairs of a block that are to be kept."""
+        unsound = [message for row, message in block.messages if row not in block.unread]
+        short = [kind for kind in COMPANIONS if len(block.beside.get(kind, block.src)) < len(block)]
+        if unsound or short:  # the latter is found at the end as well, with its place
+            self.done.refused = self.done.refused or (unsound or ["files differ in their number of lines"])[0]
+        if self.done.refused:
+            return
+        if self._position < 0 if self._old.stories else block.first == 1:
+            self._next_outputs()
+            while self._given()[self._position] != block.src_file:  # a file without lines has no block
+                self._next_outputs()
+        self._write(block)
+
+    def finish(self, found: SplitDiagnosis) -> None:
+        """Closes the files; takes them back if the split was found to have a fault that a human must decide about."""
+        while not self.done.refused and self._position + 1 < len(self._given()):
+            self._next_outputs()
+        self.close()
+        for finding in found.findings.values():
+            kind = finding.kind
+            if kind.severity == "error" and not (leaves_out(kind, self._split) or kind.mends):
+                first = finding.places[0]
+                self.done.refused = f"{first.file}, line {first.line}: {kind.title}. {kind.remedy}"
+        if self.done.refused:
+            new = self.done.files
+            for path in new.texts() + [path for kind in COMPANIONS for path in getattr(new, kind)]:
+                (self._folder / path).unlink(missing_ok=True)
+            self.log.unlink()
+            self.done = MendedSplit(self._old, refused=self.done.refused)
+        elif LINE_ENDS.name in found.findings:
+            self.done.mended[LINE_ENDS.name] += found.findings[LINE_ENDS.name].count
+
+    def close(self) -> None:
+        """Closes all files."""
+        self._stack.close()
+
+    def _given(self) -> list[str]:
+        """What sets of files are made of, one each; all stories together make one."""
+        return self._old.src or self._old.jsonl or self._old.stories[:1]
+
+    def _next_outputs(self) -> None:
+        """Opens the new files of the pairs that come next: of one file, or of one pair of files."""
+        for output in self._outputs.values():
+            output.close()
+        self._position += 1
+        self._outputs = {}
+        for kind in ("src", "tgt", "jsonl", *COMPANIONS):
+            if new := getattr(self.done.files, kind):
+                old = getattr(self._old, kind)
+                packed = bool(old) and _is_packed(old[self._position])
+                self._outputs[kind] = self._open(self._folder / new[self._position], packed)
+
+    def _open(self, path: Path, packed: bool) -> IO[str]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if packed:  # without a name and a time in its head, so that equal text makes equal files
+            raw = self._stack.enter_context(open(path, "wb"))  # noqa: SIM115  # closed by the stack
+            packer = self._stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))
+            return self._stack.enter_context(io.TextIOWrapper(packer, encoding="utf-8", newline="\n"))
+        file = open(path, "w", encoding="utf-8", newline="\n")  # noqa: SIM115  # closed by the stack
+        return self._stack.enter_context(file)
+
+    def _write(self, block: Block) -> None:
+        out = dict(self._lost)
+        for fault in block.faults:
+            if leaves_out(fault.kind, self._split):
+                for row in fault.rows.tolist():
+                    out.setdefault(row, fault.kind.name)
+        columns = self._columns(block)
+        for row in range(len(block)):
+            if row in out:
+                self.done.dropped[out[row]] += 1
+                self._note(block, row, [out[row]], "dropped")
+                continue
+            self.done.kept += 1
+            if row in self._before:
+                kinds = self._before[row][0]
+                self.done.mended.update(kinds)
+                self._note(block, row, kinds, "mended")
+            for output, column in zip(self._outputs.values(), columns, strict=True):
+                output.write(f"{column[row]}\n")
+
+    def _note(self, block: Block, row: int, kinds: list[str], what: str) -> None:
+        """Writes a line of the log: what the pair was like, and, where it was mended, what it is like now."""
+        _, src, tgt = self._before.get(row, ([], block.src[row], block.tgt[row] if block.tgt is not None else None))
+        place = block.pair(row)
+        entry: dict[str, object] = {"split": self._split, "file": place.file, "line": place.line}
+        entry |= {"kinds": kinds, "done": what, "src": storable(src)}
+        entry |= {} if tgt is None else {"tgt": storable(tgt)}
+        if what == "mended":
+            entry |= {"new_src": block.src[row]} | ({} if block.tgt is None else {"new_tgt": block.tgt[row]})
+        # The log itself shall have none of the characters that it tells of: json escapes only a part of them.
+        line = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(entry, ensure_ascii=False))
+        self._log.write(line + "\n")
+
+    def _columns(self, block: Block) -> list[list[str]]:
+        """What is to be written, file by file: a line for every pair."""
+        if self._old.jsonl:
+            lines = block.beside["record"]
+            return [[self._record(block, row, lines[row]) for row in range(len(block))]]
+        if block.tgt is None:
+            return [block.src]
+        if self._old.stories:
+            keys = list(STORY_FIELDS.values())
+            pairs = zip(block.src, block.tgt, strict=True)
+            return [[json.dumps(dict(zip(keys, pair, strict=True)), ensure_ascii=False) for pair in pairs]]
+        return [block.src, block.tgt, *(block.beside[kind] for kind in COMPANIONS if kind in block.beside)]
+
+    def _record(self, block: Block, row: int, line: str) -> str:
+        """A line of JSON as it was, or with the mended text in it."""
+        if row not in self._before:
+            return line
+        assert block.tgt is not None
+        record = json.loads(line)
+        record |= {self._old.src_field: block.src[row], self._old.tgt_field: block.tgt[row]}
+        return json.dumps(record, ensure_ascii=False)
+
+
+def _is_packed(path: str) -> bool:
+    """Whether a file is gzip-compressed; one that cannot be read is refused elsewhere."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
+
+
+def _same_words(sides: list[tuple[str, str | None]]) -> bool:
+    """Whether each side has as many words as before, so that links between words still fit."""
+    return all(new is not None and len(old.split()) == len(new.split()) for old, new in sides)
+
+
 # ------------------------------------------------------------------------------------------------------- putting right
 
 
-_KINDS = {NUL: kinds.NUL, BOM: kinds.BOM, CONTROL: kinds.CONTROL, SEPARATOR: kinds.SEPARATOR}
+_KIND_OF = {NUL: faults.NUL, BOM: faults.BOM, CONTROL: faults.CONTROL, SEPARATOR: faults.SEPARATOR}
 
 
 @cache
 def _table() -> dict[int, str]:
     """What becomes of characters that should not stand in a text: a space where they part words, else nothing."""
-    codes = np.flatnonzero(np.isin(classes(), list(_KINDS))).tolist()
+    codes = np.flatnonzero(np.isin(classes(), list(_KIND_OF))).tolist()
     return {code: " " if chr(code).isspace() else "" for code in codes}
 
 
@@ -146,8 +358,8 @@ def put_right(text: str) -> tuple[str, list[str]]:
     """A line put right, and by name the kinds of faults that it had; none if it stays as it is."""
     found = []
     while (again := read_again(text)) != text:  # what was read wrongly twice is read again twice
-        text, found = again, [kinds.MOJIBAKE.name]
-    odd = {_KINDS[int(classes()[ord(letter)])].name for letter in _odd().findall(text)}
+        text, found = again, [faults.MOJIBAKE.name]
+    odd = {_KIND_OF[int(classes()[ord(letter)])].name for letter in _odd().findall(text)}
     if odd:
         text = text.translate(_table()).strip()
     return text, found + sorted(odd)

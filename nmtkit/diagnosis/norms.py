@@ -8,9 +8,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.corpus import Files
-from nmtkit.diagnosis.blocks import read_blocks
-from nmtkit.diagnosis.characters import Text
+from nmtkit.data.reading import SplitReader
+from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.foreign import OwnWords
 from nmtkit.diagnosis.language import TELLING, Languages, own_scripts
 
@@ -59,11 +58,11 @@ class Norms:
     tgt_longest: int
     """The same of a target."""
 
-    def far_ratio(self, src: Text, tgt: Text) -> NDArray[np.bool_]:
+    def far_ratio(self, src: TextArrays, tgt: TextArrays) -> NDArray[np.bool_]:
         """For each pair, whether one side is far longer than the other, compared with what is usual."""
         return np.abs(log_ratios(src, tgt) - self.ratio) > self.spread
 
-    def are_swapped(self, texts: Iterable[tuple[Text, Text | None]]) -> bool:
+    def are_swapped(self, texts: Iterable[tuple[TextArrays, TextArrays | None]]) -> bool:
         """Whether most lines of another split, or of a sample of it, are in the language of the other side."""
         swapped = lines = 0
         for src, tgt in texts:
@@ -88,33 +87,29 @@ class Norms:
         )
 
 
-def log_ratios(src: Text, tgt: Text) -> NDArray[np.float64]:
+def log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
     """`(n,)`: log of target over source, in softened characters."""
     return np.log((tgt.lengths + SOFTENING) / (src.lengths + SOFTENING))
 
 
-def sample(split: str, files: Files) -> Iterator[tuple[Text, Text | None]]:
+def first_texts(reader: SplitReader) -> Iterator[tuple[TextArrays, TextArrays | None]]:
     """The first pairs of each file of a split, `SAMPLE` in all or fewer long ones; only those that can be read."""
-    several = [
-        files.model_copy(update={kind: [path] for kind, path in zip(("src", "tgt"), paths, strict=False)})
-        for paths in (zip(files.src, files.tgt, strict=True) if files.tgt else ((path,) for path in files.src))
-    ] + [files.model_copy(update={"jsonl": [path]}) for path in files.jsonl]
-    for one in several or [files]:
-        left, characters = (max(1, most // max(1, len(several))) for most in (SAMPLE, SAMPLE_CHARACTERS))
-        for block in read_blocks(split, one, None, None):
+    for part in range(reader.parts):
+        left, characters = (max(1, most // reader.parts) for most in (SAMPLE, SAMPLE_CHARACTERS))
+        for block in reader.ahead(part):
             rows = [row for row in islice(range(len(block)), left) if row not in block.unread]
             left -= len(block)
-            src = Text.of([block.src[row] for row in rows])
-            tgt = None if block.tgt is None else Text.of([block.tgt[row] for row in rows])
+            src = TextArrays.of([block.src[row] for row in rows])
+            tgt = None if block.tgt is None else TextArrays.of([block.tgt[row] for row in rows])
             yield src, tgt
             characters -= len(src.codes) + (len(tgt.codes) if tgt is not None else 0)
             if left <= 0 or characters <= 0:
                 break
 
 
-def learn(split: str, files: Files) -> Norms:
+def learn_norms(reader: SplitReader) -> Norms:
     """Learns from the first pairs of each file of a split."""
-    texts = list(sample(split, files))
+    texts = list(first_texts(reader))
     pairs = [(src, tgt) for src, tgt in texts if tgt is not None]
     ratios = np.concatenate(
         [np.empty(0), *(log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)]
@@ -137,7 +132,7 @@ def learn(split: str, files: Files) -> Norms:
     )
 
 
-def _scripts(texts: list[Text]) -> frozenset[int]:
+def _scripts(texts: list[TextArrays]) -> frozenset[int]:
     letters = Counter[int]()
     for text in texts:
         letters.update({script: int(counts.sum()) for script, counts in text.letters.items()})
@@ -145,7 +140,7 @@ def _scripts(texts: list[Text]) -> frozenset[int]:
     return own_scripts(dict(letters)) if enough else frozenset()
 
 
-def _longest(texts: list[Text]) -> int:
+def _longest(texts: list[TextArrays]) -> int:
     lengths = np.concatenate([np.zeros(1, dtype=np.int64), *(text.lengths for text in texts)])
     enough = len(lengths) > FEW_PAIRS
     most = float(np.quantile(lengths, 0.999)) if enough else 0.0

@@ -6,11 +6,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data.blocks import Block
+from nmtkit.data.faults import BOM, CONTROL, MARKUP, MOJIBAKE, NUL, PIECES, REPLACED, SEPARATOR, Kind
 from nmtkit.diagnosis import characters
-from nmtkit.diagnosis.blocks import Block
-from nmtkit.diagnosis.characters import Text
-from nmtkit.diagnosis.findings import Kind
-from nmtkit.diagnosis.kinds import BOM, CONTROL, MARKUP, MOJIBAKE, NUL, PIECES, REPLACED, SEPARATOR
+from nmtkit.diagnosis.characters import TextArrays
 
 _ODD = (
     (characters.NUL, NUL),
@@ -28,7 +27,7 @@ _MARKUP = re.compile(rf"{_ENTITIES}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.IGNORECA
 _PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
 
 
-def find_oddities(block: Block, side: str, text: Text) -> None:
+def find_oddities(block: Block, side: str, text: TextArrays) -> None:
     """Notes the odd characters in one side of a block.
 
     Args:
@@ -52,13 +51,13 @@ def _add(block: Block, side: str, kind: Kind, places: dict[int, int]) -> None:
     block.add(kind, list(places), lambda row: block.side(side, row, places[row]))
 
 
-def _first_in_line(text: Text, places: NDArray[np.int64]) -> dict[int, int]:
+def _first_in_line(text: TextArrays, places: NDArray[np.int64]) -> dict[int, int]:
     """For each line that some characters stand in, the first of them, counted from the line's beginning."""
     rows, first = np.unique(text.line_of(places), return_index=True)
     return dict(zip(rows.tolist(), (places[first] - text.starts[rows]).tolist(), strict=True))
 
 
-def _matches(text: Text, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
+def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
     """The lines that match, and where; only lines with one of some signs are looked at."""
     found = {}
     signed = np.zeros(len(text.codes), dtype=bool)
@@ -83,7 +82,7 @@ def _is_later() -> NDArray[np.bool_]:
     return table
 
 
-def _mojibake(text: Text) -> dict[int, int]:
+def _mojibake(text: TextArrays) -> dict[int, int]:
     """The lines that hold UTF-8 read in another encoding, and where it begins."""
     lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
     lead = lead[_is_later()[text.codes[lead + 1]]]  # the last code is a line feed: there always is a next one

@@ -5,11 +5,10 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.diagnosis.blocks import Block
-from nmtkit.diagnosis.characters import Text
-from nmtkit.diagnosis.findings import Kind
+from nmtkit.data.blocks import Block
+from nmtkit.data.faults import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED, Kind
+from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.foreign import OwnWords
-from nmtkit.diagnosis.kinds import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED
 from nmtkit.diagnosis.language import in_other_script
 from nmtkit.diagnosis.norms import Norms
 
@@ -21,7 +20,9 @@ SHORT_SHARE = 0.15
 """A target of one word is nearly empty if it has less than this share of the characters to be expected."""
 
 
-def examine_pairs(block: Block, src: Text, tgt: Text | None, norms: Norms, summaries: bool) -> NDArray[np.bool_]:
+def examine_pairs(
+    block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool
+) -> NDArray[np.bool_]:
     """Notes the faults of the pairs of a block.
 
     Args:
@@ -36,9 +37,7 @@ def examine_pairs(block: Block, src: Text, tgt: Text | None, norms: Norms, summa
     """
     usable = np.ones(len(block), dtype=bool)
     usable[list(block.unread)] = False
-    empty = src.words == 0
-    if tgt is not None:
-        empty |= tgt.words == 0
+    empty = block.empty()
     block.add(EMPTY, np.flatnonzero(empty))
     usable &= ~empty
 
@@ -70,7 +69,7 @@ def examine_pairs(block: Block, src: Text, tgt: Text | None, norms: Norms, summa
     return usable
 
 
-def _foreign(text: Text, own: OwnWords | None) -> NDArray[np.bool_]:
+def _foreign(text: TextArrays, own: OwnWords | None) -> NDArray[np.bool_]:
     return np.zeros(len(text.lines), dtype=bool) if own is None else own.foreign(text)
 
 
@@ -78,7 +77,7 @@ def _add_side(block: Block, kind: Kind, side: str, found: NDArray[np.bool_]) -> 
     block.add(kind, np.flatnonzero(found), lambda row: block.side(side, row))
 
 
-def _nearly_empty(src: Text, tgt: Text, norms: Norms, summaries: bool) -> NDArray[np.bool_]:
+def _nearly_empty(src: TextArrays, tgt: TextArrays, norms: Norms, summaries: bool) -> NDArray[np.bool_]:
     """For each pair, whether the target says next to nothing though there is something to say."""
     empty: NDArray[np.bool_] = (tgt.all_letters() + tgt.digits == 0) | (tgt.all_words() <= 1)
     if not summaries:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from nmtkit.diagnosis.findings import Diagnosis, Finding, Kind, Place, Severity, Side, SplitDiagnosis
-from nmtkit.diagnosis.kinds import EMPTY, IN_TRAIN
-from nmtkit.diagnosis.statistics import MOST
+from nmtkit.data.faults import EMPTY, IN_TRAIN, Kind, Place, Severity
+from nmtkit.diagnosis.findings import MOST, Diagnosis, Finding, Side, SplitDiagnosis
 
 NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 """Control characters by the names that people know."""

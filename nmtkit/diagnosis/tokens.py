@@ -1,53 +1,28 @@
 """What only a tokenizer can tell of a corpus: unknown words, what a vocabulary covers, and what a recipe leaves out."""
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 
-from nmtkit.data.checking import OVER_LONG, RATIO, Checker, DataReport
+from nmtkit.data.blocks import Block
+from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_pairs
-from nmtkit.data.store import seek
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
-from nmtkit.data.vocabulary import SPECIALS, UNK
-from nmtkit.diagnosis.findings import Diagnosis, Kind, Place, Side
+from nmtkit.data.encoding import Chunk, EncodedBlock, Encoder, encoded_blocks
+from nmtkit.data.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Place
+from nmtkit.data.hashes import Mask
+from nmtkit.data.reading import read_pairs, sound_blocks
+from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn, learn_from
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import Sheet, share, visible
 from nmtkit.errors import RecipeError
 
-CHUNK = 4096
-"""Pairs that are handled at a time."""
 SAMPLE = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""
 MOST_CHARACTERS = 24
 """Unseen characters that are told."""
-
-UNSEEN = Kind(
-    "unseen-character",
-    "note",
-    "characters that train never shows",
-    "The model cannot know them: they become unknown tokens. See whether they belong there, or add text that has them.",
-    drops=False,
-)
-TOO_LONG = Kind(
-    "over-long",
-    "note",
-    "longer than data.max_length",
-    "The recipe's data.over_long says what becomes of them: drop leaves them out of train, truncate cuts them. Raise "
-    "data.max_length if they are good.",
-    drops=False,
-)
-UNEVEN = Kind(
-    "token-ratio",
-    "note",
-    "more uneven than data.max_ratio",
-    "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.",
-    drops=False,
-)
-KINDS = {OVER_LONG: TOO_LONG, RATIO: UNEVEN}
-"""What preprocessing finds by counting tokens, as findings; the rest is found without."""
 
 
 @dataclass
@@ -119,35 +94,40 @@ class TokenReport:
         }
 
 
-def learn_quickly(config: TokenizerConfig, files: Files) -> TokenizerPair:
-    """A tokenizer as the settings say, but from a sample where learning from all would take long.
+def quick_sample(config: TokenizerConfig) -> Sample:
+    """For a tokenizer as the settings say, but from fewer pairs where learning from all would take long."""
+    return Sample(config.train_lines if config.kind == "word" else min(config.train_lines, SAMPLE))
+
+
+def learn_quickly(config: TokenizerConfig, sample: Sample, files: Files) -> TokenizerPair:
+    """A tokenizer as the settings say, from such a sample of the files.
 
     Raises:
         NmtkitError: the text cannot be read, or the settings do not fit it.
     """
-    if config.kind == "word" or config.train_lines <= SAMPLE:
-        return learn(config, read_pairs(files))
     try:
-        return learn(config.model_copy(update={"train_lines": SAMPLE}), read_pairs(files))
-    except RecipeError:  # too many tokens for so little text: there may be enough in all of it
-        return learn(config, read_pairs(files))
+        return learn_from(config, sample)
+    except RecipeError:
+        if sample.total == len(sample.kept):
+            raise
+        return learn(config, read_pairs(files))  # too many tokens for so little text: there may be enough in all of it
 
 
-def look(
+def count_tokens(
     config: DataConfig,
     tokenizers: TokenizerPair,
     diagnosis: Diagnosis,
     tokenizer: str,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> TokenReport:
-    """Cuts all text into tokens and counts, as preprocessing will. Memory does not grow but for 16 bytes a pair.
+    """Encodes all text and counts, as preprocessing does, but stores nothing. Memory is as of that.
 
     Args:
         config: the recipe's data settings.
         tokenizers: of both sides.
         diagnosis: gets the lengths, unknown tokens and findings.
         tokenizer: a sentence on where the tokenizers are from.
-        progress: told how many pairs are done, chunk by chunk.
+        progress: told how many pairs are done, block by block.
 
     Raises:
         DataError: the text cannot be read.
@@ -160,15 +140,14 @@ def look(
     alphabets: dict[str, set[str]] = {"src": set(), "tgt": set()}
     splits = config.splits()
     for name, files in splits.items():
-        if name != "train":
-            seek(checker, read_pairs(files))
+        for block in sound_blocks(name, files) if name != "train" else ():
+            checker.seek(block)
     for name, files in splits.items():
-        walk = _Split(name, files, tokenizers, checker, diagnosis, report, used, alphabets)
-        pairs = read_pairs(files)
-        while chunk := list(islice(pairs, CHUNK)):
-            walk.add(chunk)
-            if progress is not None:
-                progress(len(chunk))
+        encoder = Encoder(name, tokenizers, config)
+        walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
+        for done in encoded_blocks(walk.blocks(), encoder, checker):
+            walk.add(done, done.settle(name, checker))
+            progress(done.verdict.read)
         walk.close()
     diagnosis.splits["train"].src.covered = int(used["src"].sum())
     diagnosis.splits["train"].tgt.covered = int(used["tgt"].sum())
@@ -178,121 +157,101 @@ def look(
     return report
 
 
-class _Split:
+class _SplitWalk:
     """The walk through one split."""
 
     def __init__(
         self,
-        name: str,
         files: Files,
-        tokenizers: TokenizerPair,
-        checker: Checker,
-        diagnosis: Diagnosis,
+        encoder: Encoder,
+        found: SplitDiagnosis,
         report: TokenReport,
-        used: dict[str, "np.ndarray[tuple[int], np.dtype[np.bool_]]"],
-        alphabets: dict[str, set[str]],
+        used: Mapping[str, Mask],
+        alphabets: Mapping[str, set[str]],
     ) -> None:
-        self.name = name
-        self.files = files
-        self.tokenizers = {"src": tokenizers.src, "tgt": tokenizers.tgt}
-        self.checker = checker
-        self.found = diagnosis.splits[name]
-        self.report = report
-        self.used = used
-        self.alphabets = alphabets
-        self._firsts: dict[str, Example] = {}
+        self._name = encoder.split
+        self._files = files
+        self._encoder = encoder
+        self._tokenizers = {"src": encoder.tokenizers.src, "tgt": encoder.tokenizers.tgt}
+        self._found = found
+        self._report = report
+        self._used = used
+        self._alphabets = alphabets
+        self._firsts: dict[str, tuple[Chunk, int]] = {}
         self._starts: dict[int, int] = {}  # the lines before each file
 
-    def add(self, chunk: Sequence[Example]) -> None:
+    def blocks(self) -> Iterator[Block]:
+        """The blocks of the split."""
+        for block in sound_blocks(self._name, self._files):
+            for file, row in zip(*np.unique(block.files, return_index=True), strict=True):
+                self._starts.setdefault(int(file), block.before + int(row))
+            yield block
+
+    def add(self, done: EncodedBlock, stays: Mask) -> None:
         """Counts some pairs."""
-        for example in chunk:
-            self._starts.setdefault(example.file, example.line - 1)
-        kept = [e for e, stays in zip(chunk, self.checker.texts(self.name, chunk), strict=True) if stays]
-        if not kept:
-            return
-        texts = {"src": [e.src for e in kept]}
-        if kept[0].tgt is not None:
-            texts["tgt"] = [e.tgt or "" for e in kept]
-        ids = {side: self.tokenizers[side].encode_many(lines) for side, lines in texts.items()}
-        lengths = {side: np.array([len(row) for row in rows], dtype=np.int64) for side, rows in ids.items()}
-        numbers = np.array([e.line for e in kept], dtype=np.int64)
-        stays = self.checker.lengths(self.name, numbers, lengths["src"], lengths.get("tgt"))
-        split = self.checker.report.splits[self.name]
-        split.kept += int(stays.sum())
-        self._keep_firsts(kept)
-        left = [e for e, good in zip(kept, stays, strict=True) if good]
-        for side, rows in ids.items():
-            limit = self.checker.cut_at(side)
-            cut = [row[:limit] for row, good in zip(rows, stays, strict=True) if good]
-            counts = np.array([(len(row), row.count(UNK)) for row in cut], dtype=np.int64).reshape(-1, 2)
-            split.count(side, counts[:, 0], counts[:, 1])
-            self._count(side, lengths[side].tolist(), int(counts[:, 1].sum()), cut)
-            if side == "tgt":
-                self._copyable([pair for pair, row in zip(left, cut, strict=True) if UNK in row])
-        self._characters(kept, texts)
+        chunk, encoded = done.chunk, done.encoded
+        for kind in (OVER_LONG, TOKEN_RATIO):  # the pair that a fault was first found in
+            handled = self._report.data.splits[self._name].findings.get(kind.counted)
+            if handled is not None and kind.name not in self._firsts:
+                self._firsts[kind.name] = chunk, int(np.flatnonzero(chunk.lines == handled.first_line)[0])
+        for side, found in (("src", self._found.src), ("tgt", self._found.tgt)):
+            if side in encoded.lengths:
+                add_counts(found.tokens, encoded.lengths[side])
+                found.unknown += int(encoded.unknown[side][stays].sum())
+                if self._name == "train":
+                    self._used[side][encoded.columns[side].where(stays).flat] = True
+        if chunk.tgt is not None:
+            self._copyable(chunk, np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist())
+        self._characters(chunk)
 
-    def _side(self, side: str) -> Side:
-        return self.found.src if side == "src" else self.found.tgt
-
-    def _count(self, side: str, lengths: list[int], unknown: int, rows: Sequence[Sequence[int]]) -> None:
-        found = self._side(side)
-        found.tokens.update(lengths)
-        found.unknown += unknown
-        if self.name == "train":
-            for row in rows:
-                self.used[side][row] = True
-
-    def _copyable(self, pairs: Sequence[Example]) -> None:
+    def _copyable(self, chunk: Chunk, rows: Sequence[int]) -> None:
         """Counts the unknown target tokens of some pairs that stand in their source."""
-        src, tgt = self.tokenizers["src"], self.tokenizers["tgt"]
-        for pair in pairs:
-            source = set(src.tokens(pair.src)[: self.checker.cut_at("src")])
-            target = tgt.tokens(pair.tgt or "")[: self.checker.cut_at("tgt")]
-            self.found.tgt.copyable += sum(token in source for token in target if token not in tgt.vocabulary)
+        src, tgt = self._tokenizers["src"], self._tokenizers["tgt"]
+        for row in rows:
+            source = set(src.tokens(chunk.src[row])[: self._encoder.limit("src")])
+            target = tgt.tokens((chunk.tgt or ())[row])[: self._encoder.limit("tgt")]
+            self._found.tgt.copyable += sum(token in source for token in target if token not in tgt.vocabulary)
 
-    def _characters(self, pairs: Sequence[Example], texts: Mapping[str, Sequence[str]]) -> None:
+    def _characters(self, chunk: Chunk) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
         places: dict[int, Place] = {}
-        for side, lines in texts.items():
-            known = self.alphabets[side]
-            if self.name == "train":
+        for side, lines in (("src", chunk.src), ("tgt", chunk.tgt or ())):
+            known = self._alphabets[side]
+            if self._name == "train":
                 known.update(*lines)
                 continue
             new = {c for c in set().union(*lines) - known if not self._is_known(c, known)}
             for row, text in enumerate(lines) if new else ():
                 here = [c for c in dict.fromkeys(text) if c in new]
                 if here:
-                    counts = self.report.unseen.setdefault(self.name, {})
+                    counts = self._report.unseen.setdefault(self._name, {})
                     for character in here:
                         counts[character] = counts.get(character, 0) + 1
-                    places.setdefault(row, self._place(pairs[row], side, f"{' '.join(here)} in: {text}"))
+                    places.setdefault(row, self._place(chunk, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
-            self.found.find(UNSEEN, places[row])
+            self._found.find(UNSEEN, places[row])
 
     def _is_known(self, character: str, known: set[str]) -> bool:
         """Whether train shows the character in the form that the tokenizer makes of it."""
         if character.isspace():
             return True
-        config = self.tokenizers["src"].config
+        config = self._tokenizers["src"].config
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
-    def _keep_firsts(self, kept: Sequence[Example]) -> None:
-        """Remembers the pair that a fault was first found in."""
-        for kind, finding in self.checker.report.splits[self.name].findings.items():
-            if kind in KINDS and kind not in self._firsts:
-                self._firsts[kind] = next(e for e in kept if e.line == finding.first_line)
-
     def close(self) -> None:
         """Notes what the lengths in tokens have shown."""
-        for kind, finding in self.checker.report.splits[self.name].findings.items():
-            if kind in KINDS:
-                first = self._firsts[kind]
-                tokens = [self.tokenizers["src"].encode(first.src), self.tokenizers["tgt"].encode(first.tgt or "")]
-                text = f"{len(tokens[0])} and {len(tokens[1])} tokens, {finding.action}: {first.src}"
-                self.found.find(KINDS[kind], self._place(first, "src", text), finding.count)
+        for kind in (OVER_LONG, TOKEN_RATIO):
+            if kind.name in self._firsts:
+                handled = self._report.data.splits[self._name].findings[kind.counted]
+                chunk, row = self._firsts[kind.name]
+                tgt = chunk.tgt[row] if chunk.tgt is not None else ""
+                tokens = [self._tokenizers["src"].encode(chunk.src[row]), self._tokenizers["tgt"].encode(tgt)]
+                text = f"{len(tokens[0])} and {len(tokens[1])} tokens, {handled.action}: {chunk.src[row]}"
+                self._found.find(kind, self._place(chunk, row, "src", text), handled.count)
 
-    def _place(self, pair: Example, side: str, text: str) -> Place:
-        """The pair's line in its own file: an example counts over all files of the split."""
-        paths = self.files.jsonl or self.files.stories or (self.files.tgt if side == "tgt" else self.files.src)
-        return Place(paths[pair.file], pair.line - self._starts[pair.file], None, text)
+    def _place(self, chunk: Chunk, row: int, side: str, text: str) -> Place:
+        """The pair's line in its own file: a chunk counts over all files of the split."""
+        paths = self._files.jsonl or self._files.stories or (self._files.tgt if side == "tgt" else self._files.src)
+        file = int(chunk.files[row])
+        return Place(paths[file], int(chunk.lines[row]) - self._starts[file], None, text)

@@ -3,18 +3,20 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nmtkit.data.blocks import Block, LinkBase
 from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.reading import require_base
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.reading import sound_blocks
+from nmtkit.data.tokenizer import Sample, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.diagnosis.tokens import TokenReport, learn_quickly, look
+from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment.atomic import write_whole
 from nmtkit.experiment.folder import RUNS, RunFolder
@@ -194,7 +196,7 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
         yield f"`{key}` was {before!r} and is {now!r}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecipeCheck:
     """A recipe whose data is checked."""
 
@@ -210,28 +212,49 @@ class RecipeCheck:
         """Its files."""
         return self.recipe.data.splits()
 
+    @cached_property
+    def _base(self) -> LinkBase:
+        return LinkBase(self.splits["train"])
+
+    @cached_property
+    def _sample(self) -> Sample | None:
+        """What a tokenizer is learned from, unless the run has one of these settings."""
+        config, folder = self.recipe.tokenizer, self.run.folder
+        if folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config:
+            return None
+        return quick_sample(config)
+
+    def see(self, block: Block) -> None:
+        """Takes of a block that is examined what counting tokens needs."""
+        if block.split == "train":
+            self._base.see(block)
+            if self._sample is not None:
+                self._sample.see(block)
+
     def count_tokens(
-        self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] | None = None
+        self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] = quiet
     ) -> TokenReport:
-        """Cuts the text into tokens as the run will.
+        """Cuts the text into tokens as the run will, once all of it has been seen.
 
         Args:
             diagnosis: of the same text; is told more.
             notify: told in a sentence what is going on.
             progress: told how many pairs are done.
         """
-        require_base(self.splits["train"])
-        tokenizers, source = self._tokenizers(notify)
-        return look(self.recipe.stored, tokenizers, diagnosis, source, progress)
+        self._base.require()
+        tokenizers, source = self._tokenizers(diagnosis, notify)
+        return count_tokens(self.recipe.stored, tokenizers, diagnosis, source, progress)
 
-    def _tokenizers(self, notify: Notify) -> tuple[TokenizerPair, str]:
-        config = self.recipe.tokenizer
-        folder = self.run.folder
-        if folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config:
+    def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[TokenizerPair, str]:
+        config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
+        if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
-        files = self.splits["train"]
-        return learn_quickly(config, files), f"The tokenizer ({config.kind}) was learned for this check."
+        if not diagnosis.splits["train"].is_readable:
+            for _ in sound_blocks("train", train):  # which tells the first fault
+                continue
+        learned = learn_quickly(config, self._sample, train)
+        return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, Files]) -> Path:
         """Writes a recipe that is like this one but for its files, and gives its path.

@@ -1,22 +1,16 @@
 """A run: one recipe carried out in one folder, stage by stage. The only place where the parts meet."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from nmtkit.data.checking import Checker, DataReport, read_files
-from nmtkit.data.progress import Progress
-from nmtkit.data.reading import read_pairs, require_base
-from nmtkit.data.store import Store, fingerprint, seek, sums_of_files, write_store
-from nmtkit.data.tokenizer import TokenizerPair, learn
-from nmtkit.data.workers import cores
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.data.checking import DataReport
+from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.errors import RecipeError
 from nmtkit.experiment import tuning
-from nmtkit.experiment.atomic import write_json, write_whole
+from nmtkit.experiment.atomic import write_whole
 from nmtkit.experiment.checks import (
     differences_of_recipes,
     require_data,
@@ -26,13 +20,13 @@ from nmtkit.experiment.checks import (
 )
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.settling import find_training_way, prepare_device
 from nmtkit.experiment.stages import StageBegun, StagedTraining
 from nmtkit.experiment.testing import TestResult, translate_test_set
 from nmtkit.experiment.validation import validation_files
 from nmtkit.recipe import Recipe
-from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.events import Event, Saved
 
@@ -107,7 +101,7 @@ class Run(SavedRun):
         new_data: bool = False,
         notify: Notify = quiet,
         report: Callable[[DataReport], None] = quiet,
-        diagnosed: Callable[[Diagnosis], None] | None = None,
+        diagnosed: Callable[[Diagnosis], None] = quiet,
         processes: int | None = None,
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
@@ -214,7 +208,7 @@ class Run(SavedRun):
         self,
         notify: Notify,
         report: Callable[[DataReport], None],
-        diagnosed: Callable[[Diagnosis], None] | None = None,
+        diagnosed: Callable[[Diagnosis], None] = quiet,
         learned_before: bool = False,
         processes: int | None = None,
         new_data: bool = False,
@@ -236,102 +230,14 @@ class Run(SavedRun):
             NmtkitError: a file is missing or damaged, the text does not fit the settings, it is not the text that the
                 run was begun with, or the folder cannot be written.
         """
-        recipe = self.recipe
-        splits = recipe.data.splits()
-        config, copying = recipe.stored, recipe.copies
-        data = config.model_dump(mode="json")
-        # Arrays that were written before there was such a key are what they would be now.
-        for files in (data["train"], data["valid"], data["test"]):
-            for key in ("weights", "alignment_base"):
-                if files and files[key] in ([], None):
-                    del files[key]
-        settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
-        if copying:
-            settings["copying"] = True
-        mark = fingerprint(settings, config.paths())
-        learned = self.folder.vocabulary.is_dir()
-        progress = Progress.load(self.folder.progress, mark) if learned else None
-        if (
-            learned
-            and progress is None
-            and all(Store.is_current(self.folder.data, name, mark, notify) for name in splits)
-        ):
+        work = Preprocessing(self, notify)
+        if work.is_done():
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.load_tokenizers()
-        found = DataReport(files={name: sums_of_files(files.paths()) for name, files in splits.items()})
         if learned_before and not new_data:
-            self._require_same_text(found.files)
-        if progress is not None:
-            tokenizers = self.load_tokenizers()
-            found.tokenizer = dict(progress.tokenizer)
-            if not Store.has_shards(self.folder.data, "train", mark, progress.shards):
-                progress.forget_shards()
-            after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
-            notify(f"{self.folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
-        else:
-            if diagnosed is not None:
-                notify("looking for faults in the text")
-                diagnosed(examine(splits, ExamineOptions(recipe.task, duplicates=False)))
-            require_base(splits["train"])
-            tokenizers = self._tokenizers(notify, found, learned_before)
-            progress = Progress(self.folder.progress, mark, found.tokenizer)
-            progress.save()
-        checker = Checker(config, found, need_references=TASKS.get(recipe.task).in_one_language)
-        for name, files in splits.items():
-            if name != "train":
-                seek(checker, read_pairs(files))
-        for name, files in splits.items():
-            notify(f"reading and checking {name}")
-            write_store(
-                self.folder.data,
-                name,
-                read_pairs(files),
-                tokenizers,
-                checker,
-                keep_text=name != "train" or tokenizers.sampling,
-                copying=copying,
-                fingerprint=mark,
-                processes=processes or cores(),
-                progress=progress if name == "train" else None,
-                notify=notify,
-            )
-        write_json(self.folder.report, found.as_dict())
-        self.folder.progress.unlink(missing_ok=True)
-        report(found)
-        return tokenizers
-
-    def _require_same_text(self, now: Mapping[str, Mapping[str, str]]) -> None:
-        """Makes sure that what is trained and validated on is what it was when the run was begun."""
-        before = read_files(self.folder.report)
-        others = [
-            path
-            for split in ("train", "valid")
-            for path, known in now.get(split, {}).items()
-            if before.get(split, {}).get(path) != known
-        ]
-        if not others:
-            return
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        what = "not the text" if before else "changed since, or never compared with the text"
-        raise DataError(
-            f"{others[0]}{more}: {what} that {self.folder.path} was begun with, so its training cannot go on as if it "
-            "had not stopped; bring the text back, or go on in the text as it is now with --resume --new-data: with "
-            "the tokenizer of the old text, from the beginning of an epoch"
-        )
-
-    def _tokenizers(self, notify: Notify, found: DataReport, learned_before: bool) -> TokenizerPair:
-        """The tokenizers that are there, or new ones, learned from train."""
-        if learned_before:
-            notify(f"{self.folder.data}: preprocessing the text anew; the tokenizer stays")
-            return self.load_tokenizers()
-        splits, config = self.recipe.data.splits(), self.recipe.tokenizer
-        train = splits["train"]
-        notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
-        tokenizers = learn(config, read_pairs(train), found, train.weights)
-        # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
-        for path in (self.folder.progress, *map(self.folder.manifest, splits)):
-            path.unlink(missing_ok=True)
-        tokenizers.save(self.folder.vocabulary)
+            work.require_same_text()
+        tokenizers = work.tokenizers(diagnosed, learned_before)
+        report(work.store(tokenizers, processes))
         return tokenizers
 
     def train(

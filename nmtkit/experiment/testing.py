@@ -9,8 +9,10 @@ import torch
 from nmtkit import device as devices
 from nmtkit import metrics
 from nmtkit.data.alignments import parse_alignments
+from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import Example, read_lines, read_pairs
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.text import read_lines
 from nmtkit.experiment.atomic import write_json, write_whole
 from nmtkit.experiment.hold import Notify, quiet
 from nmtkit.experiment.opening import Opening, find_way, open_translator

@@ -16,9 +16,10 @@ import torch
 
 from nmtkit import device as devices
 from nmtkit import recipe
+from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
-from nmtkit.data.holdout import HoldOut, draw, write
 from nmtkit.data.reading import read_pairs
+from nmtkit.data.splitting import HoldOut, choose_held_out, write_splits
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
 from nmtkit.experiment import tuning
 from nmtkit.experiment.atomic import write_json, write_whole
@@ -222,7 +223,7 @@ class _Choosing:
             folder.asked.unlink(missing_ok=True)
             write_whole(folder.chosen, text)
             if self.hold_out is not None:
-                counts = write(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
+                counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
             write_json(folder.asked, self.request.given())
         except BaseException:
             held.close()
@@ -265,16 +266,21 @@ class _Choosing:
 
 
 def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
-    """What to hold out, if no validation set was given, and the size of what is left. Reads every file through."""
+    """What to hold out, if no validation set was given, and the size of what is left. Reads every file once."""
     for split in ("valid", "test"):
         if split in splits and not sum(1 for _ in read_pairs(splits[split])):
             raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
-    hold_out = None if "valid" in splits else draw(read_pairs(splits["train"]), with_test="test" not in splits)
     counts = Counts()
-    for pair in read_pairs(splits["train"]):
-        if hold_out is None or hold_out.split_of(pair) == "train":
-            counts.add(pair.src, pair.tgt or "")
-    return hold_out, counts.size()
+
+    def count(pair: Example) -> None:
+        counts.add(pair.src, pair.tgt or "")
+
+    pairs = read_pairs(splits["train"])
+    if "valid" not in splits:
+        return choose_held_out(pairs, "test" not in splits, count), counts.size()
+    for pair in pairs:
+        count(pair)
+    return None, counts.size()
 
 
 def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:

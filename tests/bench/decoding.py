@@ -117,7 +117,7 @@ def open_work(
     name = "test" if (folder.data / "test.json").exists() else "valid"
     store = Store.open(folder.data, name)
     count = min(sentences, len(store))
-    sources = [store.src(number).tolist() for number in range(count)]
+    sources = [store.ids("src", number).tolist() for number in range(count)]
     texts = [store.text("src", number) for number in range(count)]
     if folder.checkpoints.exists():
         model, tokenizers, _ = SavedRun(folder).open_model(place)

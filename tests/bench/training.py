@@ -172,7 +172,7 @@ def check_store(store: Store) -> None:
     Raises:
         DataError: the data were preprocessed with two.
     """
-    most = max(int(store.src(number).max(initial=0)) for number in range(len(store)))
+    most = max(int(store.ids("src", number).max(initial=0)) for number in range(len(store)))
     if most >= store.tgt_size:
         raise DataError(
             f"{store.folder}: source and target have vocabularies of their own; preprocess with a joint one"

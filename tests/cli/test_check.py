@@ -9,8 +9,8 @@ import pytest
 from in_process import Console, console_in
 
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.diagnosis.findings import Diagnosis, Place, SplitDiagnosis
-from nmtkit.diagnosis.kinds import EMPTY
+from nmtkit.data.faults import EMPTY, Place
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 
 PAIRS = [(f"this is line number {n} of them", f"das ist die Zeile Nummer {n}") for n in range(60)]
 FILES = ("train.en", "train.de")

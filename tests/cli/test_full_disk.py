@@ -9,9 +9,9 @@ import pytest
 from in_process import Console, console_in
 
 from nmtkit.data.corpus import Files
-from nmtkit.data.holdout import draw, write
 from nmtkit.data.reading import read_pairs
 from nmtkit.data.shards import Ragged
+from nmtkit.data.splitting import choose_held_out, write_splits
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.experiment.atomic import write_whole
@@ -63,9 +63,9 @@ def test_arrays(tmp_path: Path, rows: int) -> None:
 
 def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
     files = Files(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
-    held = draw(read_pairs(files), with_test=False)
+    held = choose_held_out(read_pairs(files), with_test=False, train=lambda pair: None)
     with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
-        write(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
+        write_splits(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
 
 
 def test_small_files(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 from conftest import RECIPE, Command, sentence_pairs
 
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import LOOKED_AT, read_pairs, refuse_json_lines
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.records import LOOKED_AT, refuse_json_lines
 from nmtkit.errors import DataError
 
 PAIRS = sentence_pairs(80, 5)

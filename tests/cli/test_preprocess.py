@@ -1,26 +1,33 @@
 """`nmtkit preprocess` of what is large: stopped by Ctrl-C and gone on with, any number of workers, weights."""
 
+import builtins
+import gzip
+import hashlib
+import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import environment
 from in_process import Console, console_in
 
-from nmtkit.data import cutting, store
+from nmtkit.data import encoding, store, text
 from nmtkit.data.store import Store
 
 PROGRAM = """
 import os, signal, sys
 from nmtkit.cli import main
-from nmtkit.data import cutting, store
-from nmtkit.data.progress import Progress
+from nmtkit.data import encoding, store, text
+from nmtkit.data.filling import ShardProgress
 
-store.SHARD_EXAMPLES, store.ALONE, cutting._EXAMPLES = 400, 1, 100
-note = Progress.shard_done
+store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
+note = ShardProgress.shard_done
 
 def noted(self, shards, *given):
     note(self, shards, *given)
@@ -28,7 +35,7 @@ def noted(self, shards, *given):
         print(len(open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         os.kill(os.getpid(), signal.SIGINT)
 
-Progress.shard_done = noted
+ShardProgress.shard_done = noted
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it
 main()
 """
@@ -38,8 +45,9 @@ main()
 def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
-    monkeypatch.setattr(store, "ALONE", 1)
-    monkeypatch.setattr(cutting, "_EXAMPLES", 100)
+    monkeypatch.setattr(encoding, "ALONE", 1)
+    monkeypatch.setattr(text, "BYTES", 2000)
+    monkeypatch.setattr(text, "ROWS", 1)
     return console_in(tmp_path, monkeypatch, capsys)
 
 
@@ -62,7 +70,8 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
 ) -> None:
     straight = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1")
     assert straight.code == 0, straight
-    assert "train: 800 pairs read, 800 stored" in straight.err
+    shards = re.findall(r"train: ([\d,]+) pairs read, \1 stored", straight.err)
+    assert [int(count.replace(",", "")) // 100 for count in shards] == [4, 8, 13]
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
     folder, done = stopped
     assert done.returncode == 130, done.stderr
@@ -72,7 +81,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = console(*command)
     assert again.code == 0, again
-    assert "it goes on after the first 800 pairs of train, with the tokenizer it learned" in again.err
+    assert f"it goes on after the first {shards[1]} pairs of train, with the tokenizer it learned" in again.err
     assert "learning the tokenizer" not in again.err
     assert files_of(tmp_path / "run") == files_of(tmp_path / "straight")
     assert len(Store.open(tmp_path / "run" / "data", "train")) == 1500
@@ -116,3 +125,40 @@ def test_weights_of_another_number_are_refused(corpus: Path, console: Console, t
     done = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.train.weights=[1, 2]")
     assert done.code == 2
     assert "src names 1 and weights 2: they must be paired" in done.err
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["text", "gz"])
+def test_the_training_text_is_read_twice(
+    packed: bool, corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once by the doctor and for the tokenizer, once to be encoded; its checksum is taken on the way."""
+    shutil.copy(corpus / "tiny.yaml", tmp_path)
+    for name in ("train.src", "train.tgt", "valid.src", "valid.tgt", "test.src", "test.tgt"):
+        content = (corpus / name).read_bytes()
+        (tmp_path / name).write_bytes(gzip.compress(content) if packed and "train" in name else content)
+    opened: Counter[str] = Counter()
+    read: Counter[str] = Counter()
+
+    class Counted(io.FileIO):
+        def readinto(self, buffer: Any, /) -> int | None:
+            count = super().readinto(buffer)
+            read[Path(str(self.name)).name] += count or 0
+            return count
+
+    def counting(path: Any, mode: str = "r", *given: Any, **more: Any) -> Any:
+        if isinstance(path, (str, Path)) and Path(path).name.startswith("train.") and Path(path).parent == tmp_path:
+            opened[Path(path).name] += 1
+            assert mode == "rb"
+            return io.BufferedReader(Counted(path, "rb"))
+        return unwatched(path, mode, *given, **more)
+
+    unwatched = builtins.open
+    monkeypatch.setattr(builtins, "open", counting)
+    done = console("preprocess", tmp_path / "tiny.yaml", "--run", tmp_path / "run")
+    monkeypatch.undo()
+    assert done.code == 0, done
+    assert opened == {"train.src": 2, "train.tgt": 2}
+    assert read == {name: 2 * (tmp_path / name).stat().st_size for name in opened}
+    sums = json.loads((tmp_path / "run" / "data-report.json").read_text())["files"]["train"]
+    for path, known in sums.items():
+        assert known == hashlib.sha256(hashlib.sha256(Path(path).read_bytes()).digest()).hexdigest()

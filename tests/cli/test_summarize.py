@@ -9,7 +9,7 @@ import torch
 from in_process import Console, console_in
 
 from nmtkit import Translator
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import learn
 from nmtkit.experiment.atomic import write_json, write_whole
 from nmtkit.experiment.folder import RunFolder
@@ -261,7 +261,7 @@ def test_jsonl_articles(console: Console) -> None:
     [
         ("The man sleeps.", "not JSON"),
         ('{"article": "a"}', "no field 'text'; it has article: name another with --article-field"),
-        ("[1]", "it is no object"),
+        ("[1]", "expected a JSON object, found a list"),
         ('{"text": 3}', "field 'text' is neither a string nor a list of strings"),
     ],
     ids=["text", "field", "list", "number"],

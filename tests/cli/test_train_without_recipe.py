@@ -4,13 +4,16 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Command, environment
 from in_process import Console, console_in
 
 from nmtkit import metrics, recipe
+from nmtkit.data.text import TextFile
 from nmtkit.experiment.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
@@ -58,6 +61,25 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
     packed = ".gz" if name == "more" else ""
     return [f"--{kind}source", f"{texts}/{name}.en{packed}", f"--{kind}target", f"{texts}/{name}.fr{packed}"]
+
+
+def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
+    texts: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written into the run's folder is then preprocessed like any text."""
+    opened: Counter[str] = Counter()
+
+    class Counted(TextFile):
+        def __init__(self, path: str, *given: Any, **more: Any) -> None:
+            super().__init__(path, *given, **more)
+            opened[path] += 1
+
+    monkeypatch.setattr("nmtkit.data.reading.TextFile", Counted)
+    done = console("train", *pair(texts), *QUICK)
+    assert done.code == 0, done
+    user = {path: count for path, count in opened.items() if path.startswith(str(texts))}
+    assert user == {str(texts / "train.en"): 2, str(texts / "train.fr"): 2}
+    assert {count for path, count in opened.items() if "text/train." in path} == {2}
 
 
 def losses(run: Path) -> list[float]:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stored import write_store
 
+from nmtkit.data.blocks import Example
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig
-from nmtkit.data.reading import Example
-from nmtkit.data.store import Store, write_store
+from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 
 NOUNS = [

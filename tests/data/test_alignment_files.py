@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stored import write_store
 
 from nmtkit import recipe
 from nmtkit.data.alignments import share_table
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
+from nmtkit.data.blocks import Block, Example, LinkBase
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_pairs, require_base
-from nmtkit.data.store import Store, write_store
+from nmtkit.data.reading import SplitReader, read_pairs
+from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.words import cut, token_links, token_spans
 from nmtkit.errors import DataError, RecipeError
@@ -170,6 +172,14 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "a.align").write_text("0-1\n" * 30)
     with pytest.raises(DataError, match=r"line 1: link '0-1' holds a word 0, .*in a recipe alignment_base: 0"):
         list(read_pairs(said))
+
+
+def require_base(files: Files) -> None:
+    base = LinkBase(files)
+    for item in SplitReader("train", files):
+        assert isinstance(item, Block)
+        base.see(item)
+    base.require()
 
 
 @pytest.mark.parametrize("base", [0, 1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream, batches_of, collate, in_order_batches
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD
@@ -33,7 +33,8 @@ def rows(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
 
 
 def corpus(store: Store) -> Counter[tuple[tuple[int, ...], tuple[int, ...]]]:
-    return Counter((tuple(store.src(n).tolist()), tuple(store.tgt(n).tolist())) for n in range(len(store)))
+    rows = ((store.ids("src", number), store.ids("tgt", number)) for number in range(len(store)))
+    return Counter((tuple(src.tolist()), tuple(tgt.tolist())) for src, tgt in rows)
 
 
 def epoch_of(stream: BatchStream) -> Iterator[Batch]:

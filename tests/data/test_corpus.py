@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmtkit.data.checking import Checker, DataReport, TextFacts
+from nmtkit.data.blocks import Block, Example
+from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_lines, read_pairs
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.settings import parse
 
@@ -141,20 +143,24 @@ def test_paths_begin_at_the_folder_only_where_the_file_is_there(tmp_path: Path) 
 
 def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataReport, dict[str, list[int]]]:
     """Texts, then lengths in words; returns the report and the lines that stay."""
-    report = DataReport()
-    checker = Checker(config, report)
+    checker = Checker(config, DataReport())
+    blocks = {
+        name: Block(name, "src", "tgt", 1, *([list(side) for side in zip(*pairs, strict=True)]))
+        for name, pairs in splits.items()
+    }
     stay = {}
-    for name, pairs in splits.items():
+    for name, block in blocks.items():
         if name != "train":
-            checker.seek(TextFacts.of(*zip(*pairs, strict=True), np.arange(len(pairs))))
-    for name, pairs in splits.items():
-        examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
-        kept = [e for e, good in zip(examples, checker.texts(name, examples), strict=True) if good]
-        src = np.array([len(e.src.split()) for e in kept])
-        tgt = np.array([len((e.tgt or "").split()) for e in kept])
-        lines = np.array([e.line for e in kept])
-        stay[name] = lines[checker.lengths(name, lines, src, tgt)].tolist()
-    return report, stay
+            checker.seek(block)
+    for name, block in blocks.items():
+        verdict = checker.judge(block)
+        checker.count(name, verdict)
+        lengths = [
+            np.array([len(text.split()) for text in side or ()])[verdict.keep] for side in (block.src, block.tgt)
+        ]
+        lines = block.lines[verdict.keep]
+        stay[name] = lines[checker.lengths(name, lines, *lengths)].tolist()
+    return checker.report, stay
 
 
 def found(report: DataReport, split: str) -> dict[str, tuple[int, int, str]]:

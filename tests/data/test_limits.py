@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from stored import write_store
 
 from nmtkit.data.batch import BatchConfig, BatchStream, batches_of
+from nmtkit.data.blocks import Block, Example
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig
-from nmtkit.data.reading import Example
-from nmtkit.data.store import Store, write_store
+from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 from nmtkit.errors import DataError
@@ -89,11 +90,12 @@ def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
     checker = Checker(
         DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}}), DataReport(), need_references=True
     )
-    examples = [Example("a", "b", 1), Example("a", " ", 2), Example("a", "", 3)]
-    assert checker.texts("train", examples).tolist() == [True, False, False]
+    sides = ["a", "a", "a"], ["b", " ", ""]
+    assert checker.judge(Block("train", "src", "tgt", 1, *sides)).keep.tolist() == [True, False, False]
     with pytest.raises(DataError, match=f"{split}, line 2: the reference is empty"):
-        checker.texts(split, examples)
-    assert checker.texts(split, [Example("", "b", 1), Example("a", None, 2)]).all()
+        checker.judge(Block(split, "src", "tgt", 1, *sides))
+    assert checker.judge(Block(split, "src", "tgt", 1, [""], ["b"])).keep.all()
+    assert checker.judge(Block(split, "src", "", 1, ["a", ""], None)).keep.all()
 
 
 def test_each_side_can_have_a_vocabulary_of_its_own_size() -> None:

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stored import write_store
 
+from nmtkit.data.blocks import Example
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig
-from nmtkit.data.reading import Example
+from nmtkit.data.filling import fingerprint
 from nmtkit.data.shards import Ragged
-from nmtkit.data.store import Store, StoreWriter, fingerprint, write_store
+from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import DataError
@@ -27,14 +29,14 @@ def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair
     store.check()
     assert len(store) == len(pairs)
     for number, pair in enumerate(pairs):
-        assert store.src(number).tolist() == tokenizers.src.encode(pair.src)
+        assert store.ids("src", number).tolist() == tokenizers.src.encode(pair.src)
         assert pair.tgt is not None
-        assert store.tgt(number).tolist() == tokenizers.tgt.encode(pair.tgt)
-    assert store.lengths("tgt").tolist() == [len(store.tgt(number)) for number in range(len(store))]
-    assert list(store.texts("src")) == [pair.src for pair in pairs]
+        assert store.ids("tgt", number).tolist() == tokenizers.tgt.encode(pair.tgt)
+    assert store.lengths("tgt").tolist() == [len(store.ids("tgt", number)) for number in range(len(store))]
+    assert [store.text("src", number) for number in range(len(pairs))] == [pair.src for pair in pairs]
     assert store.text("tgt", 7) == pairs[7].tgt
     assert store.tgt_size == len(tokenizers.tgt.vocabulary)
-    assert store.src(0).dtype == np.uint16
+    assert store.ids("src", 0).dtype == np.uint16
 
 
 def test_more_than_one_chunk(tokenizers: TokenizerPair, tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_more_than_one_chunk(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     assert write_store(tmp_path, "train", examples, tokenizers, checker()) == 9000
     store = Store.open(tmp_path, "train")
     assert len(store) == 9000
-    assert store.src(8999).tolist() == tokenizers.src.encode("Otto 9000")
+    assert store.ids("src", 8999).tolist() == tokenizers.src.encode("Otto 9000")
     assert not store.has_text("src")
 
 
@@ -55,7 +57,7 @@ def test_dropped_pairs_are_not_stored_and_kept_ones_are_counted(tokenizers: Toke
         Example("犬", "a", 4),
     ]
     assert write_store(tmp_path, "train", examples, tokenizers, check, keep_text=True) == 2
-    assert list(Store.open(tmp_path, "train").texts("src")) == ["Otto", "犬"]
+    assert [Store.open(tmp_path, "train").text("src", number) for number in (0, 1)] == ["Otto", "犬"]
     split = check.report.splits["train"]
     assert (split.read, split.kept, split.src_unknown) == (4, 2, 1)
     assert split.src_tokens == len(tokenizers.src.encode("Otto")) + len(tokenizers.src.encode("犬"))
@@ -73,8 +75,8 @@ def test_truncation_cuts_ids_but_not_text(tokenizers: TokenizerPair, tmp_path: P
             keep_text=True,
         )
         store = Store.open(tmp_path, name)
-        assert store.src(0).tolist() == tokenizers.src.encode(long)[:4]
-        assert store.tgt(0).tolist() == tokenizers.tgt.encode(long)[:2]
+        assert store.ids("src", 0).tolist() == tokenizers.src.encode(long)[:4]
+        assert store.ids("tgt", 0).tolist() == tokenizers.tgt.encode(long)[:2]
         assert store.text("src", 0) == long
 
 
@@ -91,9 +93,9 @@ def test_extended_ids(pairs: list[Example], build: Build) -> None:
     v = len(words.tgt.vocabulary)
     store = build([Example("Otto sees Quine and Kripke", "Kripke and Lewis", 1)], words, copying=True)
     otto, sees, conj = words.src.encode("Otto sees and")
-    assert store.src(0).tolist() == [otto, sees, UNK, conj, UNK]
+    assert store.ids("src", 0).tolist() == [otto, sees, UNK, conj, UNK]
     assert store.ids("src_extended", 0).tolist() == [otto, sees, v, conj, v + 1]
-    assert store.tgt(0).tolist() == [UNK, conj, UNK]
+    assert store.ids("tgt", 0).tolist() == [UNK, conj, UNK]
     assert store.ids("tgt_extended", 0).tolist() == [v + 1, conj, UNK]
 
 
@@ -137,7 +139,7 @@ def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
         with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
             writer.add({"src": Ragged.of([[4, largest], []], dtype)})
-        assert Store.open(tmp_path, "train").src(0).tolist() == [4, largest]
+        assert Store.open(tmp_path, "train").ids("src", 0).tolist() == [4, largest]
 
 
 @pytest.mark.parametrize("column", ["src.ids", "src.offsets", "tgt.ids", "src.text", "tgt.text.offsets"])

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_pairs, read_story
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.story import read_story
 from nmtkit.errors import DataError
 
 STORY = """\

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nmtkit.data.blocks import Example
 from nmtkit.data.checking import DataReport
-from nmtkit.data.reading import Example
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 from nmtkit.errors import CheckpointError, DataError, RecipeError

@@ -8,9 +8,10 @@ import pytest
 
 from nmtkit.data import tokenizer
 from nmtkit.data.batch import BatchConfig, BatchStream
+from nmtkit.data.blocks import Example
 from nmtkit.data.checking import DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import Example, read_pairs
+from nmtkit.data.reading import read_pairs
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import RecipeError

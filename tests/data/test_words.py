@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nmtkit.data.alignments import share_table
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
 from nmtkit.data.words import WordCut, cut, known_ids, word_spans
 from nmtkit.errors import DataError

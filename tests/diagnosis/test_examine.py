@@ -11,9 +11,9 @@ import pytest
 import real_looking
 
 from nmtkit.data.corpus import Files
+from nmtkit.data.faults import KINDS
 from nmtkit.diagnosis.examine import ExamineOptions, examine, verdicts
 from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis
-from nmtkit.diagnosis.kinds import KINDS
 from nmtkit.diagnosis.oddities import read_again
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -2,8 +2,8 @@
 
 import json
 
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Place, SplitDiagnosis
-from nmtkit.diagnosis.kinds import DUPLICATE, ENCODING, KINDS, MARKUP
+from nmtkit.data.faults import DUPLICATE, ENCODING, KINDS, MARKUP, Place
+from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, SplitDiagnosis
 
 
 def test_the_first_places_are_kept_and_all_are_counted() -> None:

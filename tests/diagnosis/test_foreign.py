@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import real_looking
 
-from nmtkit.diagnosis.characters import Text
+from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import ExamineOptions, examine
-from nmtkit.diagnosis.foreign import FEW_LINES, OwnWords
-from nmtkit.diagnosis.function_words import FUNCTION_WORDS
+from nmtkit.diagnosis.foreign import FEW_LINES, FUNCTION_WORDS, OwnWords
 
 LINES = {
     "German": [
@@ -42,7 +41,7 @@ SRC, TGT = real_looking.pairs(3000)
 
 
 def learned(lines: list[str]) -> OwnWords:
-    own = OwnWords.learn([Text.of(lines)])
+    own = OwnWords.learn([TextArrays.of(lines)])
     assert own is not None
     return own
 
@@ -50,18 +49,18 @@ def learned(lines: list[str]) -> OwnWords:
 def test_lines_of_other_languages_are_told_from_ones_own() -> None:
     for side, split in zip((SRC, TGT), real_looking.pairs(1000, "test"), strict=True):
         own = learned(side)
-        assert not own.foreign(Text.of(split)).any()
-        assert own.foreign(Text.of(ALL)).mean() > 0.8
-        loud = own.foreign(Text.of([line.upper() for line in ALL if "ß" not in line]))
-        assert np.array_equal(loud, own.foreign(Text.of([line for line in ALL if "ß" not in line])))
-    assert learned(SRC).foreign(Text.of(ALL)).all()  # English shares less with them than French does
+        assert not own.foreign(TextArrays.of(split)).any()
+        assert own.foreign(TextArrays.of(ALL)).mean() > 0.8
+        loud = own.foreign(TextArrays.of([line.upper() for line in ALL if "ß" not in line]))
+        assert np.array_equal(loud, own.foreign(TextArrays.of([line for line in ALL if "ß" not in line])))
+    assert learned(SRC).foreign(TextArrays.of(ALL)).all()  # English shares less with them than French does
 
 
 def test_a_line_is_told_wherever_it_stands_and_whatever_stands_beside_it() -> None:
     own = learned(SRC)
     text = ["", SRC[0], ALL[0], "", "12 + 3", "...", *SRC[1:5], ALL[5], "日本語 ", ""]
-    assert np.flatnonzero(own.foreign(Text.of(text))).tolist() == [2, 10]
-    assert own.foreign(Text.of([""])).tolist() == [False]
+    assert np.flatnonzero(own.foreign(TextArrays.of(text))).tolist() == [2, 10]
+    assert own.foreign(TextArrays.of([""])).tolist() == [False]
 
 
 @pytest.mark.parametrize(
@@ -76,18 +75,18 @@ def test_a_line_is_told_wherever_it_stands_and_whatever_stands_beside_it() -> No
     ids=["places", "name", "letters", "one word again and again", "short"],
 )
 def test_names_and_signs_are_no_language(line: str) -> None:
-    assert learned(SRC).foreign(Text.of([line])).tolist() == [False]
+    assert learned(SRC).foreign(TextArrays.of([line])).tolist() == [False]
 
 
 def test_one_line_of_a_word_over_and_over_does_not_teach_it() -> None:
     own = learned([*SRC, "word " * 100_000])
-    assert not own.foreign(Text.of(SRC)).any()
+    assert not own.foreign(TextArrays.of(SRC)).any()
 
 
 def test_nothing_is_learned_from_few_lines() -> None:
     assert OwnWords.learn([]) is None
-    assert OwnWords.learn([Text.of(SRC[: FEW_LINES - 1])]) is None
-    assert OwnWords.learn([Text.of(["1 2 3"] * FEW_LINES)]) is not None
+    assert OwnWords.learn([TextArrays.of(SRC[: FEW_LINES - 1])]) is None
+    assert OwnWords.learn([TextArrays.of(["1 2 3"] * FEW_LINES)]) is not None
 
 
 def test_lists_hold_words_once_and_in_small_letters() -> None:

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.diagnosis.findings import Diagnosis, Place, SplitDiagnosis
+from nmtkit.data.faults import DUPLICATE, ENCODING, Place
+from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
-from nmtkit.diagnosis.kinds import DUPLICATE, ENCODING
 from nmtkit.diagnosis.report import Sheet
 
 

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 import real_looking
 
-from nmtkit.diagnosis.characters import SCRIPTS, Text
+from nmtkit.data.reading import SplitReader
+from nmtkit.data.script import SCRIPTS
+from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts
-from nmtkit.diagnosis.norms import learn
+from nmtkit.diagnosis.norms import learn_norms
 
 SRC, TGT = real_looking.pairs(3000)
 
 
 def learned(src: list[str], tgt: list[str]) -> Languages | None:
-    return Languages.learn([(Text.of(src), Text.of(tgt))])
+    return Languages.learn([(TextArrays.of(src), TextArrays.of(tgt))])
 
 
 def test_swapped_pairs_are_told_from_right_ones() -> None:
@@ -25,11 +27,11 @@ def test_swapped_pairs_are_told_from_right_ones() -> None:
     assert languages is not None
     assert languages.src_usual > 0 > languages.tgt_usual
     src, tgt = real_looking.pairs(1000, "test")
-    assert [int(mask.sum()) for mask in languages.doubts(Text.of(src), Text.of(tgt))] == [0, 0, 0]
-    swapped, src_wrong, tgt_wrong = languages.doubts(Text.of(tgt), Text.of(src))
+    assert [int(mask.sum()) for mask in languages.doubts(TextArrays.of(src), TextArrays.of(tgt))] == [0, 0, 0]
+    swapped, src_wrong, tgt_wrong = languages.doubts(TextArrays.of(tgt), TextArrays.of(src))
     long = np.array([min(len(a), len(b)) >= 30 for a, b in zip(src, tgt, strict=True)])
     assert swapped[long].mean() > 0.95
-    swapped, src_wrong, tgt_wrong = languages.doubts(Text.of(tgt), Text.of(tgt))
+    swapped, src_wrong, tgt_wrong = languages.doubts(TextArrays.of(tgt), TextArrays.of(tgt))
     assert not swapped.any()
     assert src_wrong[long].mean() > 0.85
     assert not (src_wrong & tgt_wrong).any()
@@ -40,7 +42,7 @@ def test_it_may_be_learned_from_files_with_some_swapped_pairs() -> None:
     mixed = [(b, a) if rng.random() < 0.02 else (a, b) for a, b in zip(SRC, TGT, strict=True)]
     languages = learned([a for a, _ in mixed], [b for _, b in mixed])
     assert languages is not None
-    assert languages.doubts(Text.of(TGT[:500]), Text.of(SRC[:500]))[0].mean() > 0.8
+    assert languages.doubts(TextArrays.of(TGT[:500]), TextArrays.of(SRC[:500]))[0].mean() > 0.8
 
 
 def test_nothing_is_learned_from_little_or_from_one_language() -> None:
@@ -52,8 +54,11 @@ def test_nothing_is_learned_from_little_or_from_one_language() -> None:
 def test_empty_and_single_lines_have_scores() -> None:
     languages = learned(SRC, TGT)
     assert languages is not None
-    assert languages.scores(Text.of([""])).tolist() == [0.0]
-    together, alone = languages.scores(Text.of(["", SRC[0], TGT[0], ""])), languages.scores(Text.of([SRC[0]]))
+    assert languages.scores(TextArrays.of([""])).tolist() == [0.0]
+    together, alone = (
+        languages.scores(TextArrays.of(["", SRC[0], TGT[0], ""])),
+        languages.scores(TextArrays.of([SRC[0]])),
+    )
     assert together[0] == together[3] == 0
     assert together[1] > 0 > together[2]
     # The line before a line and the line behind it do not matter much: only its ends touch them.
@@ -90,8 +95,8 @@ def test_the_scripts_of_a_side() -> None:
     ids=["symbol", "cyrillic", "name", "han", "numbers", "product", "untranslated", "mixed", "right", "empty"],
 )
 def test_lines_in_another_script(own: str, line: str, foreign: bool) -> None:
-    assert in_other_script(Text.of([line]), frozenset({script(own)})).tolist() == [foreign]
-    assert in_other_script(Text.of([line]), frozenset()).tolist() == [False]
+    assert in_other_script(TextArrays.of([line]), frozenset({script(own)})).tolist() == [foreign]
+    assert in_other_script(TextArrays.of([line]), frozenset()).tolist() == [False]
 
 
 def test_swapped_files_are_told_once(tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
     plain = [unicodedata.normalize("NFD", line.lower()).encode("ascii", "ignore").decode() for line in TGT]
     tgt = [line.translate(greek) for line in plain]
     files = real_looking.write(tmp_path, "train", SRC, tgt)
-    norms = learn("train", files)
+    norms = learn_norms(SplitReader("train", files))
     assert norms.tgt_scripts == {script("Greek")}
     assert not examine({"train": files}, ExamineOptions()).splits["train"].findings
     # One line that was left untranslated, and a pair that is swapped: not told twice.
@@ -129,4 +134,4 @@ def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path
     long = [f"{a} {b}" for a, b in zip(SRC[:1500], SRC[1500:], strict=True)]
     files = real_looking.write(tmp_path, "train", long, SRC[:1500])
     assert not examine({"train": files}, ExamineOptions(task="summarization")).splits["train"].findings
-    assert learn("train", files).languages is None
+    assert learn_norms(SplitReader("train", files)).languages is None

@@ -11,8 +11,7 @@ import pytest
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.diagnosis.examine import ExamineOptions, examine
-from nmtkit.diagnosis.mend import LOG, mend, put_right
-from nmtkit.diagnosis.writer import MendedSplit
+from nmtkit.diagnosis.mend import LOG, MendedSplit, mend, put_right
 from nmtkit.errors import NmtkitError
 
 OPTIONS = ExamineOptions()
@@ -212,7 +211,7 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
 def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "1.story").write_text("Text.\n\n@highlight\n\nShort\n", encoding="utf-8")
+        (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
     given = Files(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
     done = mend({"train": given}, ExamineOptions(task="summarization"), tmp_path / "new")["train"]
     assert "weights" in done.refused

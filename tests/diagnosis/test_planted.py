@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.data import faults
 from nmtkit.data.corpus import Files
-from nmtkit.diagnosis import kinds
+from nmtkit.data.faults import Kind
 from nmtkit.diagnosis.examine import ExamineOptions, examine
-from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Kind
+from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis
 
 DEMO = Path(__file__).resolve().parents[2] / "data/demo-en-fr"
 SIZES = {"train": 3000, "valid": 400, "test": 400}
@@ -85,23 +86,23 @@ class Plant:
 
 
 PLANTS = [
-    Plant("latin-1", kinds.ENCODING, lambda line: b"caf\xe9 " + line, 4),
-    Plant("cut-character", kinds.ENCODING, lambda line: line + b" \xc3", -1, "fr"),
-    Plant("overlong", kinds.ENCODING, lambda line: b"a\xc0\xaf" + line, 2),
-    Plant("lone-surrogate", kinds.ENCODING, lambda line: b"ab\xed\xa0\x80" + line, 3),
-    Plant("nul", kinds.NUL, lambda line: b"A\0 " + line, 2),
-    Plant("line-separator", kinds.SEPARATOR, lambda line: b"Yes.\xe2\x80\xa8" + line, 5),
-    Plant("paragraph-separator", kinds.SEPARATOR, lambda line: b"Yes.\xe2\x80\xa9" + line, 5, "fr"),
-    Plant("next-line", kinds.SEPARATOR, lambda line: b"Yes.\xc2\x85" + line, 5),
-    Plant("carriage-return", kinds.SEPARATOR, lambda line: b"Yes.\r" + line, 5),
-    Plant("form-feed", kinds.SEPARATOR, lambda line: b"Yes.\x0c" + line, 5, "fr"),
-    Plant("byte-order-mark", kinds.BOM, lambda line: b"\xef\xbb\xbf" + line, 1),
-    Plant("control", kinds.CONTROL, lambda line: b"B\x07 " + line, 2),
-    Plant("replacement", kinds.REPLACED, lambda line: b"caf\xef\xbf\xbd " + line, 4),
-    Plant("mojibake", kinds.MOJIBAKE, lambda line: "café été ".encode().decode("cp1252").encode() + line, 4),
-    Plant("entity", kinds.MARKUP, lambda line: b"Q&amp;A " + line, 2),
-    Plant("tag", kinds.MARKUP, lambda line: b"<b>" + line + b"</b>", 1, "fr"),
-    Plant("pieces", kinds.PIECES, lambda line: b"win@@ dow " + line, None),
+    Plant("latin-1", faults.ENCODING, lambda line: b"caf\xe9 " + line, 4),
+    Plant("cut-character", faults.ENCODING, lambda line: line + b" \xc3", -1, "fr"),
+    Plant("overlong", faults.ENCODING, lambda line: b"a\xc0\xaf" + line, 2),
+    Plant("lone-surrogate", faults.ENCODING, lambda line: b"ab\xed\xa0\x80" + line, 3),
+    Plant("nul", faults.NUL, lambda line: b"A\0 " + line, 2),
+    Plant("line-separator", faults.SEPARATOR, lambda line: b"Yes.\xe2\x80\xa8" + line, 5),
+    Plant("paragraph-separator", faults.SEPARATOR, lambda line: b"Yes.\xe2\x80\xa9" + line, 5, "fr"),
+    Plant("next-line", faults.SEPARATOR, lambda line: b"Yes.\xc2\x85" + line, 5),
+    Plant("carriage-return", faults.SEPARATOR, lambda line: b"Yes.\r" + line, 5),
+    Plant("form-feed", faults.SEPARATOR, lambda line: b"Yes.\x0c" + line, 5, "fr"),
+    Plant("byte-order-mark", faults.BOM, lambda line: b"\xef\xbb\xbf" + line, 1),
+    Plant("control", faults.CONTROL, lambda line: b"B\x07 " + line, 2),
+    Plant("replacement", faults.REPLACED, lambda line: b"caf\xef\xbf\xbd " + line, 4),
+    Plant("mojibake", faults.MOJIBAKE, lambda line: "café été ".encode().decode("cp1252").encode() + line, 4),
+    Plant("entity", faults.MARKUP, lambda line: b"Q&amp;A " + line, 2),
+    Plant("tag", faults.MARKUP, lambda line: b"<b>" + line + b"</b>", 1, "fr"),
+    Plant("pieces", faults.PIECES, lambda line: b"win@@ dow " + line, None),
 ]
 """Faults that a byte tells."""
 
@@ -140,31 +141,31 @@ def longest(lines: Lines, number: int, side: str = "en") -> bytes:
 
 
 PAIRS: dict[str, tuple[Kind, Callable[[Lines, int], None]]] = {
-    "empty-source": (kinds.EMPTY, lambda lines, n: lines["train.en"].__setitem__(n - 1, b"")),
-    "empty-target": (kinds.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b"")),
-    "white-space": (kinds.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b" \t\xc2\xa0 ")),
-    "identical": (kinds.IDENTICAL, lambda lines, n: lines["train.fr"].__setitem__(n - 1, lines["train.en"][n - 1])),
-    "swapped": (kinds.SWAPPED, lambda lines, n: swap(lines, "train", n)),
+    "empty-source": (faults.EMPTY, lambda lines, n: lines["train.en"].__setitem__(n - 1, b"")),
+    "empty-target": (faults.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b"")),
+    "white-space": (faults.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b" \t\xc2\xa0 ")),
+    "identical": (faults.IDENTICAL, lambda lines, n: lines["train.fr"].__setitem__(n - 1, lines["train.en"][n - 1])),
+    "swapped": (faults.SWAPPED, lambda lines, n: swap(lines, "train", n)),
     "wrong-script": (
-        kinds.SCRIPT,
+        faults.SCRIPT,
         lambda lines, n: lines["train.fr"].__setitem__(n - 1, f"Старая женщина видит {n} красных машин.".encode()),
     ),
     "wrong-script-of-source": (
-        kinds.SCRIPT,
+        faults.SCRIPT,
         lambda lines, n: lines["train.en"].__setitem__(n - 1, f"老妇人看见了{n}辆红色的汽车".encode()),
     ),
     "other-language": (
-        kinds.FOREIGN,
+        faults.FOREIGN,
         lambda lines, n: lines["train.fr"].__setitem__(
             n - 1, f"Die alte Frau sieht {n} rote Autos auf dem Weg.".encode()
         ),
     ),
     "other-language-of-source": (
-        kinds.FOREIGN,
+        faults.FOREIGN,
         lambda lines, n: lines["train.en"].__setitem__(n - 1, f"La vecchia non vede le {n} macchine rosse.".encode()),
     ),
     "short-target": (
-        kinds.SHORT_TARGET,
+        faults.SHORT_TARGET,
         lambda lines, n: (
             lines["train.en"].__setitem__(n - 1, longest(lines, n)[:200].rsplit(b" ", 1)[0]),
             lines["train.fr"].__setitem__(n - 1, b"Ah."),

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from nmtkit.data.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, Kind, Place
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.findings import Diagnosis, Finding, Kind, Place, Side, SplitDiagnosis
-from nmtkit.diagnosis.kinds import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR
+from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
 
 NOTE = Kind("odd", "note", "something odd", "Look at it.", drops=False)
 

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmtkit.diagnosis import statistics
-from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SCRIPTS, SEPARATOR, Text, classes
-from nmtkit.diagnosis.findings import SplitDiagnosis
-from nmtkit.diagnosis.statistics import MOST, MOST_RATIO, count
+from nmtkit.data.script import SCRIPTS
+from nmtkit.diagnosis import findings
+from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, classes
+from nmtkit.diagnosis.findings import MOST, MOST_RATIO, SplitDiagnosis
 
 LINES = [
     "",
@@ -34,7 +34,7 @@ def test_lines_are_counted_as_python_counts_them() -> None:
     rng = random.Random(0)
     pool = "".join(LINES)
     lines = LINES + ["".join(rng.choices(pool, k=rng.randint(0, 40))) for _ in range(500)]
-    text = Text.of(lines)
+    text = TextArrays.of(lines)
     assert text.lengths.tolist() == [len(line) for line in lines]
     assert text.words.tolist() == [len(line.split()) for line in lines]
     assert text.digits.tolist() == [sum(unicodedata.category(c) == "Nd" for c in line) for line in lines]
@@ -44,7 +44,7 @@ def test_lines_are_counted_as_python_counts_them() -> None:
 
 
 def test_no_lines_at_all() -> None:
-    text = Text.of([])
+    text = TextArrays.of([])
     assert len(text.codes) == len(text.starts) == len(text.words) == len(text.digits) == 0
 
 
@@ -64,11 +64,11 @@ def test_no_lines_at_all() -> None:
     ids=["latin", "cyrillic", "japanese", "wide", "korean", "three", "rare", "greek", "none"],
 )
 def test_letters_by_script(line: str, letters: dict[str, int]) -> None:
-    assert {SCRIPTS[script]: int(counts[0]) for script, counts in Text.of([line]).letters.items()} == letters
+    assert {SCRIPTS[script]: int(counts[0]) for script, counts in TextArrays.of([line]).letters.items()} == letters
 
 
 def test_words_where_no_space_stands_between_them() -> None:
-    assert Text.of(["明日は雨です", "two words"]).all_words().tolist() == [1 + 1 + 2, 2]
+    assert TextArrays.of(["明日は雨です", "two words"]).all_words().tolist() == [1 + 1 + 2, 2]
 
 
 def test_odd_characters_have_classes_of_their_own() -> None:
@@ -81,14 +81,14 @@ def test_odd_characters_have_classes_of_their_own() -> None:
 
 
 def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "MOST", 30)
+    monkeypatch.setattr(findings, "MOST", 30)
     rng = random.Random(1)
     src = [" ".join(["wort"] * rng.randint(0, 40)) for _ in range(300)]
     tgt = [" ".join(["словo"] * rng.randint(0, 40)) for _ in range(300)]
     split = SplitDiagnosis("train")
     for start in (0, 100):  # two blocks
         part = slice(start, start + 100 if start == 0 else None)
-        count(split, Text.of(src[part]), Text.of(tgt[part]))
+        split.count(TextArrays.of(src[part]), TextArrays.of(tgt[part]))
     assert split.pairs == 300
     assert split.src.words == Counter(min(30, len(line.split())) for line in src)
     assert split.tgt.characters == Counter(min(30, len(line) // 10) for line in tgt)
@@ -99,7 +99,7 @@ def test_histograms_against_plain_counting(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_histograms_do_not_grow_with_the_lines() -> None:
     split = SplitDiagnosis("train")
-    count(split, Text.of(["x " * 50_000, "y" * 100_000]), None)
+    split.count(TextArrays.of(["x " * 50_000, "y" * 100_000]), None)
     assert split.src.words == Counter({MOST: 1, 1: 1})
     assert split.src.characters == Counter({MOST: 2})
     assert split.tgt.words == Counter()

@@ -7,7 +7,7 @@ import pytest
 
 from nmtkit.data.checking import DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.data.reading import read_pairs, sound_blocks
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
@@ -44,7 +44,7 @@ def files(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Files:
 def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, TokenizerPair]:
     tokenizers = learn(settings, read_pairs(config.train))
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
-    return tokens.look(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers
+    return tokens.count_tokens(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_numbers_are_those_of_preprocessing(kind: str, over_long: str, tmp_p
     reports: list[DataReport] = []
     tokenizers = run.preprocess(lambda text: None, reports.append)
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in ("train", "valid")})
-    found = tokens.look(loaded.stored, tokenizers, diagnosis, "The run's.")
+    found = tokens.count_tokens(loaded.stored, tokenizers, diagnosis, "The run's.")
     written = json.loads(run.folder.report.read_text(encoding="utf-8"))["splits"]
     assert found.data.as_dict()["splits"] == written
     assert {"empty side", "duplicate", "over-long", "length ratio"} <= set(written["train"]["findings"])
@@ -155,7 +155,11 @@ def test_a_source_without_targets_is_counted(tmp_path: Path, config: DataConfig)
 
 
 def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
-    learned = tokens.learn_quickly(TokenizerConfig(kind="bpe", vocab_size=60), config.train)
+    settings = TokenizerConfig(kind="bpe", vocab_size=60)
+    sample = tokens.quick_sample(settings)
+    for block in sound_blocks("train", config.train):
+        sample.see(block)
+    learned = tokens.learn_quickly(settings, sample, config.train)
     assert len(learned.src.vocabulary) == 60
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import learn
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment.choosing import (

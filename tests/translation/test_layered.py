@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nmtkit.data.batch import collate
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import DataError, NmtkitError

@@ -8,7 +8,7 @@ import pytest
 import torch
 from copy_model import CopyModel
 
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.beam import SearchConfig

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import nmtkit.models  # noqa: F401  # fills the registry
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.beam import SearchConfig

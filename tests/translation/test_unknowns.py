@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nmtkit.data.reading import Example
+from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary

@@ -1,6 +1,99 @@
-"""All kinds of faults that the data doctor knows, with what to do about each."""
+"""All kinds of faults that a corpus can have, with what to do about each, and where one is.
 
-from nmtkit.diagnosis.findings import Kind
+Whoever reads, checks or examines a corpus tells its faults by these kinds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Severity = Literal["error", "warning", "note"]
+"""error: training cannot use the files as they are, or would learn from wrongly paired lines. warning: pairs that are
+likely faulty or that flatter the results. note: worth knowing, nothing to mend."""
+Rows: TypeAlias = NDArray[np.int64]
+"""Pairs of a block, by their place in it, from 0."""
+
+AROUND = 24
+"""Characters of a line that are shown before a fault."""
+SHOWN = 100
+"""Characters of a line that are shown in all."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of fault."""
+
+    name: str
+    """A short word for JSON and logs: "encoding", "duplicate"."""
+    severity: Severity
+    """How bad it is."""
+    title: str
+    """What is wrong, in a few words for a table."""
+    remedy: str
+    """What to do about it, in a sentence."""
+    drops: bool
+    """Whether `--fix` leaves such lines out (or mends them, if False and `mends`)."""
+    mends: bool = False
+    """Whether `--fix` can put the line right and keep it."""
+    counted: str = ""
+    """What the report of preprocessing calls it, where that counts it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault is."""
+
+    file: str
+    """The file as it was named."""
+    line: int
+    """Its line, from 1."""
+    byte: int | None = None
+    """The byte of the line, from 1, where that is known."""
+    text: str = ""
+    """What stands there, shortened; or what it is compared with."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One kind of fault in some pairs of a block."""
+
+    kind: Kind
+    """Which."""
+    rows: Rows
+    """The pairs that have it, by their place in the block."""
+    place: Callable[[int], Place]
+    """Where it is in such a pair."""
+
+
+@dataclass(frozen=True)
+class FileFault:
+    """What is wrong with a whole file, or with two that do not fit."""
+
+    kind: Kind
+    """Which fault it is."""
+    place: Place
+    """Where it is."""
+    message: str
+    """What is told where the file cannot be used so; empty if it can."""
+    count: int = 1
+    """How many lines have it."""
+    counts: tuple[int, int] | None = None
+    """Of a source and its target that differ in their number of lines: these numbers."""
+    other: str = ""
+    """And the target's file."""
+
+
+def excerpt(text: str, place: int = 0, width: int = SHOWN) -> str:
+    """The part of a text around a place, at most `width` characters, with "…" where it was cut."""
+    start = max(0, min(place - AROUND, len(text) - width))
+    if start < 3:
+        start = 0
+    cut = text[start : start + width]
+    return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")
+
 
 # Errors: the files cannot be used as they are.
 MISSING = Kind("missing", "error", "file cannot be read", "Name a file that is there and may be read.", drops=False)
@@ -87,7 +180,14 @@ MOJIBAKE = Kind(
     drops=False,
     mends=True,
 )
-EMPTY = Kind("empty", "warning", "empty side", "Leave the pair out; training does so by itself.", drops=True)
+EMPTY = Kind(
+    "empty",
+    "warning",
+    "empty side",
+    "Leave the pair out; training does so by itself.",
+    drops=True,
+    counted="empty side",
+)
 IDENTICAL = Kind(
     "identical", "warning", "both sides are the same", "Leave the pair out: it teaches to copy the source.", drops=True
 )
@@ -97,6 +197,7 @@ DUPLICATE = Kind(
     "pair occurred before",
     "Keep the first only (in training: `data.drop_duplicates: true`).",
     drops=True,
+    counted="duplicate",
 )
 IN_TRAIN = Kind(
     "in-train",
@@ -104,6 +205,7 @@ IN_TRAIN = Kind(
     "pair is also in train",
     "Take the pair out of train: a model that has seen the answer scores too well.",
     drops=False,
+    counted="pair also in train",
 )
 SRC_IN_TRAIN = Kind(
     "src-in-train",
@@ -111,6 +213,7 @@ SRC_IN_TRAIN = Kind(
     "source is also in train, but not the pair",
     "Take such pairs out of train where scores are to show what is new to the model.",
     drops=False,
+    counted="source also in train",
 )
 TGT_IN_TRAIN = Kind(
     "tgt-in-train",
@@ -214,5 +317,32 @@ PIECES = Kind(
     drops=False,
 )
 
+UNSEEN = Kind(
+    "unseen-character",
+    "note",
+    "characters that train never shows",
+    "The model cannot know them: they become unknown tokens. See whether they belong there, or add text that has them.",
+    drops=False,
+)
+OVER_LONG = Kind(
+    "over-long",
+    "note",
+    "longer than data.max_length",
+    "The recipe's data.over_long says what becomes of them: drop leaves them out of train, truncate cuts them. Raise "
+    "data.max_length if they are good.",
+    drops=False,
+    counted="over-long",
+)
+TOKEN_RATIO = Kind(
+    "token-ratio",
+    "note",
+    "more uneven than data.max_ratio",
+    "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.",
+    drops=False,
+    counted="length ratio",
+)
+
+UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY)
+"""Faults that keep a text from being read to its end for training."""
 KINDS: dict[str, Kind] = {value.name: value for value in list(vars().values()) if isinstance(value, Kind)}
 """All of them, by name."""

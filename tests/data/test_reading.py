@@ -1,35 +1,36 @@
-"""Files in blocks of lines: nothing is lost, lines are numbered as `read_lines` does, every fault has its place."""
+"""Text in blocks: nothing is lost, lines are numbered as `read_lines` does, every fault has its place."""
 
 import gzip
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nmtkit.data import text as text_module
+from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_lines
-from nmtkit.diagnosis import lines as lines_module
-from nmtkit.diagnosis.blocks import Block, read_blocks
-from nmtkit.diagnosis.findings import Kind, Place
-from nmtkit.diagnosis.lines import TextFile
+from nmtkit.data.reading import SplitReader
+from nmtkit.data.text import TextFile, explain_bytes, fault_of, read_lines
 
 
 def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
     """All lines of a file, its lines that are not UTF-8 by number, and what is wrong with the whole."""
-    found: list[tuple[str, int, str, int]] = []
-
-    def find(kind: Kind, place: Place, count: int) -> None:
-        assert place.file == str(path)
-        found.append((kind.name, place.line, place.text, count))
-
-    file = TextFile(str(path), find, None)
+    file = TextFile(str(path))
     text: list[str] = []
     faulty = {}
+    found = []
     while count := file.fill():
         before = len(text)
-        taken, faults = file.take(min(count, 999))
+        taken, rows = file.take(min(count, 999))
         text += taken
-        faulty.update({before + number + 1: fault for number, fault in faults.items()})
+        for row in rows:
+            mark = file.mark if before + row == 0 else 0
+            faulty[before + row + 1] = mark + fault_of(taken[row])[1] + 1, explain_bytes(taken[row])
+    for fault in file.found():
+        assert fault.place.file == str(path)
+        assert (fault.message == "") == (fault.kind.name == "line-ends")
+        found.append((fault.kind.name, fault.place.line, fault.place.text, fault.count))
     return text, faulty, found
 
 
@@ -40,7 +41,8 @@ def test_the_same_lines_as_read_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, end: str, packed: bool
 ) -> None:
     """Whatever the size of the blocks, and wherever they cut a character or the end of a line."""
-    monkeypatch.setattr(lines_module, "BYTES", size)
+    monkeypatch.setattr(text_module, "BYTES", size)
+    monkeypatch.setattr(text_module, "FEW_BYTES", size + 1)
     rng = random.Random(size)
     pieces = ["", "a", "äö", "日本語", "\u2028", "x\ry", "\x0b", "\x85", "\U0001f600", "\ufeff"]
     for last in ("", end, "\r", "z"):
@@ -124,22 +126,25 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert read(tmp_path) == ([], {}, [("missing", 1, "it is not a file", 1)])
 
 
-def test_progress_is_told_in_bytes_of_the_file(tmp_path: Path) -> None:
+def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "text"
     for content in (b"some words\n" * 200_000, gzip.compress(random.Random(0).randbytes(3_000_000))):
         path.write_bytes(content)
-        told: list[int] = []
-        file = TextFile(str(path), None, told.append)
-        while count := file.fill():
-            file.take(count)
-        assert sum(told) == len(content)
+        told: list[bytes] = []
+
+        def watch(opened: str, told: list[bytes] = told) -> Callable[[bytes], None]:
+            assert opened == str(path)
+            return told.append
+
+        TextFile(str(path), watch).rest()
+        assert b"".join(told) == content
         assert len(told) > 3
 
 
 def blocks_of(files: Files) -> tuple[list[Block], list[str]]:
-    found: list[str] = []
-    blocks = list(read_blocks("train", files, lambda kind, place, count: found.append(kind.name), None))
-    return blocks, found
+    items = list(SplitReader("train", files))
+    blocks = [item for item in items if isinstance(item, Block)]
+    return blocks, [item.kind.name for item in items if not isinstance(item, Block)]
 
 
 def test_pairs_of_files_in_blocks(tmp_path: Path) -> None:
@@ -186,7 +191,13 @@ def test_json_lines(tmp_path: Path) -> None:
     assert (by_kind["encoding"].rows + 1).tolist() == [7]
     texts = [by_kind["json"].place(row) for row in by_kind["json"].rows.tolist()]
     assert [place.line for place in texts] == [2, 3, 4, 5, 6, 8]
-    wanted = ["not JSON", "no field 'tgt'", "not an object but a list", "field 'tgt' is neither", "an empty line"]
+    wanted = [
+        "not JSON",
+        "no field 'tgt'",
+        "expected a JSON object, found a list",
+        "field 'tgt' is neither",
+        "an empty line",
+    ]
     wanted += ["\\ud800 is half a character"]
     for place, words in zip(texts, wanted, strict=True):
         assert words in place.text
@@ -202,3 +213,27 @@ def test_stories(tmp_path: Path) -> None:
     assert block.faults[0].place(1).file == str(tmp_path / "b.story")
     blocks, found = blocks_of(Files(stories=str(tmp_path / "nothing")))
     assert (blocks, found) == ([], ["missing"])
+
+
+def test_what_is_read_ahead_comes_again(tmp_path: Path) -> None:
+    """Each file is opened once, unless there are more of them than may be open at once."""
+    names = []
+    for part in range(4):
+        names.append(str(tmp_path / f"{part}"))
+        Path(names[-1]).write_text("".join(f"{part} {number}\n" for number in range(9)), encoding="utf-8")
+    opened: list[str] = []
+    for most in (100, 2):
+        opened.clear()
+
+        def watch(path: str) -> Callable[[bytes], None]:
+            opened.append(path)
+            return lambda data: None
+
+        reader = SplitReader("train", Files(src=names), watch)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("nmtkit.data.reading.MOST_OPEN", most)
+            assert [next(reader.ahead(part)).src[0] for part in range(reader.parts)] == ["0 0", "1 0", "2 0", "3 0"]
+        items = list(reader)
+        assert [item.src[0] for item in items if isinstance(item, Block)] == ["0 0", "1 0", "2 0", "3 0"]
+        assert [item.before for item in items if isinstance(item, Block)] == [0, 9, 18, 27]
+        assert opened == names

@@ -1,15 +1,18 @@
-"""Pairs set aside for validation and test: as many as asked for, spread evenly, their sources nowhere in train."""
+"""Pairs set aside for validation and test: whole groups, as many as asked for, from everywhere."""
 
 import random
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from nmtkit.data import holdout
+from nmtkit.data import splitting
+from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
-from nmtkit.data.holdout import draw, write
-from nmtkit.data.reading import Example, read_pairs
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.splitting import Divider, HoldOut, choose_held_out, place_of, write_splits
 from nmtkit.errors import DataError
 
 
@@ -19,6 +22,16 @@ def pairs_of(sources: list[str]) -> list[Example]:
 
 def numbered(count: int) -> list[Example]:
     return pairs_of([f"sentence {number}" for number in range(count)])
+
+
+def draw(pairs: Iterable[Example], with_test: bool) -> HoldOut:
+    """What is held out; all others, and only they, are given away for training, each once."""
+    given: list[Example] = []
+    pairs = list(pairs)
+    held = choose_held_out(pairs, with_test, given.append)
+    train = [pair.line for pair in pairs if held.split_of(pair) == "train"]
+    assert sorted(pair.line for pair in given) == sorted(train)
+    return held
 
 
 def split(pairs: list[Example], with_test: bool = True) -> dict[str, list[Example]]:
@@ -76,11 +89,11 @@ def test_neither_order_nor_further_pairs_matter_much() -> None:
 
 def test_the_memory_of_a_draw_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the least places only, and they are the least of all."""
-    monkeypatch.setattr(holdout, "MOST", 7)
+    monkeypatch.setattr(splitting, "MOST", 7)
     found = split(numbered(5_000))
     assert (len(found["valid"]), len(found["test"])) == (7, 7)
-    held = {holdout._place(pair.src) for name in ("valid", "test") for pair in found[name]}
-    assert held == set(sorted(holdout._place(pair.src) for pair in numbered(5_000))[:14])
+    held = {place_of(pair.src) for name in ("valid", "test") for pair in found[name]}
+    assert held == set(sorted(place_of(pair.src) for pair in numbered(5_000))[:14])
 
 
 def test_a_pair_with_an_empty_side_measures_nothing() -> None:
@@ -104,7 +117,7 @@ def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
         (tmp_path / f"{number}.tgt").write_text("".join(f"T{line}\n" for line in lines), encoding="utf-8")
     files = Files(src=[str(tmp_path / f"{n}.src") for n in (0, 1)], tgt=[str(tmp_path / f"{n}.tgt") for n in (0, 1)])
     hold_out = draw(read_pairs(files), with_test=True)
-    counts = write(files, hold_out, tmp_path / "text", ["train-1", "train-2"], ("en", "de"))
+    counts = write_splits(files, hold_out, tmp_path / "text", ["train-1", "train-2"], ("en", "de"))
     assert counts == {"train": 540, "valid": 30, "test": 30}
     names = {path.name for path in (tmp_path / "text").iterdir()}
     assert names == {f"{name}.{end}" for name in ("train-1", "train-2", "valid", "test") for end in ("en", "de")}
@@ -120,3 +133,93 @@ def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
     assert sorted(pair for part in parts.values() for pair in part) == sorted(
         (line, f"T{line}") for lines in texts for line in lines
     )
+
+
+# By shares of all groups.
+
+GROUPS = [f"page-{number}" for number in range(4000)]
+
+
+@dataclass(frozen=True)
+class Pair:
+    src: str
+    tgt: str
+    group: str = ""
+
+
+def split_of(group: str, valid: float, test: float) -> str:
+    """The split of a group, by its name and the shares alone."""
+    place = place_of(group) / 2**64
+    return "test" if place < test else "valid" if place < test + valid else "train"
+
+
+def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = None) -> dict[str, list[Pair]]:
+    train: list[Pair] = []
+    divider = Divider[Pair](valid, test, at_most, train.append)
+    for pair in pairs:
+        divider.add(pair)
+    return {"train": train, "valid": divider.held("valid"), "test": divider.held("test")}
+
+
+def test_the_shares_are_kept_about_right() -> None:
+    found = [split_of(group, 0.1, 0.2) for group in GROUPS]
+    assert abs(found.count("test") / len(GROUPS) - 0.2) < 0.02
+    assert abs(found.count("valid") / len(GROUPS) - 0.1) < 0.02
+    assert {split_of(group, 0.0, 0.0) for group in GROUPS} == {"train"}
+
+
+def test_what_was_for_testing_stays_when_a_share_grows() -> None:
+    few = {group for group in GROUPS if split_of(group, 0.05, 0.05) == "test"}
+    many = {group for group in GROUPS if split_of(group, 0.05, 0.1) == "test"}
+    assert few < many
+
+
+def test_the_places_do_not_depend_on_the_machine() -> None:
+    """Worked out by hand from the first eight bytes of the SHA-256 sum of "abc", ba7816bf 8f01cfea."""
+    assert place_of("abc") == 0xBA7816BF8F01CFEA
+
+
+def test_the_divider_agrees_with_split_of_and_keeps_the_order() -> None:
+    pairs = [Pair(f"s{number}", f"t{number}", group=GROUPS[number // 3]) for number in range(3000)]
+    found = divide(pairs, 0.1, 0.1)
+    for name, held in found.items():
+        assert held == [pair for pair in pairs if split_of(pair.group, 0.1, 0.1) == name]
+
+
+def test_without_a_group_the_source_is_the_group() -> None:
+    pairs = [Pair(f"s{number % 50}", f"t{number}") for number in range(500)]
+    found = divide(pairs, 0.2, 0.2)
+    sources = {name: {pair.src for pair in held} for name, held in found.items()}
+    assert all(sources.values())
+    assert not sources["train"] & sources["valid"]
+    assert not sources["train"] & sources["test"]
+    assert not sources["valid"] & sources["test"]
+
+
+@pytest.mark.parametrize("per_group", [1, 7])
+def test_no_more_than_asked_for_and_from_everywhere(per_group: int) -> None:
+    pairs = [Pair(f"s{number}", "t", group=f"g{number // per_group}") for number in range(20_000)]
+    found = divide(pairs, 0.3, 0.3, at_most=210)
+    for name in ("valid", "test"):
+        assert 210 - per_group < len(found[name]) <= 210
+        numbers = [int(pair.src[1:]) for pair in found[name]]
+        assert numbers == sorted(numbers)
+        assert sum(number < 10_000 for number in numbers) > 60  # not all from one end
+        assert sum(number >= 10_000 for number in numbers) > 60
+    assert sum(map(len, found.values())) == len(pairs)
+    groups = [{pair.group for pair in held} for held in found.values()]
+    assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
+
+
+def test_with_a_limit_the_order_of_the_corpus_does_not_matter() -> None:
+    pairs = [Pair(f"s{number}", "t", group=f"g{number // 4}") for number in range(5000)]
+    shuffled = random.Random(1).sample(pairs, len(pairs))
+    one, other = divide(pairs, 0.2, 0.2, 100), divide(shuffled, 0.2, 0.2, 100)
+    for name in ("valid", "test"):
+        assert {pair.src for pair in one[name]} == {pair.src for pair in other[name]}
+
+
+def test_a_group_that_is_too_large_for_the_limit_goes_to_train() -> None:
+    pairs = [Pair(f"s{number}", "t", group="one") for number in range(10)]
+    found = divide(pairs, 0.0, 0.999999, at_most=9)
+    assert len(found["train"]) == 10

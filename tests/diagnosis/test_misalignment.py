@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import real_looking
 
+from nmtkit.data.faults import Place
 from nmtkit.diagnosis.examine import ExamineOptions, examine
-from nmtkit.diagnosis.findings import Place, SplitDiagnosis
+from nmtkit.diagnosis.findings import SplitDiagnosis
 
 SRC, TGT = real_looking.pairs(20_000)
 

@@ -1,0 +1,350 @@
+"""Lines that are paired with the wrong neighbours: one side has a line more, and all pairs behind it are wrong.
+
+Two lines that belong together are of like length, end in the same mark and hold the same numbers and names. None of
+that says much about one pair; over a window of pairs it does, where it can be compared with what a shift by a few lines
+would give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.blocks import Block
+from nmtkit.data.faults import FileFault, Place, excerpt
+from nmtkit.data.text import ROWS, lines_anyhow
+from nmtkit.diagnosis.characters import DIGIT, TextArrays
+
+_MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
+_DIGIT_WEIGHTS = np.array(
+    [40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], dtype=np.int64
+)
+_BITS = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
+SAME_MARK = 0.9
+"""How often the last mark of two lines that belong together is of the same kind."""
+SAME_NUMBERS, OTHER_NUMBERS = 4.0, -1.0
+"""What equal and different numbers say, in nats."""
+SAME_NAME = 0.8
+"""What a word in common says, in nats."""
+MOST_NAMES = 4
+"""More words in common say no more."""
+NAME = 5
+"""Words from this length on are compared, by their first letters: names, and words that the languages share."""
+
+# In files of equally many lines.
+WINDOWS = (48, 256)
+"""So many pairs are looked at together."""
+SURE_WITHIN = 30.0
+"""Nats by which a shift must be better than none over a window."""
+NEAR = (-3, -2, -1, 1, 2, 3)
+"""The shifts that are tried."""
+
+# In files that differ in their number of lines.
+NEARBY = 8
+"""Shifts by so many lines are tried, around none and around the difference of the counts."""
+MOST = 100_000
+"""A greater difference of the counts is tried as none: that much is not missing in one place."""
+WINDOW = 64
+"""Pairs that are looked at together."""
+LASTING = 1024
+"""A shift must be better over so many pairs behind the window, too: in sorted files like lines stand side by side."""
+SURE = 15.0
+"""Nats by which a shift must be better than none over a window, and over the pairs behind it."""
+BETTER = 6.0
+"""If no window is so clear: nats by which it must be better from some line up to the end."""
+WIDTH = 60
+"""Characters that are shown of each line."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What n lines are compared by."""
+
+    lengths: NDArray[np.float64]
+    """`(n,)`: log of their (softened) characters."""
+    marks: NDArray[np.int8]
+    """`(n,)`: the kind of the mark they end in; 0 for none."""
+    numbers: NDArray[np.int64]
+    """`(n,)`: a sum over their digits; 0 for none."""
+    names: NDArray[np.uint64]
+    """`(n,)`: a bit for the hash of each longer word; 0 if that was not asked for."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def of(cls, text: TextArrays, names: bool = False) -> "Features":
+        """Of some lines; with `names` also what takes longer."""
+        last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
+        marks = np.zeros(len(last), dtype=np.int8)
+        for number, signs in enumerate(_MARKS, start=1):
+            marks[np.isin(last, [ord(sign) for sign in signs])] = number
+        numbers = np.zeros(len(last), dtype=np.int64)
+        digits = np.flatnonzero(text.kinds == DIGIT)
+        np.add.at(numbers, text.line_of(digits), _DIGIT_WEIGHTS[text.codes[digits] & 15])
+        bits = np.zeros(len(last), dtype=np.uint64)
+        if names:
+            bits = np.array([_bits(line) for line in text.lines], dtype=np.uint64)
+        return cls(np.log(text.lengths + 15.0), marks, numbers, bits)
+
+    def part(self, start: int, end: int) -> "Features":
+        """Some of the lines."""
+        return Features(self.lengths[start:end], self.marks[start:end], self.numbers[start:end], self.names[start:end])
+
+    def then(self, other: "Features") -> "Features":
+        """These lines, and others behind them."""
+        return Features(
+            np.concatenate([self.lengths, other.lengths]),
+            np.concatenate([self.marks, other.marks]),
+            np.concatenate([self.numbers, other.numbers]),
+            np.concatenate([self.names, other.names]),
+        )
+
+
+def _bits(line: str) -> int:
+    bits = 0
+    for word in line.split():
+        if len(word) >= NAME:
+            bits |= 1 << (crc32(word[: NAME - 1].lower().encode("utf-8", "surrogatepass")) & 63)
+    return bits
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How alike two lines are, as far as they speak for belonging together."""
+
+    ratio: float
+    """The usual log of target over source in characters."""
+    near: float
+    """The standard deviation of the ratio where two lines belong together."""
+    far: float
+    """The same where they do not."""
+    marks: NDArray[np.float64]
+    """What an equal mark of each kind says, in nats; the last is for marks that differ."""
+
+    @classmethod
+    def learn(cls, src: Features, tgt: Features) -> "Likeness":
+        """Learns from lines of both sides; it does not matter whether they belong together."""
+        far = max(0.1, float(np.hypot(src.lengths.std(), tgt.lengths.std())))
+        shares = (np.bincount(tgt.marks, minlength=len(_MARKS) + 1) + 1) / (len(tgt) + len(_MARKS) + 1)
+        differ = np.log((1 - SAME_MARK) / (1 - (shares**2).sum()))
+        marks = np.append(np.log(SAME_MARK / shares), differ)
+        return cls(float(tgt.lengths.mean() - src.lengths.mean()), min(0.3, 0.6 * far), far, marks)
+
+    def scores(self, src: Features, tgt: Features) -> NDArray[np.float64]:
+        """`(n,)`: what each pair says for belonging together, in nats."""
+        apart = (tgt.lengths - src.lengths - self.ratio) ** 2
+        scores: NDArray[np.float64] = np.maximum(
+            -4.0, np.log(self.far / self.near) + apart / 2 * (self.far**-2 - self.near**-2)
+        )
+        scores += self.marks[np.where(src.marks == tgt.marks, tgt.marks, len(_MARKS) + 1)]
+        numbered = (src.numbers > 0) | (tgt.numbers > 0)
+        scores += numbered * np.where(src.numbers == tgt.numbers, SAME_NUMBERS, OTHER_NUMBERS)
+        common = _BITS[(src.names & tgt.names).view(np.uint8)].reshape(len(scores), 8).sum(axis=1)
+        scores += SAME_NAME * np.minimum(common, MOST_NAMES)
+        return scores
+
+
+def _shifted_scores(
+    likeness: Likeness, src: Features, tgt: Features, first: int, count: int, shift: int
+) -> NDArray[np.float64]:
+    """`(count,)`: scores of source lines with the target lines that stand `shift` lines further on; 0 if there is none.
+
+    Args:
+        likeness: how to compare.
+        src: source lines.
+        tgt: target lines; the lines of equal index are those that are paired.
+        first: the first source line.
+        count: how many.
+        shift: how far.
+    """
+    start, end = max(first, -shift), min(first + count, len(tgt) - shift)
+    scores = np.zeros(count)
+    if start < end:
+        scores[start - first : end - first] = likeness.scores(
+            src.part(start, end), tgt.part(start + shift, end + shift)
+        )
+    return scores
+
+
+def _window_sums(scores: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """The sum of the scores of each window; as many as fit in."""
+    total: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(scores)])
+    return total[window:] - total[:-window]
+
+
+def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], start: int, window: int) -> int:
+    """The line, from 0, from which on a shift is better, near a window that shows it."""
+    begin, end = max(0, start - window), min(len(plain), start + window)
+    total = np.concatenate([[0.0], np.cumsum(plain[begin:end] - shifted[begin:end])])
+    return begin + int(total.argmax())
+
+
+# -------------------------------------------------------------------------- files of equally many lines
+
+
+class ShiftWatch:
+    """Looks for windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], tuple[Place, int]] = {}
+        """By source and target file: where it begins, and about how many pairs of the files are shifted."""
+        self._files = ("", "")
+        self._tail: tuple[Features, Features, Block] | None = None
+        self._end = 0
+
+    def see(self, block: Block, src: TextArrays, tgt: TextArrays) -> None:
+        """Takes the next block."""
+        src_features, tgt_features, before = Features.of(src), Features.of(tgt), None
+        if self._files == (block.src_file, block.tgt_file) and block.first > 1 and self._tail is not None:
+            src_tail, tgt_tail, before = self._tail
+            src_features, tgt_features = src_tail.then(src_features), tgt_tail.then(tgt_features)
+        else:
+            self._files, self._end = (block.src_file, block.tgt_file), 0
+        first = block.first - (len(src_features) - len(block))
+        shifted = first + np.flatnonzero(_shifted(src_features, tgt_features))
+        if len(shifted):
+            place, pairs = self.found.get(self._files, (None, 0))
+            if place is None:
+                there = block if shifted[0] >= block.first or before is None else before
+                place = there.pair(max(0, min(int(shifted[0]) - there.first, len(there) - 1)))
+            self.found[self._files] = place, pairs + int((shifted > self._end).sum())
+            self._end = max(self._end, int(shifted[-1]))
+        keep = max(0, len(src_features) - max(WINDOWS) - max(NEAR))
+        self._tail = src_features.part(keep, len(src_features)), tgt_features.part(keep, len(src_features)), block
+
+
+def _shifted(src: Features, tgt: Features) -> NDArray[np.bool_]:
+    """For each pair, whether it seems to be shifted."""
+    likeness, count = Likeness.learn(src, tgt), len(src)
+    plain = _shifted_scores(likeness, src, tgt, 0, count, 0)
+    others = [_shifted_scores(likeness, src, tgt, 0, count, shift) for shift in NEAR]
+    shifted = np.zeros(count, dtype=bool)
+    for window in WINDOWS:
+        if count < window:
+            continue
+        better = np.array([_gains(plain, other, window) for other in others])
+        starts = np.flatnonzero(better.max(axis=0) > SURE_WITHIN)
+        best = better.argmax(axis=0)[starts]
+        # Windows that follow each other and show the same shift are one stretch; its edges hold good pairs as well.
+        cuts = np.flatnonzero((np.diff(starts) > 1) | (np.diff(best) != 0)) + 1
+        for stretch, which in zip(np.split(starts, cuts), np.split(best, cuts), strict=True):
+            if len(stretch):
+                start, end = int(stretch[0]), int(stretch[-1]) + window
+                low, high = _best_stretch((others[which[0]] - plain)[start:end])
+                shifted[start + low : start + high] = True
+    return shifted
+
+
+def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
+    """Where the stretch with the greatest sum begins and ends."""
+    total = np.concatenate([[0.0], np.cumsum(scores)])
+    end = int((total - np.minimum.accumulate(total)).argmax())
+    return int(total[: end + 1].argmin()), end
+
+
+def _gains(plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int) -> NDArray[np.float64]:
+    """How much better a shift is over each window, in nats; 0 where the shifted lines do not belong together either."""
+    after = _window_sums(shifted, window)
+    return np.where(after > SURE_WITHIN / 2, after - _window_sums(plain, window), 0.0)
+
+
+# ----------------------------------------------------------------- files that differ in their number of lines
+
+
+class _Tape:
+    """A file of which a stretch of lines is held, by what they are compared by."""
+
+    def __init__(self, path: str) -> None:
+        self._lines = lines_anyhow(path)
+        self.start = 0
+        """The first line that is held, from 0."""
+        self.features = Features.of(TextArrays.of([])).part(0, 0)
+
+    def reach(self, end: int) -> None:
+        """Reads on until the line before `end` is held, or the file has ended."""
+        while (missing := end - self.start - len(self.features)) > 0:
+            lines = list(islice(self._lines, max(missing, ROWS)))
+            if not lines:
+                break
+            self.features = self.features.then(Features.of(TextArrays.of(lines), names=True))
+
+    def leave(self, start: int) -> None:
+        """Lets go of the lines before `start`."""
+        self.features = self.features.part(max(0, start - self.start), len(self.features))
+        self.start = max(start, self.start)
+
+
+def where_they_part(fault: FileFault) -> Place:
+    """The line from which on two files no longer belong together, as far as it can be told.
+
+    Both are read again, with a stretch of lines in memory that is as long as the difference of the counts.
+
+    Args:
+        fault: names a source and its target that differ in their number of lines, with these numbers.
+    """
+    assert fault.counts is not None
+    (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
+    line, sure = _first_shifted(src_path, tgt_path, src_count, tgt_count)
+    counts = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}"
+    if line is None:
+        line = min(src_count, tgt_count)
+        return Place(src_path, line + 1, text=f"{counts}; up to the end of the shorter one they may belong together")
+    src, tgt = (excerpt(next(islice(lines_anyhow(path), line, None), ""), width=WIDTH) for path in (src_path, tgt_path))
+    how = "" if sure else "perhaps "
+    return Place(src_path, line + 1, text=f"{counts}; they part {how}near line {line + 1:,}: {src} ||| {tgt}")
+
+
+def _shifts(difference: int) -> list[int]:
+    around = {0, difference if abs(difference) <= MOST else 0}
+    return sorted({centre + near for centre in around for near in range(-NEARBY, NEARBY + 1)} - {0})
+
+
+def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int) -> tuple[int | None, bool]:
+    """The line, from 0, from which on a shift is better than none, and whether that is sure."""
+    src, tgt = _Tape(src_path), _Tape(tgt_path)
+    difference = tgt_count - src_count
+    shifts = _shifts(difference)
+    low, high = min(shifts), max(shifts)
+    likeness: Likeness | None = None
+    ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
+    best_line = 0
+    for first in range(0, src_count, ROWS):
+        last = min(src_count, first + ROWS + WINDOW + LASTING)
+        src.reach(last)
+        tgt.reach(last + high)
+        src.leave(first - WINDOW)
+        tgt.leave(first - WINDOW + low)
+        likeness = likeness or Likeness.learn(src.features, tgt.features)
+        begin = src.start
+        plain, *others = (
+            _shifted_scores(likeness, src.features, tgt.features, 0, last - begin, shift + begin - tgt.start)
+            for shift in [0, *shifts]
+        )
+        found = [_first_lasting(plain, shifted) for shifted in others]
+        start = min((place for place in found if place is not None), default=None)
+        if start is not None:
+            # Several shifts may be better there, if they are much alike.
+            best_shift = max(others, key=lambda shifted: float((shifted - plain)[start : start + LASTING].sum()))
+            return begin + _line_of_shift(plain, best_shift, start, WINDOW), True
+        if difference in shifts:
+            here = slice(first - begin, min(src_count, first + ROWS) - begin)
+            sums = ahead + np.cumsum(plain[here] - others[shifts.index(difference)][here])
+            if len(sums) and sums.max() > best:
+                best, best_line = float(sums.max()), first + int(sums.argmax()) + 1
+            ahead = float(sums[-1])
+    # From the best line on the shift by the whole difference is better by so much.
+    return (best_line, False) if best - ahead > BETTER and best_line < min(src_count, tgt_count) else (None, False)
+
+
+def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:
+    """The first pair of the first window in which a shift is better, and behind which it stays better."""
+    total = np.concatenate([[0.0], np.cumsum(shifted - plain)])
+    starts = np.arange(max(0, len(plain) - WINDOW + 1))
+    after = starts + WINDOW
+    later = np.minimum(after + LASTING, len(plain))
+    lasting = (total[later] - total[after] > SURE) | (later - after < WINDOW)
+    found = np.flatnonzero((total[after] - total[starts] > SURE) & lasting)
+    return int(found[0]) if len(found) else None

@@ -1,0 +1,174 @@
+"""Preprocessing: the text of a recipe is read once to be looked at, and once more to be encoded and stored."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nmtkit.data.blocks import Block, LinkBase
+from nmtkit.data.checking import Checker, DataReport, read_files
+from nmtkit.data.encoding import Encoder
+from nmtkit.data.filling import FileSums, ShardProgress, fill_store, fingerprint
+from nmtkit.data.reading import read_pairs, refuse_records, sound_blocks
+from nmtkit.data.store import Store
+from nmtkit.data.tokenizer import Sample, TokenizerPair, learn, learn_from
+from nmtkit.data.workers import cores
+from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.findings import Diagnosis
+from nmtkit.errors import DataError
+from nmtkit.experiment.atomic import write_json
+from nmtkit.experiment.hold import Notify
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.recipe import Recipe
+from nmtkit.task import TASKS
+
+
+class Preprocessing:
+    """The text of a run's recipe on its way into the arrays of its folder.
+
+    Args:
+        run: with the recipe.
+        notify: told in a sentence what is going on.
+    """
+
+    def __init__(self, run: SavedRun, notify: Notify) -> None:
+        self._run = run
+        self._folder = folder = run.folder
+        self._recipe = recipe = run.recipe
+        self._notify = notify
+        self._splits = recipe.data.splits()
+        self._mark = fingerprint(_settings(recipe), recipe.stored.paths())
+        learned = folder.vocabulary.is_dir()
+        self._progress = ShardProgress.load(folder.progress, self._mark) if learned else None
+        self._report = DataReport()
+
+    def is_done(self) -> bool:
+        """Whether the arrays are there, and nothing has changed since."""
+        return (
+            self._folder.vocabulary.is_dir()
+            and self._progress is None
+            and all(Store.is_current(self._folder.data, name, self._mark, self._notify) for name in self._splits)
+        )
+
+    def require_same_text(self) -> None:
+        """Makes sure that what is trained and validated on is what it was when the run was begun.
+
+        Raises:
+            DataError: it is not.
+        """
+        before = read_files(self._folder.report)
+        now = {name: FileSums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits}
+        others = [
+            path
+            for split, sums in now.items()
+            for path, known in sums.items()
+            if before.get(split, {}).get(path) != known
+        ]
+        if not others:
+            return
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        what = "not the text" if before else "changed since, or never compared with the text"
+        raise DataError(
+            f"{others[0]}{more}: {what} that {self._folder.path} was begun with, so its training cannot go on as if it "
+            "had not stopped; bring the text back, or go on in the text as it is now with --resume --new-data: with "
+            "the tokenizer of the old text, from the beginning of an epoch"
+        )
+
+    def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:
+        """Those of a preprocessing that was stopped, if there is one, else new ones; the text is looked at for them.
+
+        Args:
+            diagnosed: given what the data doctor says of the text.
+            learned_before: keep the ones that are there all the same.
+
+        Raises:
+            NmtkitError: the text is faulty, or does not fit the settings.
+        """
+        folder, progress = self._folder, self._progress
+        if progress is not None:
+            self._report.tokenizer = dict(progress.tokenizer)
+            if not Store.has_shards(folder.data, "train", self._mark, progress.shards):
+                progress.forget_shards()
+            after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
+            self._notify(f"{folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
+            return self._run.load_tokenizers()
+        config, train = self._recipe.tokenizer, self._splits["train"]
+        sample = None if learned_before else Sample(config.train_lines, train.weights)
+        is_whole = self._look(diagnosed, sample)
+        if sample is None:
+            self._notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
+            tokenizers = self._run.load_tokenizers()
+        else:
+            self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
+            if is_whole:
+                tokenizers = learn_from(config, sample, self._report)
+            else:  # which tells the first fault
+                tokenizers = learn(config, read_pairs(train), self._report, train.weights)
+            # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
+            for path in (folder.progress, *map(folder.manifest, self._splits)):
+                path.unlink(missing_ok=True)
+            tokenizers.save(folder.vocabulary)
+        self._progress = ShardProgress(folder.progress, self._mark, self._report.tokenizer)
+        self._progress.save()
+        return tokenizers
+
+    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: Sample | None) -> bool:
+        """Looks for faults and takes the tokenizer's sample, in one reading; whether all of train could be read."""
+        self._notify("looking for faults in the text")
+        base = LinkBase(self._splits["train"])
+
+        def see(block: Block) -> None:
+            refuse_records(block, self._splits[block.split])
+            if block.split == "train":
+                base.see(block)
+                if sample is not None:
+                    sample.see(block)
+
+        options = ExamineOptions(self._recipe.task, duplicates=False)  # the check of what is stored tells those
+        found = examine(self._splits, options, see=see)
+        diagnosed(found)
+        base.require()
+        return found.splits["train"].is_readable
+
+    def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
+        """Checks, encodes and stores all splits; gives what was found, which is written down as well.
+
+        Args:
+            tokenizers: of both sides.
+            processes: how many encode the text of a large corpus; None: one a core.
+
+        Raises:
+            NmtkitError: the text is faulty, or the folder cannot be written.
+        """
+        recipe, data, sums = self._recipe, self._folder.data, FileSums()
+        in_one_language = TASKS.get(recipe.task).in_one_language
+        checker = Checker(recipe.stored, self._report, need_references=in_one_language)
+        for name, files in self._splits.items():
+            for block in sound_blocks(name, files) if name != "train" else ():
+                checker.seek(block)
+        for name, files in self._splits.items():
+            self._notify(f"reading and checking {name}")
+            fill_store(
+                data,
+                sound_blocks(name, files, watch=sums),
+                Encoder(name, tokenizers, recipe.stored, name != "train" or tokenizers.sampling, recipe.copies),
+                checker,
+                fingerprint=self._mark,
+                processes=processes or cores(),
+                progress=self._progress if name == "train" else None,
+                notify=self._notify,
+            )
+            self._report.files[name] = sums.of(files.paths())
+        write_json(self._folder.report, self._report.as_dict())
+        self._folder.progress.unlink(missing_ok=True)
+        return self._report
+
+
+def _settings(recipe: Recipe) -> Mapping[str, Any]:
+    """What the arrays depend on, beside the text."""
+    data = recipe.stored.model_dump(mode="json")
+    # Arrays that were written before there was such a key are what they would be now.
+    for files in (data["train"], data["valid"], data["test"]):
+        for key in ("weights", "alignment_base"):
+            if files and files[key] in ([], None):
+                del files[key]
+    settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
+    return settings | {"copying": True} if recipe.copies else settings

@@ -1,0 +1,51 @@
+"""Examples as blocks, and put into a store as preprocessing does it."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from nmtkit.data.blocks import Block, Example
+from nmtkit.data.checking import Checker
+from nmtkit.data.encoding import Encoder
+from nmtkit.data.filling import ShardProgress, fill_store
+from nmtkit.data.tokenizer import TokenizerPair
+
+
+def blocks_of(examples: Iterable[Example], split: str = "train", size: int = 4096) -> Iterator[Block]:
+    """The examples in blocks of so many."""
+    coming = iter(examples)
+    while some := list(islice(coming, size)):
+        yield Block(
+            split=split,
+            src_file="src",
+            tgt_file="tgt",
+            first=1,
+            src=[example.src for example in some],
+            tgt=None if some[0].tgt is None else [example.tgt or "" for example in some],
+            position=[example.file for example in some],
+            beside={
+                kind: [getattr(example, kind) for example in some]
+                for kind in ("src_words", "tgt_words")
+                if getattr(some[0], kind) is not None
+            },
+            before=some[0].line - 1,
+            links=None if some[0].links is None else [example.links or frozenset() for example in some],
+        )
+
+
+def write_store(
+    folder: Path,
+    name: str,
+    examples: Iterable[Example],
+    tokenizers: TokenizerPair,
+    checker: Checker,
+    keep_text: bool = False,
+    copying: bool = False,
+    fingerprint: str = "",
+    processes: int = 1,
+    progress: ShardProgress | None = None,
+    size: int = 4096,
+) -> int:
+    """Stores the examples of one split; gives how many there are."""
+    encoder = Encoder(name, tokenizers, checker.config, keep_text, copying)
+    return fill_store(folder, blocks_of(examples, name, size), encoder, checker, fingerprint, processes, progress)
