@@ -30,6 +30,7 @@ from nmtkit.metrics.metric import Texts as Texts
 from nmtkit.metrics.metric import metric_names as metric_names
 from nmtkit.metrics.metric import score_all as score_all
 from nmtkit.metrics.metric import text_metrics as text_metrics
+from nmtkit.metrics.quality import copied_right as copied_right
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
 from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.rouge import RougeScore as RougeScore
@@ -39,7 +40,6 @@ from nmtkit.metrics.rouge import rouge as rouge
 from nmtkit.metrics.rouge import split_sentences as split_sentences
 from nmtkit.metrics.significance import ExampleMetric as ExampleMetric
 from nmtkit.metrics.significance import compare as compare
-from nmtkit.metrics.term_recall import copied_right as copied_right
 
 for _module in iter_modules(__path__):  # each registers its metrics
     import_module(f"{__name__}.{_module.name}")

@@ -180,14 +180,13 @@ def by_length(
         raise DataError(f"lengths are given by {len(lengths_of)} lines, but the hypotheses have {len(hyps)}")
     if any(low >= high for low, high in zip([-1, *edges], edges, strict=False)):
         raise NmtkitError(f"the edges of the length buckets must rise from at least 0, not {list(edges)}")
-    options = options or Options()
     lengths = [len(line.split()) for line in lengths_of]
     buckets = []
     for low, high in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
         chosen = [i for i, length in enumerate(lengths) if low <= length and (high is None or length <= high)]
         score = None
         if chosen:
-            chosen_refs = [[ref[i] for i in chosen] for ref in refs]
-            score = bleu([hyps[i] for i in chosen], chosen_refs, options.tokenize, options.lowercase)
+            texts = Texts([hyps[i] for i in chosen], [[ref[i] for i in chosen] for ref in refs])
+            score = BLEU.score(texts, options or Options())
         buckets.append(LengthBucket(low, high, len(chosen), score))
     return buckets

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 
+from nmtkit import __version__
 from nmtkit.data.alignments import Alignment, Links
 from nmtkit.errors import DataError
 from nmtkit.metrics.metric import METRICS, Metric, Score
@@ -32,7 +32,7 @@ def perplexity(log_prob: float, n_tokens: int) -> Score:
         value = math.exp(-log_prob / n_tokens)
     except OverflowError:
         value = math.inf
-    return Score(PERPLEXITY.title, value, f"tokens:{n_tokens}|version:nmtkit-{version('nmtkit')}")
+    return Score(PERPLEXITY.title, value, f"tokens:{n_tokens}|version:nmtkit-{__version__}")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def aer(predicted: Sequence[Links], gold: Sequence[Alignment]) -> AlignmentScore
     hit_possible = sum(len(links & alignment.possible) for links, alignment in zip(predicted, gold, strict=True))
     n_possible = sum(len(alignment.possible) for alignment in gold)
     counts = f"pairs:{len(gold)}|links:{n_predicted}|sure:{n_sure}|possible:{n_possible}"
-    signature = f"{counts}|version:nmtkit-{version('nmtkit')}"
+    signature = f"{counts}|version:nmtkit-{__version__}"
     return AlignmentScores(
         Score(AER.title, 100 * (1 - (hit_sure + hit_possible) / (n_predicted + n_sure)), signature),
         Score("alignment precision", 100 * hit_possible / n_predicted if n_predicted else 0.0, signature),

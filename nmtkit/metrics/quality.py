@@ -1,21 +1,22 @@
-"""What summaries are like: new or copied, repetitive, long or short, and how much of the article they use.
+"""What summaries are like: new or copied, repetitive, long or short; and whether the words that matter stand in them.
 
-Words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that tokenized and
-plain text get nearly the same figures. n-grams lie within a sentence of `metrics.split_sentences`, for an n-gram across
-two copied sentences would seem new. Every rate is worked out for each summary, and the mean is reported over the
-summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
+In the report words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that
+tokenized and plain text get nearly the same figures. n-grams lie within a sentence of `metrics.split_sentences`, for an
+n-gram across two copied sentences would seem new. Every rate is worked out for each summary, and the mean is reported
+over the summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import chain, takewhile
 
 import numpy as np
 
+from nmtkit import __version__
 from nmtkit.errors import DataError
+from nmtkit.metrics.metric import METRICS, Metric, Score
 from nmtkit.metrics.rouge import split_sentences
 
 NGRAM_ORDERS = (1, 2, 3, 4)
@@ -23,6 +24,9 @@ LONG_FRAGMENT = 3
 """Words of a copied fragment that show that the sentence it came from was used; fewer are chance: "of the"."""
 
 _WORD = re.compile(r"[^\W_]+")
+_TERM = re.compile(r"\w+(?:(?<=\d)[.,:/-](?=\d)\w+)*")
+
+TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "wanted words", needs="wanted words"))
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def quality(
         length_to_reference=100 * n_words * len(references) / n_reference_words if n_reference_words else None,
         source_words=mean("source_words"),
         source_sentences=mean("source_sentences"),
-        signature=f"tok:letters-digits|case:lc|sents:auto|ngrams:in-sentence|agg:mean|version:nmtkit-{version('nmtkit')}",
+        signature=f"tok:letters-digits|case:lc|sents:auto|ngrams:in-sentence|agg:mean|version:nmtkit-{__version__}",
     )
 
 
@@ -204,3 +208,41 @@ def _sentences_used(fragments: Sequence[Fragment], article_sentences: Sequence[S
 def _ngrams(sentences: Sequence[Sequence[str]], n: int) -> Iterator[tuple[str, ...]]:
     for words in sentences:
         yield from zip(*(words[i:] for i in range(n)), strict=False)
+
+
+def copied_right(summaries: Sequence[str], wanted: Sequence[Sequence[str]], lowercase: bool = False) -> Score:
+    """The share of wanted words or phrases that stand in their summary, over the whole corpus: 0 to 100.
+
+    A word is a run of letters and digits; between digits ".", ",", ":", "/" and "-" belong to it, so that 5 is not
+    found in 3.5 nor in 2-5, but Smith is found in "Smith's". The words of a phrase must follow each other;
+    punctuation between them is ignored. A word wanted twice is asked for once only.
+
+    Args:
+        summaries: one text per example.
+        wanted: what each of them should hold; may be empty for an example.
+        lowercase: whether case is ignored.
+
+    Raises:
+        DataError: different numbers of lines, a wanted phrase without a letter or digit, or nothing wanted at all.
+    """
+    if len(summaries) != len(wanted):
+        raise DataError(f"there are {len(summaries)} summaries, but {len(wanted)} lists of wanted words")
+    found = n_wanted = 0
+    for number, (summary, phrases) in enumerate(zip(summaries, wanted, strict=True), start=1):
+        text = _joined(summary, lowercase)
+        for phrase in dict.fromkeys(phrases):
+            words = _joined(phrase, lowercase)
+            if not words.strip():
+                raise DataError(f"example {number}: the wanted {phrase!r} holds no letter or digit")
+            n_wanted += 1
+            found += words in text
+    if not n_wanted:
+        raise DataError("no example has a wanted word; there is nothing to look for")
+    case = "lc" if lowercase else "mixed"
+    signature = f"wanted:{n_wanted}|examples:{sum(map(bool, wanted))}|case:{case}|version:nmtkit-{__version__}"
+    return Score(TERM_RECALL.title, 100 * found / n_wanted, signature)
+
+
+def _joined(text: str, lowercase: bool) -> str:
+    """The words with a space before and after each, so that a phrase of whole words is a substring."""
+    return f" {' '.join(_TERM.findall(text.lower() if lowercase else text))} "

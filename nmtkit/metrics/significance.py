@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit import __version__
 from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Score, TextMetric, Texts, score_texts
 
 SIGNIFICANT = 0.05
@@ -73,8 +73,7 @@ class ExampleMetric(TextMetric):
 
     def signature(self, options: Options, n_refs: int, draws: Bootstrap | None = None) -> str:
         """How the score is made; the number of draws and the seed where there was a bootstrap."""
-        drawn = f"|{draws}" if draws else ""
-        return f"nrefs:{n_refs}{drawn}|version:nmtkit-{version('nmtkit')}"
+        return f"nrefs:{n_refs}{f'|{draws}' if draws else ''}|version:nmtkit-{__version__}"
 
     @classmethod
     def of_examples(
