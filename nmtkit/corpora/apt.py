@@ -39,7 +39,7 @@ Dir::Cache::pkgcache "pkgcache.bin";
 Dir::Cache::srcpkgcache "srcpkgcache.bin";
 APT::Sandbox::User "root";
 """
-_TARGET = re.compile(r"Acquire::IndexTargets::(?P<name>deb(-src)?::[^: ]+) ")
+_TARGET = re.compile(r"Acquire::IndexTargets::(deb(?:-src)?::[^: ]+) ")
 _WANTED_TARGETS = ("deb::Packages", "deb::Translations")
 _LARGEST_MEMBER = 2**26
 _FRESH = 600.0  # seconds
@@ -50,13 +50,11 @@ class Package:
     """One version of a package, as the signed index describes it."""
 
     name: str
-    """Its name."""
     version: str
-    """Its version."""
     architecture: str
     """"all", or the machine's."""
     sha256: str
-    """The sum of the bytes of its file, as hexadecimal digits."""
+    """Of its file, as hexadecimal digits."""
     size: int
     """Of its file, in bytes."""
 
@@ -195,14 +193,12 @@ class Apt:
         }
         options = [word for key, path in places.items() for word in ("-o", f"{key}={path}/")]
         command = [program, "-c", str(self._folder / "apt.conf"), *options, *words]
-        return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, encoding="utf-8", check=False)
+        return _output(command, cwd)
 
     def _unwanted_targets(self) -> str:
         """Settings that switch off every kind of index but those that are read here."""
-        shown = subprocess.run(
-            ["apt-config", "dump"], env=_environment(), capture_output=True, encoding="utf-8", check=False
-        )
-        names = {match["name"] for match in _TARGET.finditer(shown.stdout)} - set(_WANTED_TARGETS)
+        shown = _output(["apt-config", "dump"]).stdout
+        names = set(_TARGET.findall(shown)) - set(_WANTED_TARGETS)
         return "".join(f'Acquire::IndexTargets::{name}::DefaultEnabled "false";\n' for name in sorted(names))
 
 
@@ -245,6 +241,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
+def _output(command: Sequence[str], cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=cwd, env=_environment(), capture_output=True, encoding="utf-8", check=False)
+
+
 def _reason(done: "subprocess.CompletedProcess[str]") -> str:
     """The reason that apt gives for a failure, as the middle of a sentence."""
     told = _complaints(done)
@@ -252,7 +252,7 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
 
 
 def _complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    """Its warnings and errors, in its own words."""
+    """Apt's warnings and errors, in its own words."""
     return [" ".join(line[2:].split()) for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
 
 
@@ -277,8 +277,7 @@ class AptPackage(CorpusSource):
         Raises:
             DataError: there is no apt here, no network, or no such package.
         """
-        apt = Apt(work.folder / "apt")
-        _refresh(apt, work)
+        apt = _refreshed(work, "apt")
         package = apt.find(self.package)
         path = work.folder / package.file_name
         if not path.is_file() or file_sum(path) != package.sha256:
@@ -311,8 +310,7 @@ class AptDescriptions(CorpusSource):
         Raises:
             DataError: there is no apt here, no network, or no descriptions in a language.
         """
-        apt = Apt(work.folder / f"apt-{'-'.join(sorted(self.languages))}", self.languages)
-        _refresh(apt, work)
+        apt = _refreshed(work, f"apt-{'-'.join(sorted(self.languages))}", self.languages)
         indexes = apt.indexes()
         missing = sorted(set(self.languages) - {index.language for index in indexes})
         if missing:
@@ -332,8 +330,11 @@ class AptDescriptions(CorpusSource):
         ]
 
 
-def _refresh(apt: Apt, work: Workplace) -> None:
+def _refreshed(work: Workplace, folder: str, languages: Sequence[str] = ()) -> Apt:
+    """Apt with that folder in the cache, and an index of packages that is no more than minutes old."""
+    apt = Apt(work.folder / folder, languages)
     if not apt.fresh:
         work.notify("asking apt for the index of packages")
     for warning in apt.refresh():
         work.notify(f"apt warns: {warning}")
+    return apt

@@ -161,41 +161,43 @@ class _Budget:
             raise self.damaged(fault) from fault
 
 
-class _Guarded(io.RawIOBase):
-    """A stream whose errors are ours, and whose bytes are counted while they are read.
+class StreamOf(io.RawIOBase):
+    """A stream of what a function gives when it is asked for so many bytes; `close`, if given, closes what it reads."""
 
-    Args:
-        stream: what to read from; it is closed with this one.
-        budget: of the archive.
-        counts: whether the bytes count; not where `stream` is a part of one that counts already.
-    """
-
-    def __init__(self, stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> None:
+    def __init__(self, read: Callable[[int], bytes], close: Callable[[], None] | None = None) -> None:
         super().__init__()
-        self._stream = stream
-        self._budget = budget
-        self._counts = counts
+        self._read = read
+        self._close = close
 
     def readable(self) -> bool:
+        """See `RawIOBase`."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        """See `RawIOBase`."""
         view = memoryview(buffer)
-        with self._budget.clear_messages():
-            data = self._stream.read(len(view))
-        if self._counts:
-            self._budget.spend(len(data))
+        data = self._read(len(view))
         view[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
+        """See `RawIOBase`."""
+        if self._close and not self.closed:
+            self._close()
         super().close()
 
 
 def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: bool = True) -> io.BufferedReader:
-    return io.BufferedReader(_Guarded(stream, budget, counts), BUFFER)
+    """A stream whose errors are ours; its bytes count unless it is a part of one that counts already."""
+
+    def read(size: int) -> bytes:
+        with budget.clear_messages():
+            data = stream.read(size)
+        if counts:
+            budget.spend(len(data))
+        return data
+
+    return io.BufferedReader(StreamOf(read, stream.close), BUFFER)
 
 
 def _is_tar(block: bytes) -> bool:

@@ -121,11 +121,7 @@ def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -
     given = data.get("parameters", {})
     if not isinstance(given, dict) or set(given) != set(PLACEHOLDER.findall(name)):
         raise RecipeError(f"{where}: `parameters` must say what may stand for each placeholder of the name, no others")
-    parameters = {
-        key: parse(Parameter, {"values": value} if isinstance(value, list) else value, where)
-        for key, value in given.items()
-    }
-    return _Template(data, places, parameters)
+    return _Template(data, places, {key: parse(Parameter, value, where) for key, value in given.items()})
 
 
 def _values(entry_name: str, name: str, parameters: Mapping[str, Parameter]) -> dict[str, str] | None:

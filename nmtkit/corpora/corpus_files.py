@@ -42,11 +42,8 @@ class Count:
     """How much is in one split."""
 
     pairs: int = 0
-    """Pairs."""
     src_words: int = 0
-    """Words of the sources."""
     tgt_words: int = 0
-    """Words of the targets."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +89,9 @@ def write_pairs(
     Train is written as it comes; validation and test are held in memory until it is known what stands in train.
 
     Args:
-        entry: the corpus.
-        pairs: what its reader gives.
-        folder: where to.
+        entry: settings of the corpus.
+        pairs: all of the corpus, as its reader gives them.
+        folder: for the files.
         dropped: what the reader has left out; what is left out here is added.
         progress: takes the number of pairs of train that are written, every now and then.
 
@@ -125,8 +122,10 @@ def write_pairs(
     progress(train.count.pairs)
     held = {name: divider.held(name) for name in ("test", "valid")}
     wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
-    known = _texts_among(entry, folder, wanted)
-    overlaps = {split: count for split, pairs in given.items() if (count := _count_overlaps(pairs, known))}
+    # Those of the texts that stand in train.
+    known = {text for pair in _read_back(entry, folder) for text in pair if text in wanted} if wanted else set()
+    overlaps = {name: sum(pair.src in known or pair.tgt in known for pair in pairs) for name, pairs in given.items()}
+    overlaps = {name: count for name, count in overlaps.items() if count}
     _leave_out_overlaps(held, given["test"], known, dropped)
     counts, files = {"train": train.count}, dict(train.sums)
     for name in ("test", "valid"):
@@ -155,10 +154,6 @@ def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: s
         held[name] = kept
         if name == "test":
             known |= {text for pair in (*kept, *given) for text in (pair.src, pair.tgt)}
-
-
-def _count_overlaps(pairs: list[Pair], known: set[str]) -> int:
-    return sum(pair.src in known or pair.tgt in known for pair in pairs)
 
 
 class _Writer:
@@ -197,15 +192,6 @@ class _Writer:
         self.sums = {name: digest.hexdigest() for name, digest in zip(self._names, self._digests, strict=True)}
 
 
-def _texts_among(entry: Entry, folder: Path, wanted: set[str]) -> set[str]:
-    """Which of the texts stand in train, as a source or a target."""
-    found: set[str] = set()
-    if wanted:
-        for src, tgt in _read_back(entry, folder):
-            found |= wanted & {src, tgt}
-    return found
-
-
 def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
     """The pairs of train as they were written."""
     with ExitStack() as closing:
@@ -224,14 +210,7 @@ def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, command: str) -> dict[str, Any]:
-    """All facts about a fetched corpus, as card.json has them.
-
-    Args:
-        corpus: what was fetched.
-        obtained: the files of its sources.
-        written: what was made of them.
-        command: what the user typed.
-    """
+    """All facts about a fetched corpus, as card.json has them; `command` is what the user typed."""
     entry = corpus.entry
     return {
         "name": corpus.name,

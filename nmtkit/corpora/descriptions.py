@@ -7,7 +7,7 @@ that begin with two spaces are not to be wrapped: lists, mostly.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,6 @@ class Description:
     """What is said of one package in one language."""
 
     package: str
-    """Its name."""
     sum: str
     """The MD5 sum of the English description, which all its translations carry."""
     summary: str
@@ -61,7 +60,7 @@ class DebianDescriptions(Reader):
             if other is None:
                 dropped["description without a translation"] += 1
                 continue
-            group = families.get(item.package) or family(item.package)
+            group = families(item.package)
             yield Pair(item.summary, other.summary, group=group)
             if len(item.paragraphs) != len(other.paragraphs):
                 dropped["description with more paragraphs in one language"] += 1
@@ -108,7 +107,7 @@ class DebianSummaries(Reader):
                 dropped["first paragraph that another package has too"] += 1
             else:
                 beginnings.add(beginning)
-                yield Pair(article, item.summary, group=families.get(item.package) or family(item.package))
+                yield Pair(article, item.summary, group=families(item.package))
 
 
 def stanzas(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str]]:
@@ -196,8 +195,8 @@ def family(source: str) -> str:
     return _VERSION.sub("", source) or source
 
 
-def _families(files: Sequence[Path]) -> Mapping[str, str]:
-    """The family of every package, from the indexes of packages among the files."""
+def _families(files: Sequence[Path]) -> Callable[[str], str]:
+    """Gives the family of a package by its name; it knows those of the indexes of packages among the files."""
     found: dict[str, str] = {}
     for path in files:
         if path.name.endswith("_Packages"):
@@ -205,7 +204,7 @@ def _families(files: Sequence[Path]) -> Mapping[str, str]:
                 name = stanza.get("Package", "")
                 # A source of another version than the package has it in brackets.
                 found.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
-    return found
+    return lambda package: found.get(package) or family(package)
 
 
 def _of_language(files: Sequence[Path], language: str) -> list[Path]:

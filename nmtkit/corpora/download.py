@@ -204,9 +204,9 @@ def _attempt(
     # A sum vouches for the whole, even where the server has no mark of its version.
     start = part.size if part.version.condition or sha256 else 0
     with _answer(session, url, start, part, habits) as response:
+        come = response.headers.get("Content-Range", "")  # "bytes FIRST-LAST/TOTAL", or "bytes */TOTAL"
         if response.status_code == 416:  # nothing behind what is there: it is whole, or of another file
-            total = response.headers.get("Content-Range", "").rpartition("/")[2]
-            if total != str(part.size):
+            if come.rpartition("/")[2] != str(part.size):
                 part.forget()
                 raise TryAgain("what was there is no part of the file; all over again")
             return file_sum(part.path)
@@ -214,7 +214,7 @@ def _attempt(
         if response.status_code != 206:
             start = 0
             part.begin(version)
-        elif not _continues(response, start) or not _is_same(part.version, version):
+        elif not come.startswith(f"bytes {start}-") or not _is_same(part.version, version):
             part.forget()
             raise TryAgain("the file has changed; all over again")
         if size is not None and version.total not in (None, size):
@@ -298,11 +298,6 @@ def _of_other_size(url: str, found: str, size: int, part: PartialFile) -> DataEr
     return DataError(
         f"{url}: this is not the file that was expected: it has {found} bytes, not {size:,}; what came was deleted"
     )
-
-
-def _continues(response: requests.Response, start: int) -> bool:
-    """Whether the answer begins where it was asked to."""
-    return response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
 def _is_same(one: Version, other: Version) -> bool:

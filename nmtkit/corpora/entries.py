@@ -27,6 +27,11 @@ class Parameter(Settings):
     pattern: str = r"[A-Za-z0-9_.]+"
     """Where there are no values: the regular expression that a value matches."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_values(cls, given: Any) -> Any:
+        return {"values": given} if isinstance(given, list) else given
+
     @field_validator("values", mode="before")
     @classmethod
     def _same_there(cls, given: Any) -> Any:
@@ -124,13 +129,6 @@ class Entry(Settings):
     user is told where it is not what was read."""
     recipe: Name = ""
     """The name of a recipe of nmtkit's that trains it; where there is none of that name, one is made by the size."""
-
-    @field_validator("parameters", mode="before")
-    @classmethod
-    def _lists(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        return {name: {"values": given} if isinstance(given, list) else given for name, given in value.items()}
 
     @model_validator(mode="after")
     def _two_languages(self) -> "Entry":

@@ -47,7 +47,6 @@ class Fetched:
     """A corpus in its folder."""
 
     folder: Path
-    """Where it is."""
     recipe: Path
     """The recipe that trains on it."""
     card: dict[str, Any]
@@ -95,8 +94,8 @@ def fetch(corpus: Corpus, folder: Path, telling: Telling, command: str, download
     fetching is stopped. What an earlier fetch has written is replaced, other files in its folder stay.
 
     Args:
-        corpus: what to fetch.
-        folder: where to.
+        corpus: by its whole name.
+        folder: for its files.
         telling: whom to tell how it goes.
         command: what the user typed, for the card.
         downloads: the cache of downloads; default: `cache_folder()`.

@@ -46,13 +46,7 @@ def share_of_letters(text: str) -> float:
 
 
 class Filter:
-    """Says of one pair after the other why it is not kept.
-
-    Args:
-        keep: what is wanted.
-        src: the language of the source.
-        tgt: the language of the target.
-    """
+    """Says of one pair after the other why it is not kept; `src` and `tgt` are the languages."""
 
     def __init__(self, keep: Keep, src: str, tgt: str) -> None:
         self._keep = keep
@@ -88,12 +82,7 @@ def one_line(text: str) -> str:
 def cleaned(pairs: Iterable[Pair], keep: Keep, src: str, tgt: str, dropped: Counter[str]) -> Iterator[Pair]:
     """The pairs that are kept, each text on one line; what is for validation or test by the corpus's word is kept.
 
-    Args:
-        pairs: the corpus.
-        keep: what is wanted.
-        src: the language of the source.
-        tgt: the language of the target.
-        dropped: counted up, by reason.
+    What is left out is counted up in `dropped`, by reason; `src` and `tgt` are the languages.
     """
     judge = Filter(keep, src, tgt)
     seen = HashSet()

@@ -23,7 +23,6 @@ class Obtained:
     """One file as it was obtained, and what the card says of it."""
 
     path: Path
-    """Where it is."""
     origin: str
     """Its address, or the name of its package."""
     sha256: str

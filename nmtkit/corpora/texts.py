@@ -5,14 +5,11 @@ import io
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, members
+from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, StreamOf, members
 from nmtkit.data.text import sound_lines
 from nmtkit.errors import DataError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 LONGEST = 1 << 24
 """The most bytes of a line: a longer one is no text, and would not fit in memory whatever the file is."""
@@ -79,40 +76,27 @@ def _streams(files: Sequence[Path], place: str) -> Generator[BinaryIO, None, Non
 def _unpacked(stream: BinaryIO, place: str) -> BinaryIO:
     """What is in the stream, decompressed where it begins like a gzip file: inside of an archive some do."""
     assert isinstance(stream, io.BufferedReader)
-    return io.BufferedReader(_Gunzipped(stream, place), BUFFER) if stream.peek(2)[:2] == b"\x1f\x8b" else stream
+    return _gunzipped(stream, place) if stream.peek(2)[:2] == b"\x1f\x8b" else stream
 
 
-class _Tally:
-    """Counts the bytes that are read from a stream."""
+def _gunzipped(stream: BinaryIO, place: str) -> io.BufferedReader:
+    """A gzip file inside of an archive, under the same limit as the archive: no bomb is put in by way of it."""
+    packed = unpacked = 0
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.count = 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self.count += len(data)
+    def read_packed(size: int) -> bytes:
+        nonlocal packed
+        data = stream.read(size)
+        packed += len(data)
         return data
 
+    file = gzip.GzipFile(fileobj=StreamOf(read_packed))
 
-class _Gunzipped(io.RawIOBase):
-    """A gzip file inside of an archive, under the same limit as the archive: no bomb is put in by way of it."""
+    def read(size: int) -> bytes:
+        nonlocal unpacked
+        data = file.read(size)
+        unpacked += len(data)
+        if unpacked > max(FREE_BYTES, LIMITS.ratio * packed):
+            raise DataError(f"{place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
+        return data
 
-    def __init__(self, stream: BinaryIO, place: str) -> None:
-        super().__init__()
-        self._packed = _Tally(stream)
-        self._file = gzip.GzipFile(fileobj=self._packed)  # type: ignore[call-overload]  # it asks for `read` alone
-        self._place = place
-        self._count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int:
-        view = memoryview(buffer)
-        data = self._file.read(len(view))
-        self._count += len(data)
-        if self._count > max(FREE_BYTES, LIMITS.ratio * self._packed.count):
-            raise DataError(f"{self._place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
-        view[: len(data)] = data
-        return len(data)
+    return io.BufferedReader(StreamOf(read), BUFFER)

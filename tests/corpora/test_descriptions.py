@@ -16,7 +16,7 @@ from nmtkit.corpora.descriptions import (
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.filters import cleaned
 from nmtkit.corpora.readers import Pair
-from nmtkit.data.splitting import place_of
+from nmtkit.data.splitting import Divider
 from nmtkit.errors import DataError
 
 PACKAGES = """\
@@ -294,11 +294,12 @@ def test_the_real_summaries(debian: Debian) -> None:
     assert len(found) > 20_000
     groups = Counter(pair.group for pair in found)
     assert len(groups) > 15_000
-    split = {"train": set[str](), "valid": set[str](), "test": set[str]()}
+    train: list[Pair] = []
+    divider = Divider(0.02, 0.02, None, train.append)
     for pair in found:
-        place = place_of(pair.group) / 2**64
-        name = "test" if place < 0.02 else "valid" if place < 0.04 else "train"
-        split[name].add(" ".join(pair.src.lower().split()[:25]))
-    shared = split["test"] & split["train"]
-    assert len(split["test"]) > 300
-    assert len(shared) <= len(split["test"]) / 50
+        divider.add(pair)
+    trained, tested = (
+        {" ".join(pair.src.lower().split()[:25]) for pair in pairs} for pairs in (train, divider.held("test"))
+    )
+    assert len(tested) > 300
+    assert len(tested & trained) <= len(tested) / 50
