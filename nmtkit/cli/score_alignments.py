@@ -11,7 +11,7 @@ from nmtkit.cli.numbers import Number
 from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
-from nmtkit.metrics import AlignmentScores, Score, aer
+from nmtkit.metrics import Score, aer
 from nmtkit.metrics.report import named, require_equal_counts, titles
 
 
@@ -78,15 +78,12 @@ def command(
     for system in systems:
         links = [pair.possible for pair in system.filled(n_pairs)]
         predicted = [reversed_links(one) for one in links] if reverse_hyp else links
-        scores.append(_figures(aer(predicted, gold.filled(n_pairs))))
+        found = aer(predicted, gold.filled(n_pairs))
+        scores.append((found.aer, found.precision, found.recall))
     if as_json:
         _print_json(systems, scores, gold)
     else:
         _print_table(systems, scores, gold, n_pairs)
-
-
-def _figures(scores: AlignmentScores) -> tuple[Score, Score, Score]:
-    return scores.aer, scores.precision, scores.recall
 
 
 def _doubt(one: _Named, option: str, said: int | None) -> None:

@@ -53,8 +53,13 @@ class _Fact(ProgressColumn):
 class _Display(ABC):
     """What the displays share; each is a context manager, so that the cursor and the last line are right in the end."""
 
-    def __init__(self, columns: Sequence[ProgressColumn], stream: TextIO | None, seconds_between_lines: float) -> None:
-        """Shows nothing yet."""
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet.
+
+        Args:
+            stream: Where to write; stderr if not given.
+            seconds_between_lines: How often to write a line where there is no terminal.
+        """
         self._file = stream or sys.stderr
         console = console_on(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
@@ -64,8 +69,12 @@ class _Display(ABC):
         self._share: float | None = None
         # What the program writes to stdout stays there unless it is the same terminal.
         redirect = sys.stdout.isatty()
-        self._frame = _Frame(*columns, console=console, auto_refresh=False, redirect_stdout=redirect)
+        self._frame = _Frame(*self._columns(), console=console, auto_refresh=False, redirect_stdout=redirect)
         self._frame.add_task("", text="", facts="")
+
+    @abstractmethod
+    def _columns(self) -> Sequence[ProgressColumn]:
+        """The columns of the live line."""
 
     @abstractmethod
     def _line(self) -> str:
@@ -119,14 +128,8 @@ class TrainingDisplay(_Display):
     """The progress of training, on stderr: two live lines in a terminal, else a plain line now and then."""
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
-        """Shows nothing yet.
-
-        Args:
-            stream: Where to write; stderr if not given.
-            seconds_between_lines: How often to write a line where there is no terminal.
-        """
-        columns = (_Fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _Fact("left"))
-        super().__init__(columns, stream, seconds_between_lines)
+        """See `_Display`."""
+        super().__init__(stream, seconds_between_lines)
         self._shown_at = -math.inf  # the first update is shown at once
         self._first: tuple[float, float] | None = None  # the share done at the first update shown, and when
         self._update = 0
@@ -145,6 +148,9 @@ class TrainingDisplay(_Display):
             self._first = (share, time.monotonic())
         self._update, self._metrics = update, metrics
         self._tell(share)
+
+    def _columns(self) -> Sequence[ProgressColumn]:
+        return _Fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _Fact("left")
 
     def _line(self) -> str:
         share = "" if self._share is None else f" ({self._share:.0%})"
@@ -174,15 +180,7 @@ class TrainingDisplay(_Display):
 class WorkDisplay(_Display):
     """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
-        """Shows nothing yet.
-
-        Args:
-            stream: Where to write; stderr if not given.
-            seconds_between_lines: How often to write a line where there is no terminal.
-        """
-        super().__init__((BarColumn(30), TaskProgressColumn(), _Fact("text", "cyan")), stream, seconds_between_lines)
-        self._text = ""
+    _text = ""
 
     def update(self, text: str, share: float | None = None) -> None:
         """Shows how far it is.
@@ -193,6 +191,9 @@ class WorkDisplay(_Display):
         """
         self._text = text
         self._tell(share, at_once=self._is_live and share == 1.0)
+
+    def _columns(self) -> Sequence[ProgressColumn]:
+        return BarColumn(30), TaskProgressColumn(), _Fact("text", "cyan")
 
     def _line(self) -> str:
         return self._text
@@ -210,9 +211,9 @@ class LineProgress(_Display):
         Args:
             unit: What is counted, in the plural.
             total: How many there will be, if known.
-            stream: Where to show it; stderr if not given.
+            stream: See `_Display`.
         """
-        super().__init__((_Fact("text", "cyan"),), stream, seconds_between_lines=math.inf)
+        super().__init__(stream, seconds_between_lines=math.inf)
         self._unit = unit
         self._total = total
         self._done = 0
@@ -224,6 +225,9 @@ class LineProgress(_Display):
         """Counts lines that are done."""
         self._done += lines
         self._tell(None)
+
+    def _columns(self) -> Sequence[ProgressColumn]:
+        return [_Fact("text", "cyan")]
 
     def _line(self) -> str:
         elapsed = max(time.monotonic() - self._started, 1e-9)

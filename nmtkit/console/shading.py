@@ -1,5 +1,6 @@
 """Where a model looked, in a terminal: the heat-map of a translation, or an article shaded by its summary."""
 
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
@@ -9,9 +10,9 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from nmtkit.console.tables import Stream, console_on, stream_file
+from nmtkit.console.tables import console_on
 from nmtkit.pictures import AttentionPicture
-from nmtkit.pictures.files import printable
+from nmtkit.pictures.fonts import printable
 
 BLOCKS = " ░▒▓█"
 # Of the 256 terminal colours, from dark blue to bright yellow: brightness grows with the weight on any background.
@@ -22,7 +23,7 @@ LEAST_WEIGHT = 0.005  # what is written as 0.00 is not written
 JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI", "KHMER", "MYANMAR", "MONGOLIAN")
 
 
-def show_attention(picture: AttentionPicture, width: int | None = None, stream: Stream = "stdout") -> None:
+def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     """Prints where a model looked.
 
     A translation is a heat-map: a row for each target word, a column for each source word. A colour terminal shows a
@@ -40,9 +41,8 @@ def show_attention(picture: AttentionPicture, width: int | None = None, stream: 
     Args:
         picture: What to show.
         width: The columns to fit into; the terminal's own width if not given (80 where there is no terminal).
-        stream: Where to print.
     """
-    console = console_on(stream_file(stream))
+    console = console_on(sys.stdout)
     width = width or console.width
     heading = printable(picture.heading)
     lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []

@@ -21,11 +21,6 @@ def console_on(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False)
 
 
-def stream_file(stream: Stream) -> TextIO:
-    """The file of a stream as it is now: tests and live displays change it."""
-    return sys.stdout if stream == "stdout" else sys.stderr
-
-
 def say(text: str, stderr: bool = False) -> None:
     """Writes a line of plain text as it is: nothing is wrapped, cut or read as markup."""
     write_line(text, sys.stderr if stderr else sys.stdout)
@@ -42,7 +37,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
     In a terminal, long cells are folded to fit; elsewhere the table is as wide as it needs to be.
     """
-    file = stream_file(stream)
+    file = sys.stdout if stream == "stdout" else sys.stderr
     console = console_on(file)
     cells = [[str(cell) for cell in row] for row in rows]
     grid = Table(
@@ -78,7 +73,6 @@ def histogram(
     labels: Sequence[str],
     series: Sequence[tuple[str, Sequence[int]]],
     width: int | None = None,
-    stream: Stream = "stdout",
 ) -> None:
     """Prints horizontal bars, a line for each label; several series stand side by side, each with its shares.
 
@@ -87,9 +81,8 @@ def histogram(
         labels: What each bar is.
         series: Name and count of each label, for every series.
         width: The columns to fit into; the terminal's own width, at most 100, if not given.
-        stream: Where to print.
     """
-    file = stream_file(stream)
+    file = sys.stdout
     width = width or min(console_on(file).width, 100)
     margin = max(cell_len(label) for label in [*labels, ""])
     room = max(4, (width - margin) // len(series) - len("  100.0%") - 2)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
-from nmtkit.pictures.files import picture_format, printable
+from nmtkit.pictures.fonts import printable
+from nmtkit.pictures.pages import picture_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,10 +139,7 @@ def _draw_table(axes: Axes, part: Entropies, top: float) -> Any:
 def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:
     """Writes a table of position vectors (Vaswani et al. 2017, 3.5) as colours: a row for each position.
 
-    Args:
-        table: (positions, width of the model).
-        path: The file; its suffix chooses the format.
-        title: A line above.
+    `table` is (positions, width of the model).
 
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.

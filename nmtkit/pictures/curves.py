@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
-from nmtkit.pictures.files import picture_format, printable
+from nmtkit.pictures.fonts import printable
+from nmtkit.pictures.pages import picture_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import fonts
-from nmtkit.pictures.files import picture_format, printable, write_picture
-from nmtkit.pictures.pages import render
+from nmtkit.pictures.fonts import printable
+from nmtkit.pictures.pages import picture_format, render, write_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,12 +119,9 @@ def content(figures: Iterable[Figure], suffix: str) -> bytes:
 
 
 def save_figure(figure: Figure, path: str | Path, title: str) -> None:
-    """Writes a figure that is not a heat-map of a sentence; its file's suffix chooses the format.
+    """Writes a figure that is not a heat-map of a sentence, within the `settings` that it was made in.
 
-    Args:
-        figure: What to write; made within `settings`, as this call must be.
-        path: Where to.
-        title: What the picture shows, for those who read .html without seeing.
+    The `title` says what it shows to those who read .html without seeing.
 
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""Which installed fonts can show a text, and how large the text becomes."""
+"""Letters: which can be shown at all, which installed fonts have them, and how large a text becomes."""
 
 import unicodedata
 import warnings
@@ -6,14 +6,23 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from nmtkit.pictures.files import PictureWarning
-
 FIRST_FONT = "DejaVu Sans"  # comes with matplotlib
 # Scripts whose letters join, change places or run from right to left.
 SHAPED_SCRIPTS = (
     *("ARABIC", "HEBREW", "SYRIAC", "THAANA", "NKO", "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL"),
     *("TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "TIBETAN", "KHMER", "MYANMAR"),
 )
+
+
+class PictureWarning(UserWarning):
+    """A picture was written, but some of its letters cannot be shown as they should."""
+
+
+def printable(text: str) -> str:
+    """Makes control characters and lone surrogates visible: neither XML, UTF-8 nor a terminal can carry them."""
+    if text.isprintable():
+        return text
+    return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
 def choose_fonts(text: str) -> tuple[list[str], set[str]]:

@@ -15,8 +15,8 @@ from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.attended import AttentionPicture
 from nmtkit.pictures.drawing import Panel
-from nmtkit.pictures.files import picture_format, printable, write_picture
-from nmtkit.pictures.pages import attention_page
+from nmtkit.pictures.fonts import printable
+from nmtkit.pictures.pages import attention_page, picture_format, write_picture
 from nmtkit.pictures.summary_panel import SummaryPanel
 from nmtkit.pictures.translation_panel import TranslationPanel
 
@@ -66,16 +66,14 @@ def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
     for number, picture in enumerate(pictures, start=1):
         if picture.weights.size == 0:
             raise NmtkitError(f"{path}: sentence {number} has no words on one side; leave the empty line out")
-        if not np.isfinite(picture.weights).all():
-            raise NmtkitError(
-                f"{path}: sentence {number} has attention weights that are not finite numbers; "
-                "the model is broken, use an earlier checkpoint"
-            )
-        if picture.p_gen is not None and not np.isfinite(picture.p_gen).all():
-            raise NmtkitError(
-                f"{path}: sentence {number} has a p_gen that is not a finite number; "
-                "the model is broken, use an earlier checkpoint"
-            )
+        for values, fault in (
+            (picture.weights, "attention weights that are not finite numbers"),
+            (picture.p_gen, "a p_gen that is not a finite number"),
+        ):
+            if values is not None and not np.isfinite(values).all():
+                raise NmtkitError(
+                    f"{path}: sentence {number} has {fault}; the model is broken, use an earlier checkpoint"
+                )
         rows, columns = picture.weights.shape
         for src, tgt in picture.gold:
             if not (0 <= src < columns and 0 <= tgt < rows):
@@ -95,13 +93,7 @@ class _Sheet:
 
 
 def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool) -> bytes:
-    """The content of a .png, .svg or .pdf file.
-
-    Args:
-        pictures: What to draw.
-        suffix: The format.
-        path: The file, for messages.
-        grid: Whether all share one sheet, in even columns and with cells of one size.
+    """The content of a .png, .svg or .pdf file; `path` is for messages.
 
     Raises:
         NmtkitError: The sheet is too large to be read.
@@ -126,14 +118,12 @@ def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | 
 
 def _panels(pictures: Sequence[AttentionPicture], families: list[str], grid: bool) -> list[Panel]:
     longest = max(max(picture.weights.shape) for picture in pictures)
-    panels: list[Panel] = []
-    for picture in pictures:
-        if picture.is_summary:
-            panels.append(SummaryPanel.measure(picture, families, pictures if grid else [picture]))
-        else:
-            size = longest if grid else max(picture.weights.shape)
-            panels.append(TranslationPanel.measure(picture, families, size))
-    return panels
+    return [
+        SummaryPanel.measure(picture, families, pictures if grid else [picture])
+        if picture.is_summary
+        else TranslationPanel.measure(picture, families, longest if grid else max(picture.weights.shape))
+        for picture in pictures
+    ]
 
 
 def _shelves(panels: Sequence[Panel]) -> _Sheet:

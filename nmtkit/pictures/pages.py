@@ -1,4 +1,4 @@
-"""HTML pages that need nothing but a browser, made from the templates beside this file.
+"""The files of pictures, and HTML pages that need nothing but a browser, made from the templates beside this file.
 
 A template shows a value by `{{ value }}`: markup in it is escaped, and control characters become visible.
 """
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
-from nmtkit.pictures.files import picture_format, printable, write_picture
+from nmtkit.pictures.fonts import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+FORMATS = (".png", ".svg", ".pdf", ".html")
 PACKAGE = Path(__file__).parent.parent
 # A weight is rounded to thousandths and written as two of these signs: its number of thousandths to the base of 64.
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -32,6 +33,37 @@ START = "<s>"
 
 Word = tuple[str, dict[str, str]]
 """A word and the attributes of its element; an attribute without a value is left out."""
+
+
+def picture_format(path: str | Path) -> str:
+    """Tells the format of a picture file from its suffix; to be called before the work whose result goes there.
+
+    Raises:
+        NmtkitError: The suffix names no known format, or the folder does not exist.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        given = f"'{path.suffix}'" if path.suffix else "no suffix"
+        raise NmtkitError(f"{path}: {given} is not a picture format; let the name end in {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise NmtkitError(f"{path}: the folder {path.parent} does not exist; make it first or choose another")
+    return suffix
+
+
+def write_picture(content: bytes, path: str | Path) -> None:
+    """Writes a finished picture.
+
+    Raises:
+        NmtkitError: The file cannot be written.
+    """
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise NmtkitError(f"{path}: cannot be written ({error.strerror}); choose a place you may write to") from error
+
+
+# --------------------------------------------------------------------------------------------------------------- pages
 
 
 @cache
@@ -60,12 +92,7 @@ def _environment() -> Environment:
 
 
 def render(template: str, facts: Mapping[str, object]) -> str:
-    """A page as text.
-
-    Args:
-        template: Its file, from the folder of the package on.
-        facts: What it shows.
-    """
+    """A page as text: `template` is a file by its path in the package, which shows the `facts`."""
     return _environment().get_template(template).render(facts) + "\n"
 
 
@@ -88,12 +115,7 @@ def pack(weights: NDArray[np.floating]) -> str:
 
 
 def attention_page(pictures: Sequence[AttentionPicture], grid: bool) -> str:
-    """The page as text: a section for each sentence pair or article.
-
-    Args:
-        pictures: What to show.
-        grid: Whether sections stand side by side where the window is wide enough.
-    """
+    """The page as text: a section for each sentence pair or article; those of a `grid` stand side by side."""
     kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
     unit = "sentences" if kinds["translation"] else "articles"
     facts = {

@@ -63,13 +63,7 @@ class SummaryPanel:
 
     @classmethod
     def measure(cls, picture: AttentionPicture, families: list[str], alike: Sequence[AttentionPicture]) -> SummaryPanel:
-        """Measures a picture.
-
-        Args:
-            picture: What to draw.
-            families: The fonts.
-            alike: The pictures that are drawn in cells of one size, this one among them.
-        """
+        """Measures a picture; those `alike`, this one among them, are drawn in cells of one size."""
         longest = max(len(one.tgt_words) for one in alike)
         column, tgt_size = (0.34, 10.0) if longest <= 20 else (0.26, 9.0)
         longest = max(len(one.src_words) for one in alike)

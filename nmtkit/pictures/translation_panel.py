@@ -39,13 +39,7 @@ class TranslationPanel:
 
     @classmethod
     def measure(cls, picture: AttentionPicture, families: list[str], longest: int) -> TranslationPanel:
-        """Measures a picture.
-
-        Args:
-            picture: What to draw.
-            families: The fonts.
-            longest: How many words the longest side has that is drawn in cells of this size.
-        """
+        """Measures a picture; the longest side that is drawn in cells of its size has `longest` words."""
         rows, columns = picture.weights.shape
         cell, font_size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
         src_labels = [shorten(word) for word in picture.src_words]
@@ -110,18 +104,10 @@ class TranslationPanel:
                 rotation=self.rotation,
                 rotation_mode="anchor",
                 ha="left" if self.rotation else "center",
-                va="bottom" if not self.rotation else "center",
+                va="center" if self.rotation else "bottom",
             )
         for i, word in enumerate(self.tgt_labels):
-            axes.text(
-                -gap,
-                i + 0.5,
-                word,
-                fontsize=self.font_size,
-                color=drawing.INK,
-                ha="right",
-                va="center_baseline",
-            )
+            axes.text(-gap, i + 0.5, word, fontsize=self.font_size, color=drawing.INK, ha="right", va="center_baseline")
 
 
 def _draw_windows(axes: Axes, picture: AttentionPicture) -> None:
