@@ -69,10 +69,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def histogram(
-    title: str,
-    labels: Sequence[str],
-    series: Sequence[tuple[str, Sequence[int]]],
-    width: int | None = None,
+    title: str, labels: Sequence[str], series: Sequence[tuple[str, Sequence[int]]], width: int | None = None
 ) -> None:
     """Prints horizontal bars, a line for each label; several series stand side by side, each with its shares.
 

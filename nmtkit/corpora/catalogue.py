@@ -24,8 +24,6 @@ class Corpus:
     """Without placeholders."""
     entry: Entry
     """With the values in place of the placeholders."""
-    values: Mapping[str, str]
-    """What stands for each placeholder of the entry's name."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,7 @@ class Catalogue:
         where = template.places[(entry_name,)]
         data = _fill(template.data, _known(values, template.parameters), where) if values else template.data
         places = {key[1:]: place for key, place in template.places.items() if key[0] == entry_name}
-        entry = parse(Entry, data, where, places, lambda path: (entry_name, *path))
-        return Corpus(name, entry, values)
+        return Corpus(name, parse(Entry, data, where, places, lambda path: (entry_name, *path)))
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:

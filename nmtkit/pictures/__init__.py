@@ -5,12 +5,4 @@ from nmtkit.pictures.fonts import PictureWarning
 from nmtkit.pictures.heatmaps import save
 from nmtkit.pictures.pages import FORMATS, picture_format
 
-__all__ = [
-    "FORMATS",
-    "AttentionPicture",
-    "LayeredPicture",
-    "PictureWarning",
-    "SourceWindow",
-    "picture_format",
-    "save",
-]
+__all__ = ["FORMATS", "AttentionPicture", "LayeredPicture", "PictureWarning", "SourceWindow", "picture_format", "save"]

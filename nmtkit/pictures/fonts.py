@@ -47,22 +47,21 @@ def warn_of_letters(text: str, missing: set[str]) -> None:
     """
     from matplotlib import __version_info__
 
+    faults = []
     if missing:
         letters = " ".join(f"{c} (U+{ord(c):04X})" for c in sorted(missing))
-        warnings.warn(
+        faults.append(
             f"no installed font has a glyph for: {letters}; boxes stand in for them. Install a font that has them "
             "(such as Debian's fonts-noto-core or fonts-noto-cjk), or write .html or .svg, which use "
-            "the viewer's fonts",
-            PictureWarning,
-            stacklevel=5,
+            "the viewer's fonts"
         )
     if __version_info__ < (3, 11) and any(unicodedata.name(c, "").startswith(SHAPED_SCRIPTS) for c in text):
-        warnings.warn(
+        faults.append(
             "matplotlib before 3.11 sets scripts such as Arabic letter by letter from left to right; "
-            "install matplotlib>=3.11, or write .html or .svg",
-            PictureWarning,
-            stacklevel=5,
+            "install matplotlib>=3.11, or write .html or .svg"
         )
+    for fault in faults:
+        warnings.warn(fault, PictureWarning, stacklevel=5)
 
 
 def _installed_fonts(text: str) -> Iterator[tuple[str, str]]:

@@ -63,7 +63,6 @@ def test_an_entry_is_read_with_its_defaults(tmp_path):
 
 def test_values_stand_for_placeholders_everywhere(tmp_path):
     corpus = load(tmp_path, FAMILY).get("ours-Tatoeba.2-fr-de")
-    assert corpus.values == {"corpus": "Tatoeba.2", "src": "fr", "tgt": "de"}
     assert corpus.entry.title == "Tatoeba.2 from fr to de"
     assert corpus.entry.sources[0].named() == "https://example.org/Tatoeba.2/de-fr/deufr/deu.zip"
     assert corpus.entry.read.model_dump()["text"] == "deu.zip:fr.txt"

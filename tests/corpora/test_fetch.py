@@ -249,7 +249,7 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
     desk.fetch(corpus)
     (desk.folder / "valid.de").unlink()
     assert "valid.de" in refused(lambda: already_there(corpus, desk.folder))
-    other = Corpus("other", corpus.entry, {})
+    other = Corpus("other", corpus.entry)
     assert "holds the corpus pairs" in refused(lambda: already_there(other, desk.folder))
     for text in ("{", "[" * 3000):
         (desk.folder / "card.json").write_text(text)
