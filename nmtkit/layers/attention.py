@@ -241,24 +241,6 @@ else:
 """The name of a score."""
 
 
-def build_score(
-    name: ScoreKind, query_size: int, memory_size: int, attention_size: int, max_positions: int
-) -> AttentionScore:
-    """Makes a score by its name.
-
-    Args:
-        name: one of `SCORES`.
-        query_size: Hq.
-        memory_size: Hm.
-        attention_size: A; only `additive` uses it.
-        max_positions: the most tokens, end mark included, that a source may have; only `location` uses it.
-
-    Raises:
-        RecipeError: there is no such score, or it does not fit the sizes.
-    """
-    return SCORES.get(name)(query_size, memory_size, attention_size, max_positions)
-
-
 def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
     """Weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.elementary import Dropout
 
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["tanh", "linear", "copy", "zero"]
@@ -106,14 +106,7 @@ class RecurrentEncoder(nn.Module):
     and its input; the state that it carries from word to word is without that sum. The first layer has none, since its
     input is of another size. (Wu et al. begin at the third, and have one bidirectional layer below.)
 
-    Args:
-        cell: which cell.
-        input_size: I.
-        hidden_size: H, of each direction.
-        layers: L.
-        bidirectional: whether there is a backward direction as well.
-        residual: whether layers from the second on have residual connections.
-        dropout: probability, on what each layer but the first reads; a residual connection passes it by.
+    Dropout is on what each layer but the first reads; a residual connection passes it by. Each direction has H units.
     """
 
     def __init__(
@@ -236,15 +229,7 @@ def layers_first(hidden: Tensor, cell: Tensor | None) -> Tensor | tuple[Tensor, 
 
 
 class StackedCells(nn.Module):
-    """One step of L recurrent layers: each reads the new hidden state of the one below.
-
-    Args:
-        cell: which cell.
-        input_size: I, of the lowest layer.
-        hidden_size: H.
-        layers: L.
-        dropout: probability, between layers.
-    """
+    """One step of L recurrent layers, with dropout between them: each reads the new hidden state of the one below."""
 
     def __init__(
         self, cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0
@@ -262,9 +247,6 @@ class StackedCells(nn.Module):
             inputs: `(N,I)`.
             hidden: `(N,L,H)`.
             cell: an LSTM's memory cells `(N,L,H)`; None for a GRU.
-
-        Returns:
-            The new hidden state and memory cells.
         """
         new_hidden, new_cell = [], []
         for number, layer in enumerate(self.cells):
@@ -286,8 +268,8 @@ def check_bridge(kind: BridgeKind, final_size: int, final_layers: int, hidden_si
         kind: of the bridge.
         final_size: numbers in the final state of each encoder layer, all directions together.
         final_layers: layers of the encoder.
-        hidden_size: H, of the decoder.
-        layers: L, of the decoder.
+        hidden_size: of the decoder.
+        layers: of the decoder.
 
     Raises:
         ValueError: they cannot.
@@ -358,11 +340,7 @@ class Maxout(nn.Module):
 
     It is the hidden layer between a decoder and its output words in Cho et al. 2014 and in Bahdanau et al. 2015,
     appendix A.2.2; several inputs, set side by side, share the map. The papers pair number 2j-1 with 2j; here j is
-    paired with l+j, which is the same up to the order of rows and keeps both halves contiguous.
-
-    Args:
-        input_size: I.
-        output_size: l, the number of maxima.
+    paired with l+j, which is the same up to the order of rows and keeps both halves contiguous. l is `output_size`.
     """
 
     def __init__(self, input_size: int, output_size: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.layers.attention import masked_softmax
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 
 NOTHING = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""
@@ -50,9 +50,6 @@ class IntraDecoderAttention(nn.Module):
 
     `e_tt' = h_t^T W h_t'`, a softmax over all t' < t, and the weighted sum of those states; zero in the first step,
     which has none. W is multiplied with the query, so that earlier states serve as keys and values as they are.
-
-    Args:
-        hidden_size: H.
     """
 
     def __init__(self, hidden_size: int) -> None:
@@ -60,15 +57,7 @@ class IntraDecoderAttention(nn.Module):
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
 
     def forward(self, states: Tensor, earlier: Tensor) -> Tensor:
-        """One step.
-
-        Args:
-            states: `h_t`, `(N,H)`.
-            earlier: `h_1 ... h_{t-1}`, `(N,P,H)`; P may be zero.
-
-        Returns:
-            The contexts `(N,H)`.
-        """
+        """One step: contexts `(N,H)` of `h_t` `(N,H)`, which sees `h_1 ... h_{t-1}` `(N,P,H)`; P may be zero."""
         energies = torch.matmul(earlier, self.query(states).unsqueeze(2)).squeeze(2)  # (N,P)
         weights = energies.softmax(-1, dtype=wide(energies))
         return torch.matmul(weights.to(earlier.dtype).unsqueeze(1), earlier).squeeze(1)

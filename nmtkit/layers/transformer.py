@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.errors import DataError
-from nmtkit.layers.dropout import Dropout, dropout
+from nmtkit.layers.elementary import Dropout, dropout
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
@@ -37,11 +37,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """The table of `sinusoids`, as long as it is asked to be.
-
-    Args:
-        width: H.
-    """
+    """The table of `sinusoids`, as long as it is asked to be."""
 
     table: Tensor
 
@@ -67,12 +63,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """One trained vector per position (Gehring et al. 2017; section 3.5 of Vaswani et al. finds them as good).
-
-    Args:
-        width: H.
-        most: how many positions there are.
-    """
+    """One trained vector for each of `most` positions (Gehring et al. 2017; as good in Vaswani et al., section 3.5)."""
 
     def __init__(self, width: int, most: int) -> None:
         super().__init__()
@@ -178,12 +169,7 @@ def _xavier(linear: nn.Linear, parts: int) -> nn.Linear:
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself; section 3.2.2 of Vaswani et al. 2017.
 
-    One product makes queries, keys and values of all heads, in this order.
-
-    Args:
-        width: H.
-        heads: A.
-        rate: dropout of the weights.
+    One product makes queries, keys and values of all heads, in this order. `rate` is the dropout of the weights.
     """
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
@@ -242,13 +228,7 @@ class SelfAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2.
-
-    Args:
-        width: H.
-        heads: A.
-        rate: dropout of the weights.
-    """
+    """Multi-head attention to a memory whose keys and values are projected once; section 3.2.2."""
 
     def __init__(self, width: int, heads: int, rate: float) -> None:
         super().__init__()
@@ -288,11 +268,7 @@ class CrossAttention(nn.Module):
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2: equation 2 of Vaswani et al. 2017; or with GELU (Hendrycks and Gimpel 2016).
 
-    Args:
-        width: H.
-        inner: the width in between.
-        activation: in between.
-        rate: dropout after the activation.
+    Dropout follows the activation.
     """
 
     def __init__(self, width: int, inner: int, activation: Activation, rate: float) -> None:
@@ -315,11 +291,6 @@ class Residual(nn.Module):
 
     post: LayerNorm(x + dropout(f(x))), section 3.1 and 5.4 of Vaswani et al. 2017. pre: x + dropout(f(LayerNorm(x))),
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
-
-    Args:
-        width: H.
-        norm: where the normalization stands.
-        rate: dropout of the sub-layer's result.
     """
 
     def __init__(self, width: int, norm: Norm, rate: float) -> None:
@@ -374,11 +345,7 @@ class LayerPlan:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017.
-
-    Args:
-        plan: its sizes and rates.
-    """
+    """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017."""
 
     def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
@@ -400,11 +367,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017.
-
-    Args:
-        plan: its sizes and rates.
-    """
+    """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017."""
 
     def __init__(self, plan: LayerPlan) -> None:
         super().__init__()

@@ -17,17 +17,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 
 WindowKind = Literal["global", "local_m", "local_p"]
 
 
 class LocalWindow(nn.Module, ABC):
-    """A local window.
-
-    Args:
-        half_width: D, in tokens, at least 1.
-    """
+    """A local window of `half_width` D >= 1 tokens to either side."""
 
     def __init__(self, half_width: int) -> None:
         super().__init__()
@@ -65,10 +61,6 @@ class LocalP(LocalWindow):
 
     Weights are multiplied with `exp(-(s - p_t)^2 / (2 sigma^2))`, sigma = D/2, after the softmax; they sum to less
     than one. v and W learn through this factor alone: which positions are inside the window has no gradient.
-
-    Args:
-        half_width: D.
-        query_size: Hq.
     """
 
     def __init__(self, half_width: int, query_size: int) -> None:
@@ -89,13 +81,7 @@ class LocalP(LocalWindow):
 
 
 def build_window(name: WindowKind, query_size: int, half_width: int) -> LocalWindow | None:
-    """Makes a window by its name; None for a global attention.
-
-    Args:
-        name: which.
-        query_size: Hq; only `local_p` uses it.
-        half_width: D.
-    """
+    """Makes a window by its name; None for a global attention. Only `local_p` uses the size of queries Hq."""
     match name:
         case "global":
             return None

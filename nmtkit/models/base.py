@@ -30,7 +30,7 @@ from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -231,7 +231,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """The state before the first word; one row per sentence (N = B)."""
 
     def reserve(self, length: int) -> None:
-        """Told before a walk of at most so many steps: what grows with the length is made now, not on the way."""
+        """Makes what grows with the length, before a walk of at most so many steps begins."""
 
     @abstractmethod
     def advance(self, tokens: Tensor, state: S, memory: M, need_attention: bool = False) -> tuple[Readout, S]:

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import room_for_one, wide
 from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, recurrent, rows_first, run_recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 from nmtkit.models.base import (
@@ -131,17 +131,6 @@ class IntraAttentionState(RecurrentState):
         picked = super(IntraAttentionState, replace(self, earlier=None)).select(index)
         return replace(picked, earlier=self.earlier)
 
-    def room_for_one(self) -> Tensor | None:
-        """The earlier states of each hypothesis `(N,P+1,H)`; the last place is not filled."""
-        if self.earlier is None:
-            return None
-        if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
-            return F.pad(self.earlier.index_select(0, self.rows), (0, 0, 0, 1))
-        steps = self.earlier.shape[1]
-        roomy = self.earlier.new_empty(self.rows.shape[0], steps + 1, self.earlier.shape[2])
-        torch.index_select(self.earlier, 0, self.rows, out=roomy[:, :steps])
-        return roomy
-
 
 @MODELS.register("intra_attention")
 class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
@@ -209,8 +198,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         past = None if state.past is None else state.past.view(energies.shape)
         contexts, weights = self._look(energies, past, memory)
         looked = [contexts.flatten(0, 1)]
-        earlier = state.room_for_one()  # (N,P+1,H)
-        if self.intra_decoder is not None and earlier is not None:
+        earlier = None
+        if self.intra_decoder is not None and state.earlier is not None:
+            earlier = room_for_one(state.earlier, state.rows)  # (N,P+1,H)
             earlier[:, -1] = states
             looked.append(self.intra_decoder(states, earlier[:, :-1]))
         following = IntraAttentionState(

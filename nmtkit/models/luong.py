@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import Attention, ScoreKind, build_score
+from nmtkit.layers.attention import SCORES, Attention, ScoreKind
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -66,23 +66,14 @@ class LuongConfig(StackedConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
-        if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
-            raise ValueError(
-                f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
-                f"{self.memory_size}: make them equal with encoder_hidden_size, which counts one direction, or set "
-                "score to general, additive or cosine"
-            )
+        self.require_score_fits(self.score)
         if self.score == "location" and self.window != "global":
             raise ValueError(
                 f"score: location chooses places without regard to the words there, and so does window: {self.window}: "
                 "with both nothing reads the source to choose; set window to global, or score to another"
             )
         check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
-        if self.tie in ("decoder", "all") and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                f"tie: {self.tie} uses the target embedding as output layer: hidden_size {self.hidden_size} must equal "
-                f"embedding_size {self.embedding_size}"
-            )
+        self.require_equal_where_tied("hidden_size", "embedding_size")
         return self
 
 
@@ -119,7 +110,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         fed = hidden if config.input_feeding else 0
         self.decoder = recurrent(config.cell, embedding + fed, hidden, config.layers, config.dropout)
         self.attention = Attention(
-            build_score(config.score, hidden, memory, config.attention_size, config.max_positions),
+            SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
             build_window(config.window, hidden, config.window_size),
         )
         self.attentional = nn.Linear(memory + hidden, hidden, bias=False)

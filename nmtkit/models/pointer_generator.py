@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, initialise
 from nmtkit.models.base import (
     MODELS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.dropout import Dropout
+from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import CellKind, EncoderResult, Initialisation, RecurrentEncoder, reversal, take
 from nmtkit.models.base import (
     DecoderState,
@@ -37,6 +37,14 @@ class RecurrentConfig(ModelConfig):
     @abstractmethod
     def encoder(self) -> RecurrentEncoder:
         """A new encoder."""
+
+    def require_equal_where_tied(self, one: str, other: str) -> None:
+        """Raises a ValueError if the target embedding is the output layer, and these two sizes differ."""
+        size, needed = getattr(self, one), getattr(self, other)
+        if self.tie in ("decoder", "all") and size != needed:
+            raise ValueError(
+                f"tie: {self.tie} uses the target embedding as output layer: {one} {size} must equal {other} {needed}"
+            )
 
 
 class StackedConfig(RecurrentConfig):
@@ -82,6 +90,18 @@ class StackedConfig(RecurrentConfig):
         """Numbers in a state of an encoder layer, all directions together: M."""
         return self.width * (2 if self.bidirectional else 1)
 
+    def require_score_fits(self, score: str) -> None:
+        """Raises a ValueError if a score multiplies states of decoder and encoder, but they differ in size."""
+        if score not in ("dot", "scaled_dot") or self.memory_size == self.hidden_size:
+            return
+        half, odd = divmod(self.hidden_size, 2)
+        size = half if self.bidirectional else self.hidden_size
+        fitting = "" if self.bidirectional and odd else f"set encoder_hidden_size to {size}, or "
+        raise ValueError(
+            f"score: {score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
+            f"{self.memory_size}: {fitting}set score to general, additive or cosine"
+        )
+
     def encoder(self) -> RecurrentEncoder:
         """A new encoder."""
         return RecurrentEncoder(
@@ -120,16 +140,7 @@ class RecurrentState(DecoderState):
 
 
 class RecurrentModel(Seq2Seq[M, S]):
-    """Embeddings of both sides, dropout and a recurrent encoder; a model adds its decoder and its output layer.
-
-    Args:
-        config: its settings.
-        sizes: of the vocabularies.
-        reverse_source: whether the encoder reads from the last word to the first.
-
-    Raises:
-        RecipeError: one embedding for both sides without a shared vocabulary.
-    """
+    """Embeddings of both sides, dropout and a recurrent encoder; a model adds its decoder and its output layer."""
 
     def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
         super().__init__(config, sizes)

@@ -47,11 +47,7 @@ class RnnEncDecConfig(StackedConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnEncDecConfig":
-        if self.tie in ("decoder", "all") and self.features_size != self.embedding_size:
-            raise ValueError(
-                f"tie: {self.tie} uses the target embedding as output layer: embedding_size {self.embedding_size} must "
-                f"equal {'hidden_size' if self.maxout_size is None else 'maxout_size'} {self.features_size}"
-            )
+        self.require_equal_where_tied("embedding_size", "hidden_size" if self.maxout_size is None else "maxout_size")
         if self.bridge == "zero" and not self.feed_context:
             raise ValueError("bridge: zero hides the source from the decoder; set feed_context, or another bridge")
         check_bridge(self.bridge_kind, self.memory_size, self.depth, self.hidden_size, self.layers)

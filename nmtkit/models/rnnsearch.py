@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import Additive, Attention, ScoreKind, build_score
+from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
 from nmtkit.layers.recurrent import Bridge, BridgeKind, Maxout, StackedCells, check_bridge, initialise
 from nmtkit.models.base import MODELS, Readout, VocabularySizes, log_probabilities, rows_per_sentence
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -51,19 +51,8 @@ class RnnSearchConfig(StackedConfig):
 
     @model_validator(mode="after")
     def _fits_together(self) -> "RnnSearchConfig":
-        if self.tie in ("decoder", "all") and self.maxout_size != self.embedding_size:
-            raise ValueError(
-                f"tie: {self.tie} uses the target embedding as output layer: maxout_size {self.maxout_size} must equal "
-                f"embedding_size {self.embedding_size}"
-            )
-        if self.score in ("dot", "scaled_dot") and self.memory_size != self.hidden_size:
-            half, odd = divmod(self.hidden_size, 2)
-            size = half if self.bidirectional else self.hidden_size
-            fitting = "" if self.bidirectional and odd else f"set encoder_hidden_size to {size}, or "
-            raise ValueError(
-                f"score: {self.score} multiplies decoder states of {self.hidden_size} numbers with encoder states of "
-                f"{self.memory_size}: {fitting}set score to general, additive or cosine"
-            )
+        self.require_equal_where_tied("maxout_size", "embedding_size")
+        self.require_score_fits(self.score)
         check_bridge(self.bridge, self.memory_size, self.depth, self.hidden_size, self.layers)
         return self
 
@@ -78,7 +67,7 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
         super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         self.read_before_update = config.readout_state == "previous"
-        score = build_score(config.score, hidden, memory, config.attention_size, config.max_positions)
+        score = SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions)
         self.attention = Attention(score)
         self.bridge = Bridge(config.bridge, config.cell, config.width, hidden, config.layers)
         self.decoder = StackedCells(config.cell, embedding + memory, hidden, config.layers, config.dropout)

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
-from nmtkit.layers.dropout import Dropout
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import Dropout, room_for_one, wide
 from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -110,6 +109,13 @@ class TransformerConfig(ModelConfig):
         return self
 
     @property
+    def shown(self) -> tuple[int, slice]:
+        """The decoder layer whose attention is shown, counted from 0, and which of its heads."""
+        layer = self.alignment_layer or max(self.decoder_layers - 1, 1)
+        heads = slice(None) if self.alignment_heads == "mean" else slice(self.alignment_heads - 1, self.alignment_heads)
+        return layer - 1, heads
+
+    @property
     def shows_one_head(self) -> bool:
         """Whether `alignment_heads` names a head."""
         return self.alignment_heads != "mean"
@@ -158,31 +164,10 @@ class TransformerState(DecoderState):
         """Picks hypotheses by number, as `Rows.select` does."""
         return replace(self, rows=self.rows.index_select(0, index), position=self.position.index_select(0, index))
 
-    def room_for_one(self) -> tuple[Tensor, ...]:
-        """New caches `(N,P+1,2,A,D)` with the history of each hypothesis; the last place is not filled."""
-
-        def grown(cache: Tensor) -> Tensor:
-            if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
-                return F.pad(cache.index_select(0, self.rows), (0, 0, 0, 0, 0, 0, 0, 1))
-            places = cache.shape[1]
-            roomy = cache.new_empty(self.rows.shape[0], places + 1, *cache.shape[2:])
-            torch.index_select(cache, 0, self.rows, out=roomy[:, :places])
-            return roomy
-
-        return tuple(grown(cache) for cache in self.caches)
-
 
 @MODELS.register("transformer")
 class Transformer(HeadedModel[TransformerMemory, TransformerState]):
-    """Encoder and decoder of attention and feed-forward layers.
-
-    Args:
-        config: see `TransformerConfig`.
-        sizes: of the vocabularies.
-
-    Raises:
-        RecipeError: `tie: all` without a shared vocabulary.
-    """
+    """Encoder and decoder of attention and feed-forward layers; see the head of this file."""
 
     Config = TransformerConfig
 
@@ -191,8 +176,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
         self.width = width
-        self.alignment_layer = (config.alignment_layer or max(config.decoder_layers - 1, 1)) - 1
-        self.shown_heads = _slice_of(config.alignment_heads)
+        self.alignment_layer, self.shown_heads = config.shown
         self.tgt_embedding = self._embedding(sizes.tgt)
         one = config.tie in ("embeddings", "all")
         self.src_embedding = self.tgt_embedding if one else self._embedding(sizes.src)
@@ -227,11 +211,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.copy_gate = nn.Linear(3 * width, 1) if config.copies else None
 
     def show(self, layer: int | None = None, heads: Literal["mean"] | int = "mean") -> None:
-        """Changes which attention `need_attention` shows, in a forward and in a search; what is learned stays as it is.
-
-        Args:
-            layer: as `alignment_layer` in the settings.
-            heads: as `alignment_heads`.
+        """Changes `alignment_layer` and `alignment_heads`; what is learned stays as it is.
 
         Raises:
             RecipeError: there is no such layer or head, or the model copies by what it shows.
@@ -240,10 +220,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             raise RecipeError(
                 "this model copies by the attention that it shows, so no other layer or head can be shown"
             )
-        chosen = cast(TransformerConfig, self.config).changed({"alignment_layer": layer, "alignment_heads": heads})
-        self.config = chosen
-        self.alignment_layer = (layer or max(chosen.decoder_layers - 1, 1)) - 1
-        self.shown_heads = _slice_of(heads)
+        config = cast(TransformerConfig, self.config).changed({"alignment_layer": layer, "alignment_heads": heads})
+        self.config, (self.alignment_layer, self.shown_heads) = config, config.shown
 
     def _embedding(self, size: int) -> nn.Embedding:
         embedding = nn.Embedding(size, self.width)
@@ -308,19 +286,13 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     ) -> tuple[Readout, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        caches = state.room_for_one()
+        caches = tuple(room_for_one(cache, state.rows) for cache in state.caches)  # L x (N,P+1,2,A,D)
         positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
         words = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
         states, weights = self._decode(words, memory, caches, self._shown(need_attention))
-        readout = self._read(states, words, weights, memory)
-
-        def per_hypothesis(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.flatten(0, 1)
-
-        attention, gate = per_hypothesis(readout.attention), per_hypothesis(readout.copy_gate)  # (N,S), (N,1)
+        readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
         rows = torch.arange(tokens.shape[0], device=tokens.device)
-        state = TransformerState(caches, rows, state.position + 1)
-        return Readout(readout.features.flatten(0, 1), attention, gate), state
+        return readout, TransformerState(caches, rows, state.position + 1)
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
@@ -390,9 +362,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         if self.copy_query is not None:
             assert memory.copy_keys is not None
             query = self.copy_query(states).unsqueeze(1)  # (B,1,Q,H)
-            attention = attention_weights(query, memory.copy_keys.unsqueeze(1), memory.mask[:, None, None, :]).squeeze(
-                1
-            )
+            keys, mask = memory.copy_keys.unsqueeze(1), memory.mask[:, None, None, :]  # (B,1,S,H), (B,1,1,S)
+            attention = attention_weights(query, keys, mask).squeeze(1)  # (B,Q,S)
         assert attention is not None
         assert memory.states is not None
         if attention.dtype in (torch.float16, torch.bfloat16):  # rounded weights do not sum to one
@@ -427,8 +398,3 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         """The output layer: natural logs `(...,V)`, or `(...,X)` where the model copies."""
         log_probs = log_probabilities(self.output(readout.features))
         return log_probs if self.copy_gate is None else with_copies(log_probs, readout, memory)
-
-
-def _slice_of(heads: Literal["mean"] | int) -> slice:
-    """Which heads of a layer: all of them, or one, counted from 1."""
-    return slice(None) if heads == "mean" else slice(heads - 1, heads)

@@ -13,7 +13,6 @@ from nmtkit.layers.attention import (
     CoveredAdditive,
     General,
     Location,
-    build_score,
     masked_softmax,
 )
 
@@ -82,7 +81,7 @@ def test_general_is_a_bilinear_form() -> None:
 @pytest.mark.parametrize(("name", "scale"), [("dot", 1.0), ("scaled_dot", 1 / math.sqrt(3))])
 def test_dot_scores(name: str, scale: float) -> None:
     queries = [[0.5, -1.0, 0.2], [2.0, 0.1, -0.4]]
-    attention = Attention(build_score(name, 3, 3, 99, 0))
+    attention = Attention(SCORES.get(name)(3, 3, 99, 0))
     check(attention, [[scale * dot(query, value) for value in VALUES] for query in queries], queries)
 
 
@@ -96,7 +95,7 @@ def test_location_reads_the_query_alone() -> None:
 
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
-    attention = Attention(build_score("location", 2, 3, 99, 4))
+    attention = Attention(SCORES.get("location")(2, 3, 99, 4))
     attention.project(torch.zeros(1, 4, 3))
     with pytest.raises(DataError, match=r"5 tokens, its end included, .* only 4 positions: leave out or split"):
         attention.project(torch.zeros(1, 5, 3))
@@ -120,7 +119,7 @@ def test_cosine_is_content_addressing() -> None:
 def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
     """Energies of random vectors have a variance near one; a length of zero is not divided by."""
     torch.manual_seed(1)
-    score = build_score("cosine", 256, 256, 99, 0)
+    score = SCORES.get("cosine")(256, 256, 99, 0)
     with torch.no_grad():
         energies = score(torch.randn(8, 20, 256), score.project(torch.randn(8, 50, 256)))
         assert energies.var().item() == pytest.approx(1.0, abs=0.1)
@@ -130,7 +129,7 @@ def test_cosine_starts_as_sharp_as_a_scaled_dot() -> None:
 @pytest.mark.parametrize("name", ["dot", "scaled_dot"])
 def test_dot_scores_refuse_different_sizes(name: str) -> None:
     with pytest.raises(RecipeError, match=r"size 2 .* size 3: make the sizes equal"):
-        build_score(name, 2, 3, 4, 0)
+        SCORES.get(name)(2, 3, 4, 0)
 
 
 def test_every_score_takes_many_queries_as_it_takes_each_alone() -> None:
@@ -138,7 +137,7 @@ def test_every_score_takes_many_queries_as_it_takes_each_alone() -> None:
     assert len(names) == 6
     for name in names:
         torch.manual_seed(1)
-        attention = Attention(build_score(name, 4, 4, 5, 8)).double()
+        attention = Attention(SCORES.get(name)(4, 4, 5, 8)).double()
         queries, values = torch.randn(2, 3, 4).double(), torch.randn(2, 6, 4).double()
         mask = torch.arange(6) < torch.tensor([[6], [2]])
         keys = attention.project(values)

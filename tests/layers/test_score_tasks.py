@@ -13,7 +13,7 @@ from seeds import moved
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nmtkit.layers.attention import SCORES, Attention, ScoreKind, build_score
+from nmtkit.layers.attention import SCORES, Attention, ScoreKind
 
 SENTENCES, SOURCE, SYMBOLS = 64, 8, 12
 
@@ -122,7 +122,7 @@ def solved(name: ScoreKind, kind: type[Task]) -> float:
     of which no weight is off by 0.1."""
     torch.manual_seed(moved(1))
     task = kind()
-    attention = Attention(build_score(name, task.size, task.size, 32, SOURCE))
+    attention = Attention(SCORES.get(name)(task.size, task.size, 32, SOURCE))
     mask = torch.ones(SENTENCES, SOURCE, dtype=torch.bool)
 
     def weigh() -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmtkit.errors import DataError
-from nmtkit.layers.dropout import Dropout, dropout
+from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.transformer import (
     CrossAttention,
     DecoderLayer,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.layers.attention import Attention, ScoreKind, build_score
+from nmtkit.layers.attention import SCORES, Attention, ScoreKind
 from nmtkit.layers.windows import LocalM, LocalP, LocalWindow, WindowKind, build_window
 
 LENGTHS = torch.tensor([7, 3, 1])
@@ -28,7 +28,7 @@ def by_hand(energies: list[float], length: int, centre: float, half_width: int, 
 
 def attention_of(score: ScoreKind, window: WindowKind, half_width: int, seed: int = 1) -> Attention:
     torch.manual_seed(seed)
-    built = build_score(score, 4, 4, 5, SOURCE)
+    built = SCORES.get(score)(4, 4, 5, SOURCE)
     return Attention(built, build_window(window, 4, half_width)).double()
 
 

@@ -167,7 +167,7 @@ def test_output_words_start_apart(tie: str) -> None:
         ),
         (
             {"score": "scaled_dot", "encoder_hidden_size": 3, "bridge": "tanh"},
-            "make them equal with encoder_hidden_size",
+            "set encoder_hidden_size to 4, or set score to",
         ),
         ({"score": "location", "window": "local_m"}, "nothing reads the source to choose; set window to global"),
         ({"score": "location", "window": "local_p"}, "nothing reads the source to choose; set window to global"),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Seen
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.settings import Field, Settings
 from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.models.base import Output
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers.precision import wide
+from nmtkit.layers.elementary import wide
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.settings import Field, Length, Settings
 from nmtkit.training.objectives.likelihood import negative_log_probs

@@ -1,0 +1,64 @@
+"""What layers of every kind use: wide types, dropout, and histories that grow by one step."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_LEVELS = 1 << 16
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """The tensor's type, or float32 if that has more digits.
+
+    Under autocast a layer gives 16 bits: enough for its own output, too few for a sum over many of them, for a
+    logarithm, or for a probability near one.
+    """
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
+    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate); Srivastava et al. 2014.
+
+    The generator of a CPU is serial: one draw for each element takes as long as a matrix product of a small model. Here
+    one draw of 64 bits decides four elements, so that `rate` is rounded to a multiple of 2**-16.
+
+    A `rate` of 1 is not allowed. Without `training` the states are returned as they are.
+    """
+    if not training or rate == 0.0:
+        return states
+    if states.device.type != "cpu":
+        return F.dropout(states, rate)
+    dropped = round(rate * _LEVELS)
+    draws = torch.empty((states.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    levels = draws.view(torch.int16)[: states.numel()].view(states.shape)  # uniform over -32768..32767
+    kept = (levels >= dropped - _LEVELS // 2).to(states.dtype)
+    return states * kept.mul_(_LEVELS / (_LEVELS - dropped))
+
+
+class Dropout(nn.Module):
+    """`dropout` at a fixed rate, while the module is in training mode."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, states: Tensor) -> Tensor:
+        """The states, some elements zeroed; any shape."""
+        return dropout(states, self.rate, self.training)
+
+    def extra_repr(self) -> str:
+        """The rate, for the printed model."""
+        return f"rate={self.rate}"
+
+
+def room_for_one(history: Tensor, rows: Tensor) -> Tensor:
+    """The histories `(N,P+1,*)` that continue these `rows` `(N,)` of a history `(M,P,*)`; the last place is not filled.
+
+    Following the parents and making room are one copy.
+    """
+    if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
+        return F.pad(history.index_select(0, rows), (0, 0) * (history.ndim - 2) + (0, 1))
+    places = history.shape[1]
+    roomy = history.new_empty(rows.shape[0], places + 1, *history.shape[2:])
+    torch.index_select(history, 0, rows, out=roomy[:, :places])
+    return roomy
