@@ -57,6 +57,7 @@ Choose = Callable[[Tensor, Tensor, int], Choice]
 """(log_probs `(R*W,X)`, scores `(R,W)`, K) -> Choice."""
 
 
+@torch.no_grad()  # not inference_mode: what a model keeps from a search (a longer table of positions) must still train
 def beam_search(
     model: Seq2Seq,
     batch: Batch,
@@ -64,6 +65,7 @@ def beam_search(
     n_best: int = 1,
     need_attention: bool = False,
     prefix: Tensor | None = None,
+    choose: Choose | None = None,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
@@ -84,6 +86,7 @@ def beam_search(
         need_attention: whether to return attention, and p_gen, as well.
         prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
+        choose: another way to choose the hypotheses to go on with.
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
@@ -92,7 +95,37 @@ def beam_search(
         RecipeError: `n_best` is more than `beam_size`, or a coverage penalty is asked of a model without attention.
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
-    return walk(model, batch, config, choose_best, n_best, need_attention, prefix)
+    _check(model, config, n_best)
+    beam, divisors = _begin(model, batch, config, n_best, prefix)
+    limits, device = beam.sentences.limits, beam.scores.device
+    check_every = CPU_CHECK_EVERY if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
+    attend = need_attention or config.coverage_penalty > 0
+    trace = Trace(torch.arange(batch.size, device=device))
+
+    for step, divisor in enumerate(divisors):
+        log_probs, readout, beam.state = model.step(beam.tokens, beam.state, beam.sentences.memory, attend)  # (N,X)
+        if log_probs.dtype in (torch.float16, torch.bfloat16):
+            log_probs = log_probs.float()
+        n_tokens = log_probs.shape[1]
+        choice = (choose or choose_best)(beam.ruled(log_probs, config, step), beam.scores, config.beam_size)
+        choice = replace(choice, ended=choice.ended & ~beam.sentences.done[:, None])
+        final = choice.scores / divisor  # (R,C)
+        if config.coverage_penalty:
+            final = final + beam.cost(readout.attention, config).gather(1, choice.candidates // n_tokens)
+        trace.add(choice, final, n_tokens, readout if need_attention else None)
+        beam.sentences = _note_finished(beam.sentences, choice, final, config, step + 1)
+
+        kept = None  # rows among R, if some are dropped now
+        if (step + 1) % check_every == 0:
+            done = beam.sentences.done
+            n_done = int(done.sum())
+            if n_done == len(done):
+                break
+            if n_done * DROP_FRACTION >= len(done):
+                kept = (~done).nonzero().view(-1)
+                trace.drop(kept)
+        beam.select(choice, n_tokens, kept)
+    return trace.read(limits, batch.src_lengths.tolist(), n_best)
 
 
 @dataclass(frozen=True)
@@ -171,50 +204,6 @@ class _Beam:
             self.coverage = None if self.coverage is None else self.coverage.index_select(0, parents)
         if self.history is not None:
             self.history = torch.cat([self.history, self.tokens[:, None]], 1)
-
-
-@torch.no_grad()  # not inference_mode: what a model keeps from a search (a longer table of positions) must still train
-def walk(
-    model: Seq2Seq,
-    batch: Batch,
-    config: SearchConfig,
-    choose: Choose,
-    n_best: int,
-    need_attention: bool = False,
-    prefix: Tensor | None = None,
-) -> list[list[Hypothesis]]:
-    """The loop of `beam_search`, for any way to choose the hypotheses to go on with; see there."""
-    _check(model, config, n_best)
-    beam, divisors = _begin(model, batch, config, n_best, prefix)
-    limits, device = beam.sentences.limits, beam.scores.device
-    check_every = CPU_CHECK_EVERY if device.type == "cpu" else ACCELERATOR_CHECK_EVERY
-    attend = need_attention or config.coverage_penalty > 0
-    trace = Trace(torch.arange(batch.size, device=device))
-
-    for step, divisor in enumerate(divisors):
-        log_probs, readout, beam.state = model.step(beam.tokens, beam.state, beam.sentences.memory, attend)  # (N,X)
-        if log_probs.dtype in (torch.float16, torch.bfloat16):
-            log_probs = log_probs.float()
-        n_tokens = log_probs.shape[1]
-        choice = choose(beam.ruled(log_probs, config, step), beam.scores, config.beam_size)
-        choice = replace(choice, ended=choice.ended & ~beam.sentences.done[:, None])
-        final = choice.scores / divisor  # (R,C)
-        if config.coverage_penalty:
-            final = final + beam.cost(readout.attention, config).gather(1, choice.candidates // n_tokens)
-        trace.add(choice, final, n_tokens, readout if need_attention else None)
-        beam.sentences = _note_finished(beam.sentences, choice, final, config, step + 1)
-
-        kept = None  # rows among R, if some are dropped now
-        if (step + 1) % check_every == 0:
-            done = beam.sentences.done
-            n_done = int(done.sum())
-            if n_done == len(done):
-                break
-            if n_done * DROP_FRACTION >= len(done):
-                kept = (~done).nonzero().view(-1)
-                trace.drop(kept)
-        beam.select(choice, n_tokens, kept)
-    return trace.read(limits, batch.src_lengths.tolist(), n_best)
 
 
 def _check(model: Seq2Seq, config: SearchConfig, n_best: int) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.beam import SearchConfig, walk
+from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.search.rules import INFINITY, RuleSettings
 from nmtkit.search.trace import Choice, Hypothesis
 from nmtkit.settings import Field
@@ -54,7 +54,7 @@ def sample_translations(
     def choose(log_probs: Tensor, scores: Tensor, n_samples: int) -> Choice:
         return choose_drawn(log_probs, scores, n_samples, config, generator)
 
-    return walk(model, batch, beams, choose, config.samples, need_attention, prefix)
+    return beam_search(model, batch, beams, config.samples, need_attention, prefix, choose)
 
 
 def choose_drawn(
@@ -66,7 +66,7 @@ def choose_drawn(
         log_probs: `(R*W,X)`.
         scores: `(R,W)`, minus infinity for samples that have ended.
         n_samples: K.
-        config: temperature, top-k, top-p.
+        config: how to draw.
         generator: on the device of `log_probs`.
     """
     n_sentences, width = scores.shape
@@ -96,9 +96,7 @@ def draw_from(weights: Tensor, count: int, generator: torch.Generator) -> Tensor
         generator: on the device of the weights.
     """
     sums = weights.cumsum(1, dtype=torch.float64)  # (N,X)
-    uniform = torch.rand(
-        weights.shape[0], count, dtype=torch.float64, device=weights.device, generator=generator
-    )  # below one
+    uniform = torch.rand(len(weights), count, dtype=torch.float64, device=weights.device, generator=generator)  # < 1
     return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
 
