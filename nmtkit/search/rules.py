@@ -46,17 +46,13 @@ class RuleSettings(Settings):
 
 
 def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
-    """The fewest tokens, EOS not counted, of a hypothesis for each sentence.
-
-    Args:
-        settings: the two least lengths.
-        src_lengths: source tokens, EOS counted, `(B,)`.
+    """The fewest tokens of a hypothesis, EOS not counted, for sources of so many, EOS counted, `(B,)`.
 
     Returns:
         `(B,)`, int64; less than `max_length`.
     """
     by_source = ((src_lengths.double() - 1) * settings.min_length_ratio).floor()
-    # Clamped as what it is first: what is larger than any int64 becomes a negative one.
+    # Clamped before it is converted: what is larger than any int64 would become negative.
     return by_source.clamp(max=settings.max_length).long().clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
@@ -107,14 +103,13 @@ def apply_rules(
     forced = log_probs.gather(1, wanted[:, None]) if wanted is not None else None  # (N,1), before anything is forbidden
     repeats = settings.no_repeat_ngram and history is not None
     end = log_probs[:, EOS].clone() if repeats else None
-    forbid(log_probs, PAD)
-    forbid(log_probs, BOS)
+    log_probs[:, PAD] = log_probs[:, BOS] = -INFINITY
     if settings.forbid_unknown:
-        forbid(log_probs, UNK)
+        log_probs[:, UNK] = -INFINITY
     if least is not None:
         log_probs[:, EOS].masked_fill_(least > step, -INFINITY)
     elif step < settings.min_length:
-        forbid(log_probs, EOS)
+        log_probs[:, EOS] = -INFINITY
     if end is not None and history is not None:
         forbid_repeats(log_probs, history, settings.no_repeat_ngram)
         end_where_stuck(log_probs, end)
@@ -123,19 +118,8 @@ def apply_rules(
     return log_probs
 
 
-def forbid(log_probs: Tensor, token: int) -> None:
-    """Forbids one token to all hypotheses; `log_probs` `(N,X)` is written into."""
-    log_probs[:, token] = -INFINITY
-
-
 def forbid_repeats(log_probs: Tensor, history: Tensor, size: int) -> None:
-    """Forbids every token that would complete an n-gram which the hypothesis already holds.
-
-    Args:
-        log_probs: `(N,X)`; written into.
-        history: the tokens so far `(N,t)`.
-        size: tokens in an n-gram, at least 1.
-    """
+    """Forbids every token that would complete an n-gram of `size` tokens, at least 1, which `history` `(N,t)` holds."""
     length = history.shape[1]
     if length < size:
         return
@@ -148,12 +132,7 @@ def forbid_repeats(log_probs: Tensor, history: Tensor, size: int) -> None:
 
 
 def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:
-    """Allows EOS to hypotheses that may not be continued in any way.
-
-    Args:
-        log_probs: `(N,X)`; written into.
-        end: the model's own log-probability of EOS `(N,)`.
-    """
+    """Allows EOS, with the model's own log-probability `end` `(N,)`, to hypotheses that nothing may continue."""
     stuck = log_probs.amax(1) == -INFINITY
     log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
 

@@ -139,21 +139,13 @@ class Checkpoints:
         """Where the weights of an update are, if they were kept."""
         return self.folder / f"weights-{update:08d}.safetensors"
 
-    def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Path:
-        """Replaces the full state.
-
-        Args:
-            tensors: under names that begin with WEIGHTS, EMA or OPTIMIZER.
-            facts: whatever else there is, as JSON values.
-
-        Returns:
-            The file.
+    def save_last(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Replaces the full state: tensors under WEIGHTS, EMA and OPTIMIZER, and whatever else there is as JSON values.
 
         Raises:
             CheckpointError: it cannot be written; the state saved before is untouched.
         """
         write_tensors(self.last, tensors, {**facts, "kind": "state"}, self.vocabulary)
-        return self.last
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Reads what `save_last` wrote.
@@ -189,7 +181,7 @@ class Checkpoints:
             yield file, head
 
     def blamed_on_last(self) -> contextlib.AbstractContextManager[None]:
-        """A fault that shows inside is one of the state: the message names its file, and what is left of the run."""
+        """Inside, the message of a fault names the state's file, and what is left of the run."""
         left = others_beside(self.last)
         use = f"; the weights that are there can still be used (--weights FILE): {left}" if left else ""
         return blamed(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from nmtkit.settings import MOST_THREADS, Field, field_validator, model_validator
-from nmtkit.training.objectives.guided_alignment import GuidedAlignment
+from nmtkit.training.objectives.attention import GuidedAlignment
 from nmtkit.training.objectives.reinforcement import Reinforce
 from nmtkit.training.optimizers import OptimizerSettings
 from nmtkit.training.schedules import Constant, Ending, Schedule

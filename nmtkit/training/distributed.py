@@ -27,11 +27,8 @@ _SEEN_WITHIN = 30.0  # seconds; a file that another machine has written is not s
 def join(device: torch.device) -> torch.device:
     """Joins the processes that torchrun or srun started; does nothing where there is one, or where they are joined.
 
-    Args:
-        device: the device that was chosen.
-
     Returns:
-        This process's device: the same, or the GPU of its local rank. Where each process sees one GPU only, that one.
+        This process's device: the one given, or the GPU of its local rank, or the one GPU that it sees.
     """
     if "WORLD_SIZE" not in os.environ:
         os.environ.update(_told_by_slurm())

@@ -113,20 +113,17 @@ def build_optimizer(config: OptimizerSettings, parameters: Mapping[str, nn.Param
     return OPTIMIZERS.get(config.optimizer)(config, [group for group in groups if group["params"]])
 
 
-def set_rate(optimizer: Optimizer, lr: float) -> None:
-    """Sets the learning rate of the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-
-
-def step_unless(bad: Tensor, optimizer: Optimizer) -> None:
+def step_unless(bad: Tensor, optimizer: Optimizer, lr: float) -> None:
     """One optimizer step, or none at all if `bad` is true: weights, running means and step counts stay as they are.
 
     Args:
         bad: a bool scalar on the parameters' device. The fused kernels read it there, so the CPU does not wait for the
             device; the others need it here.
         optimizer: with the gradients in place.
+        lr: the learning rate of this step and all that follow.
     """
+    for group in optimizer.param_groups:
+        group["lr"] = lr
     if optimizer.param_groups[0].get("fused"):
         # The attribute by which torch's own gradient scaler calls off a fused step; torch's types do not know it.
         optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # see above

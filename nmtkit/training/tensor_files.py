@@ -94,7 +94,7 @@ def read_tensors(file: Any, head: Head, prefixes: tuple[str, ...] = ("",)) -> di
 
 
 def sums_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """The checksum of each, as quick as numbers come from memory: quicker to several threads than to one."""
+    """The checksum of each; several threads get numbers from memory quicker than one."""
 
     def of_one(tensor: Tensor) -> str:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
@@ -111,7 +111,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 @contextlib.contextmanager
 def blamed(path: Path, remedy: str) -> Iterator[None]:
-    """A fault that shows inside is one of this file: the message names it, and the remedy."""
+    """Inside, the message of a fault names this file and the remedy."""
     try:
         yield
     except CheckpointError as fault:

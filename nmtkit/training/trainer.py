@@ -1,4 +1,4 @@
-"""All that changes while training, and its steps."""
+"""The state of a training, and the steps that change it."""
 
 import math
 import time
@@ -21,19 +21,11 @@ from nmtkit.registry import near_names
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints, Keeping
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.ema import Ema
 from nmtkit.training.events import Evaluated, Reason, Saved, Step
 from nmtkit.training.objectives.objective import LOSS, Update, objectives_of
-from nmtkit.training.optimizers import (
-    build_optimizer,
-    most_steps,
-    read_state,
-    restore_state,
-    set_rate,
-    step_unless,
-)
+from nmtkit.training.optimizers import build_optimizer, most_steps, read_state, restore_state, step_unless
 from nmtkit.training.schedules import TrainingProgress
-from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, fill_weights, under, weights_of
+from nmtkit.training.weights import EMA, OPTIMIZER, WEIGHTS, Ema, fill_weights, under, weights_of
 
 _PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 """Size of the log-probabilities that are in memory at a time: large enough for full speed, on a CPU near its caches."""
@@ -84,7 +76,7 @@ class _Made:
 
 
 class Trainer:
-    """All that changes while training, and its steps. `train` walks them; tuning measures `make_update`."""
+    """The state of a training, and its steps. `train` walks them; tuning measures `make_update`."""
 
     def __init__(
         self,
@@ -182,8 +174,7 @@ class Trainer:
         norm = clip_grad_norm_(self.parameters.values(), self.config.clip_norm or math.inf)
         # Skipped, not stopped, so that one bad batch costs nothing but itself.
         bad = ~torch.isfinite(norm + sums.sum())
-        set_rate(self.optimizer, self.lr)
-        step_unless(bad, self.optimizer)
+        step_unless(bad, self.optimizer, self.lr)
         self.optimizer.zero_grad(set_to_none=True)
         self.update, self.is_saved = self.update + 1, False
         if self.ema:
@@ -218,12 +209,9 @@ class Trainer:
 
     def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
         """Adds the gradient of this batch's part of the update; gives the sums of all names in `over`."""
-        with self._precision():
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             told = update.add_gradients(batch)
         return torch.cat([told[name].view(1) for name in self.over])
-
-    def _precision(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16)
 
     def _gradients(self) -> list[Tensor]:
         """All gradients, in one order in every process."""

@@ -1,6 +1,7 @@
-"""Weights: of a model, in a file of their own or in a training's state, and the mean of several."""
+"""Weights: of a model, in a file of their own or in a training's state; the mean of several, and a moving average."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -80,13 +81,9 @@ def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
 def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     """Fills the model in place, so that tied weights stay tied and every address stays the same.
 
-    Args:
-        model: on any device.
-        weights: as `weights_of` or `read_weights` gives them.
-        path: where they are from, for messages.
-
     Raises:
-        CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have.
+        CheckpointError: a weight is missing, of another shape or kind of number, or one that the model does not have;
+            the message names `path`, where the weights are from.
     """
     own = weights_of(model)
     _require_fitting(own, weights, path)
@@ -96,16 +93,11 @@ def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) ->
 def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> tuple[list[str], list[str]]:
     """Fills the model in place with those weights that it has, for a model of which parts were added or taken away.
 
-    Args:
-        model: on any device.
-        weights: as `read_weights` gives them.
-        path: where they are from, for messages.
-
     Returns:
         The names of the model's weights that are not among those given, and of those given that it does not have.
 
     Raises:
-        CheckpointError: a weight that both have is of another shape or kind of number.
+        CheckpointError: a weight that both have is of another shape or kind of number; as `fill_weights`.
     """
     own = weights_of(model)
     both = {name: tensor for name, tensor in own.items() if name in weights}
@@ -116,7 +108,7 @@ def fill_known(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> t
 
 
 def _fill(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
+    with torch.no_grad():  # in place: compiled and captured code relies on the addresses
         for name, tensor in own.items():
             tensor.copy_(weights[name])
 
@@ -171,3 +163,48 @@ def average_weights(paths: Sequence[Path], model: nn.Module | None = None, vocab
         name: (total[name] / len(paths)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in first.items()
     }
+
+
+class Ema:
+    """An exponential moving average of weights w: a <- d a + (1 - d) w; often a better model than the last weights.
+
+    The decay of update n is d = min(decay, (1 + n) / (10 + n)), so that the random first weights are soon forgotten in
+    a short training.
+
+    Args:
+        parameters: by their names, each once.
+        decay: in (0, 1); 1 / (1 - decay) is about the number of updates averaged over.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
+        self._parameters = dict(parameters)
+        self._decay = decay
+        self.averages = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+
+    def update(self, number: int) -> None:
+        """Takes in the weights as they are after update `number`, from 1."""
+        decay = min(self._decay, (1 + number) / (10 + number))
+        weights = [parameter.detach() for parameter in self._parameters.values()]
+        torch._foreach_lerp_(list(self.averages.values()), weights, 1 - decay)  # one call for all tensors
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model has the averages as its weights inside, and its own weights again after it."""
+        own = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
+        _fill(self._parameters, self.averages)
+        try:
+            yield
+        finally:
+            _fill(self._parameters, own)
+
+    def restore(self, averages: Mapping[str, Tensor]) -> None:
+        """Takes over averages that were saved; without any they start from the weights as they are now.
+
+        Raises:
+            CheckpointError: some are missing, or of other shapes.
+        """
+        for name, average in self.averages.items():
+            saved = averages.get(name) if averages else self._parameters[name].detach()
+            if saved is None or saved.shape != average.shape:
+                raise CheckpointError(f"the averaged weights are not those of the model: {name!r}")
+            average.copy_(saved)

@@ -22,7 +22,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.beam import SearchConfig, beam_search
-from nmtkit.training.objectives.coverage import Coverage
+from nmtkit.training.objectives.attention import Coverage
 from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.objectives.objective import Update
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer

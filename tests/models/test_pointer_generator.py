@@ -17,7 +17,7 @@ from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.beam import SearchConfig, beam_search
-from nmtkit.training.objectives.coverage import coverage_loss
+from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
 V = 12

@@ -11,7 +11,7 @@ from nmtkit.data.batch import collate
 from nmtkit.models.base import Output, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.objectives.coverage import coverage_loss
+from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer, read_state, restore_state
 from nmtkit.training.weights import fill_known, weights_of

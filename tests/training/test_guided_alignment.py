@@ -22,7 +22,7 @@ from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event
 from nmtkit.training.loop import train
-from nmtkit.training.objectives.guided_alignment import GuidedAlignment, alignment_loss
+from nmtkit.training.objectives.attention import GuidedAlignment, alignment_loss
 
 WORDS = 16
 SIZES = VocabularySizes(WORDS, WORDS, shared=True)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import Output
-from nmtkit.training.objectives.guided_alignment import alignment_loss, linked_positions
+from nmtkit.training.objectives.attention import alignment_loss, linked_positions
 from nmtkit.training.objectives.likelihood import likelihood
 
 

@@ -9,7 +9,7 @@ from gradients import add_gradients
 from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
 from nmtkit.settings import parse
-from nmtkit.training.objectives.guided_alignment import AlignmentLoss, alignment_loss
+from nmtkit.training.objectives.attention import AlignmentLoss, alignment_loss
 from nmtkit.training.objectives.likelihood import likelihood
 
 SMALL = {

@@ -1,7 +1,7 @@
-"""Guided alignment: the attention is taught where to look.
+"""Objectives of attention: guided alignment teaches it where to look, coverage not to look twice at the same place.
 
 Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
-Learning to Align and Translate with Transformer Models", for one head of a Transformer.
+Learning to Align and Translate with Transformer Models"; See et al. 2017, "Get To The Point".
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import wide
@@ -25,9 +26,8 @@ _LEAST = 1e-30
 class GuidedAlignment(Settings):
     """Teaches the attention that the model shows as its alignment where to look, while it learns to translate.
 
-    Chen et al. 2016, "Guided Alignment Training for Topic-Aware Neural Machine Translation"; Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models", for one head of a Transformer, which is chosen by
-    `model.alignment_layer` and `model.alignment_heads`.
+    Chen et al. 2016; Garg et al. 2019 for one head of a Transformer, which is chosen by `model.alignment_layer` and
+    `model.alignment_heads`.
     """
 
     source: Teacher = "file"
@@ -125,3 +125,42 @@ class AttentionGuidedByHeads(GuidedAttention):
         """Where the heads look most on average."""
         assert seen.heads is not None
         return own_links(seen.heads, linked_positions(seen.moved, "model"))
+
+
+def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
+    """How much a summary looks again at what it has looked at before, summed over the target tokens.
+
+    See et al. 2017, equations 12 and 13, without the weight lambda: sum_s min(a, c), where the coverage c of a step is
+    the sum of the attention of all steps before it (eq. 10), so that the first step costs nothing and every step at
+    most 1.
+
+    Args:
+        attention: a, weights `(B,T,S)`.
+        mask: `(B,T)`, True where a target token is real.
+
+    Returns:
+        A scalar.
+    """
+    weights = attention.to(wide(attention))
+    before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)
+    return (torch.minimum(weights, before).sum(-1) * mask).sum()
+
+
+@OBJECTIVES.register("coverage_weight")
+@dataclass(frozen=True)
+class Coverage(Objective):
+    """The mean coverage loss of a target token, from 0 to 1; its weight is lambda of equation 13."""
+
+    over: ClassVar = {"coverage_loss": "tokens"}
+    reads = "attention"
+
+    @classmethod
+    def of(cls, setting: float | None) -> "Coverage | None":
+        """There is one where it has a weight."""
+        return cls(weight=setting) if setting else None
+
+    def terms(self, seen: Seen) -> dict[str, Tensor]:
+        """The loss without its weight."""
+        assert seen.readout.attention is not None
+        assert seen.moved.tgt_mask is not None
+        return {"coverage_loss": coverage_loss(seen.readout.attention, seen.moved.tgt_mask)}
