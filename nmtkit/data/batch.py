@@ -37,14 +37,7 @@ class Rows:
     """
 
     def select(self: R, index: Tensor) -> R:
-        """Picks rows by number; a number may occur several times, or never.
-
-        Args:
-            index: row numbers `(M,)`, int64, on the device of the rows.
-
-        Returns:
-            The same type with M rows.
-        """
+        """Picks M rows by number, `(M,)` int64 on their device; a number may occur several times, or never."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
@@ -174,19 +167,17 @@ def collate(
         tgt_out=target,
         tgt_extended=target if tgt_extended is None else torch.from_numpy(_padded(tgt_extended)[0]),
         tgt_mask=torch.from_numpy(tgt_mask),
-        alignment=None
-        if alignment is None
-        else torch.from_numpy(_linked(alignment, tgt_ids.shape[1], src_ids.shape[1])),
+        alignment=None if alignment is None else _linked(alignment, tgt_ids.shape[1], src_ids.shape[1]),
     )
 
 
-def _linked(alignment: Sequences, width: int, src_width: int) -> npt.NDArray[np.bool_]:
+def _linked(alignment: Sequences, width: int, src_width: int) -> Tensor:
     """Links as a table `(B,T,S)` for target width T and source width S."""
     counts = np.fromiter(map(len, alignment), dtype=np.int64, count=len(alignment)) // 2
     links = np.concatenate([np.asarray(row, dtype=np.int64) for row in alignment]).reshape(-1, 2)
     linked = np.zeros((len(alignment), width, src_width), dtype=bool)
     linked[np.repeat(np.arange(len(alignment)), counts), links[:, 1], links[:, 0]] = True
-    return linked
+    return torch.from_numpy(linked)
 
 
 class BatchConfig(Settings):
@@ -230,12 +221,9 @@ def _numbers_of(config: BatchConfig) -> tuple[int, int | None, int]:
 
 
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
-    """Cuts a sequence of sentences into batches.
+    """Cuts sentences that need so many columns `(n,)` into batches, in their order.
 
-    Args:
-        widths: columns that each sentence needs, `(n,)`, in the order of the batches.
-        budget: rows x columns of a batch, at most; a single wider sentence may exceed it.
-        most: rows of a batch, at most.
+    A batch has at most `most` rows, and rows x columns within the budget; a single wider sentence may exceed that.
     """
     slices = []
     start = 0
@@ -251,18 +239,10 @@ def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
 
 
 def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences by length and cuts them into batches.
+    """Sorts sentences of these lengths `(n,)`, EOS counted, and cuts them into batches: the row numbers of each.
 
     Target length comes first; within one target length, source lengths run up, within the next one down, so that
     neighbours are alike on both sides. Equal sentences stay in the order given.
-
-    Args:
-        src: source lengths `(n,)`, EOS counted.
-        tgt: target lengths `(n,)`, EOS counted.
-        config: the budget.
-
-    Returns:
-        The row numbers of each batch.
     """
     order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
     widths = np.maximum(src, tgt)[order].astype(np.int64)
@@ -324,12 +304,9 @@ def _widths(store: Store, limits: Limits | None) -> tuple[Numbers, Numbers]:
 
 
 def batches_of(store: Store, batch_tokens: int, limits: Limits | None = None) -> Iterator[Batch]:
-    """Every example of a store once, sorted by length, always in the same order (for a validation loss).
+    """Every example of a store with targets once, sorted by length, always in one order (for a validation loss).
 
-    Args:
-        store: with targets.
-        batch_tokens: padded tokens of the longer side in a batch, at most.
-        limits: where to cut; None gives all that was stored.
+    `batch_tokens` counts padded tokens of the longer side; without limits nothing is cut.
     """
     for numbers in _length_batches(*_widths(store, limits), BatchConfig(batch_tokens=batch_tokens)):
         yield _load(store, numbers, limits)
@@ -452,7 +429,7 @@ class BatchStream(Iterator[Batch]):
 
     def _take(self) -> tuple[int, int, Numbers]:
         """The next batch of the common sequence: its epoch, its number there, and its examples."""
-        taken = (self._epoch, self._number, self._coming)
+        taken = self._epoch, self._number, self._coming
         coming = next(self._pending, None)
         if coming is None:
             self._begin(self._epoch + 1)
