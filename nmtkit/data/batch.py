@@ -255,8 +255,8 @@ def in_order_batches(
     """Puts sentences of like length together, the longest first, so that too large a budget fails at once.
 
     Args:
-        lengths: columns that each sentence needs: its tokens, EOS counted.
-        batch_tokens: padded tokens in a batch, at most (a longer sentence is alone).
+        lengths: tokens of each sentence, EOS counted.
+        batch_tokens: padded tokens in a batch, at most; a longer sentence is alone.
         batch_size: sentences in a batch, at most.
 
     Returns:
@@ -319,7 +319,7 @@ class BatchStream(Iterator[Batch]):
     one common sequence that runs through the epochs, so that all have equally many and no batch is left out.
 
     Memory: 12 bytes for a training pair (its place in the order, and both lengths). With weights an epoch has the pairs
-    of each file as often as its weight says; which ones come for the fraction depends on `seed` and the epoch alone.
+    of each file as often as its weight says; `seed` and the epoch alone choose which ones make up a fraction.
 
     Args:
         store: the tokenized pairs.

@@ -181,7 +181,7 @@ class General(AttentionScore):
 class Location(AttentionScore):
     """`e_i = W s_i`, one row of W per source position: Luong et al. 2015, eq. 8.
 
-    The query alone says where to look: what stands there has no say, so two sentences of one length are looked at in
+    The query alone says where to look, not the words that stand there: two sentences of one length are looked at in
     the same way. W has `max_positions` rows.
     """
 
@@ -213,8 +213,8 @@ class Cosine(AttentionScore):
     """`e_ij = beta_i cos(k_i, h_j)`: content addressing, Graves et al. 2014 (Neural Turing Machines), eqs. 5 and 6.
 
     Key and sharpness are read from the query: `k_i = W s_i` and `beta_i = softplus(w^T s_i + b)`, which is always
-    positive. At first `beta_i` is about sqrt(Hm): so the energies of random vectors have a variance of one, as those of
-    a scaled dot do; cosines alone differ by too little for a softmax to choose.
+    positive. Cosines alone differ by too little for a softmax to choose. So `beta_i` starts at about sqrt(Hm): then the
+    energies of random vectors have a variance of one, as those of a scaled dot do.
     """
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
@@ -265,11 +265,7 @@ class Attention(nn.Module):
     With a local window a query needs only W = 2D+1 positions. Picking those out is cheaper than passing over all S
     where S is several times W, but not always: all queries of a sentence share one matrix product over all S, while
     every query picks vectors of its own, and moving a vector costs more than multiplying it. `_picks` decides; what
-    comes out is the same.
-
-    Args:
-        score: one of `SCORES`.
-        window: where a query may look; None for all of the source.
+    comes out is the same. Without a window a query may look at all of the source.
     """
 
     def __init__(self, score: AttentionScore, window: LocalWindow | None = None) -> None:

@@ -20,12 +20,12 @@ LEAST = 1e-30
 def mix(vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor, n_oov: int) -> Tensor:
     """The logarithm of `p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i`, See et al. 2017, eq. 9.
 
-    A column that no word of the example fills (its V + j where the example has no more than j unknown words) is minus
-    infinity. Otherwise nothing is: neither the result nor a gradient, whatever the gate and the weights.
+    A column V + j is minus infinity where the example has no more than j unknown words. All else is finite, result and
+    gradient, whatever the gate and the weights.
 
-    Only the S columns that a source has words in differ from `log p_gen + log P_vocab`. So only these are computed
-    anew, and the `(R,X)` result is written once; its own memory serves for the one `scatter_add` that sums the weights
-    of positions with the same word.
+    Only the columns of the source's own words differ from `log p_gen + log P_vocab`. So only these are computed anew,
+    and the `(R,X)` result is written once; its own memory serves for the one `scatter_add` that sums the weights of
+    positions with the same word.
 
     Args:
         vocab_log_probs: log P_vocab `(...,V)`.
@@ -74,7 +74,7 @@ class _Mix(torch.autograd.Function):
         generated = mixed.gather(-1, ids)  # (G,q,S)
         total = torch.logaddexp(generated, copied)
         mixed.scatter_(-1, ids, total)
-        likely = total > math.log(2 * LEAST)  # what is there by the bound alone has no gradient to the copying
+        likely = total > math.log(2 * LEAST)  # a share that only the bound lifts above zero gives copying no gradient
         ctx.save_for_backward(attention, p_gen, src, (generated - total).exp_(), (-total).exp_() * likely)
         ctx.size = size
         return mixed

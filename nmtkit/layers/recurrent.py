@@ -58,9 +58,9 @@ def run_recurrent(
     """Runs what `recurrent` made; outside of autocast, in the type of the layer's weights, where 16 bits will not do.
 
     Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for. Gradients of a loss
-    that is divided by all tokens of an update are too small for that: most of them would become zero, and nobody would
-    be told. On a CPU they run in bfloat16, whose range is that of float32, and an LSTM takes a third of the time; but
-    without AVX-512 torch has no such LSTM and would end with an error of its own.
+    that is divided by all tokens of an update are too small for that: most of them would silently become zero. On a CPU
+    the layers run in bfloat16, which has the range of float32 and is faster; but without AVX-512 torch has no such LSTM
+    and would end with an error of its own.
 
     Args:
         layer: a GRU or LSTM.
@@ -166,10 +166,10 @@ def run_to_ends(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Runs one recurrent layer over padded sentences, from a state of zero.
 
-    Hidden states are what a layer answers, so the last is picked from among them. Memory cells are not. A GPU gives
-    the last ones for packed sequences. On a CPU those take an LSTM twice the time of padded ones: there all sentences
-    run together up to the end of the shortest, the others from there to the next end, and so on. Sentences that come in
-    a batch are of nearly one length, so there are few such stretches.
+    A layer answers with all hidden states, so the last is picked from among them; of the memory cells it gives only
+    those after the last column. A GPU gives the right ones for packed sequences. On a CPU an LSTM takes far longer for
+    packed sequences than for padded ones: there all sentences run together up to the end of the shortest, the others
+    from there to the next end, and so on. The sentences of a batch are of nearly one length: such stretches are few.
 
     Args:
         layer: a GRU or LSTM of one layer and direction.

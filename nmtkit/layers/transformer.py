@@ -53,8 +53,8 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> Tensor:
         """Makes the table at least so long, and gives it.
 
-        A longer table is made on the CPU and stands elsewhere in memory. In the middle of a search a GPU would be
-        waited for, so whoever knows how far it may go says it before.
+        A longer table is made on the CPU and stands elsewhere in memory. A search would wait for the GPU there, so it
+        reserves what it may need before it begins.
         """
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
@@ -200,10 +200,9 @@ class SelfAttention(nn.Module):
         return out
 
     def weights(self, states: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        """What `forward` looks at for the same arguments, dropout apart; `forward` itself never makes these weights.
+        """The weights `(B,A,Q,Q)` behind `forward`, which never makes them; without dropout.
 
-        Returns:
-            `(B,A,Q,Q)`: each row sums to one over the positions that it may read and is zero at the others.
+        Each row sums to one over the positions that it may read and is zero at the others.
         """
         query, keys, _ = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
         return attention_weights(query, keys, _past(query) if causal else mask)

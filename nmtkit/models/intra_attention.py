@@ -255,17 +255,13 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     @torch.no_grad()
     def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:
-        """The words of some steps replaced by those that the decoder finds most probable in their place.
+        """The true words `(B,T)`, those of some steps replaced by what the decoder finds most probable there.
 
-        What it finds depends on the words that it has read, its own among them: so this goes step by step.
+        What it finds depends on the words that it has read, its own among them: so this goes step by step. The first
+        word, BOS, always stays.
 
-        The paper draws "at each decoding step". Here all sentences of a batch share what was drawn for a step, so that
-        the output layer is needed in every fourth step only: on a CPU a large one takes nearly as long for one sentence
-        as for eight.
-
-        Args:
-            tgt_in: the true words `(B,T)`; the first, BOS, always stays.
-            memory: B rows.
+        The paper draws "at each decoding step". Here all sentences of a batch share what was drawn for a step: so only
+        every fourth step needs the output layer, which for one sentence takes nearly as long as for several.
         """
         read = tgt_in.clone()
         # Drawn on the CPU, so that nobody waits for the device.

@@ -296,33 +296,29 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
-        assert batch.tgt_in is not None
-        words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        words = self._targets(batch)
         states, weights = self._decode(words, memory, None, self._shown(need_attention))
         return self._read(states, words, weights, memory)
 
     def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[Readout, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
-        assert batch.tgt_in is not None
-        words = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        words = self._targets(batch)
         states, weights = self._decode(words, memory, None, slice(None))
         assert weights is not None
         return self._read(states, words, weights[:, self.shown_heads], memory), weights
 
     def attentions(self, batch: Batch) -> LayerAttentions:
-        """Every head of every layer while the given targets are read; see `LayerAttentions` for rows and columns.
+        """See `LayerAttentions` for rows and columns; in evaluation mode the numbers are without any dropout.
 
-        A pass of its own, so that no other way through the model makes a weight that nobody asked for. Dropout of
-        weights is left out; for numbers without any dropout the model must be in evaluation mode.
+        This is a pass of its own, so that no other way through the model makes weights that nobody asked for.
         """
-        assert batch.tgt_in is not None
         assert batch.tgt_mask is not None
         encoder: list[Tensor] = []
         decoder: list[Tensor] = []
         cross: list[Tensor] = []
         memory = self._encode(batch, encoder)
         src_mask = memory.mask[:, None, None, :]  # (B,1,1,S)
-        states = self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))  # (B,T,H)
+        states = self._targets(batch)
         for number, layer in enumerate(self.decoder):
             decoder.append(layer.self_weights(states))
             states, weights = layer(states, memory.keys[number], memory.values[number], src_mask, shown=slice(None))
@@ -341,6 +337,11 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             ids = without_extension(ids, self.sizes)
         entering: Tensor = self.dropout(embedding(ids) * math.sqrt(self.width) + positions)
         return entering
+
+    def _targets(self, batch: Batch) -> Tensor:
+        """The given targets as the decoder's first layer reads them, `(B,T,H)`."""
+        assert batch.tgt_in is not None
+        return self._enter(self.tgt_embedding, batch.tgt_in, self.tgt_positions(batch.tgt_in.shape[1]))
 
     def _shown(self, need_attention: bool) -> slice | None:
         """The heads whose weights the decoder has to make: those shown, if they are asked for or copied by."""

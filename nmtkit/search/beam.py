@@ -183,13 +183,7 @@ class _Beam:
         return cost.view(self.scores.shape)
 
     def select(self, choice: Choice, n_tokens: int, kept: Tensor | None) -> None:
-        """Goes on with what was chosen: follows the parents and drops sentences, in one call.
-
-        Args:
-            choice: of R sentences.
-            n_tokens: X.
-            kept: the sentences that stay, by number; None for all.
-        """
+        """Goes on with what was chosen of X tokens: follows the parents, and keeps these sentences or all, at once."""
         following = choice.candidates.gather(1, choice.kept)  # (R,K)
         firsts = torch.arange(len(following), device=following.device)[:, None] * self.scores.shape[1]
         parents = following // n_tokens + firsts  # rows of the state
@@ -319,15 +313,15 @@ def first_of_best(values: Tensor, count: int) -> Tensor:
 
     Args:
         values: `(R,M)`; what is not a number counts as the best.
-        count: how many, at most M.
+        count: at most M.
 
     Returns:
         `(R,count)`, int64.
     """
     if values.dtype != torch.float32:
         return values.sort(dim=1, descending=True, stable=True)[1][:, :count]
-    # The bits of floats, read as integers, are in order where the sign bit is not set, and in reverse where it is. With
-    # the place behind them all keys differ.
+    # Read as integers, the bits of positive floats are in order, those of negative ones in reverse. The place comes
+    # behind them, so that all keys differ.
     last = values.shape[1] - 1
     bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)
     keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32

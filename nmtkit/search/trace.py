@@ -108,13 +108,9 @@ class _Decided:
         )
 
     def follow(self, ranking: "_Ranking", n_tokens: int) -> "_Paths":
-        """The way of each ranked hypothesis, back from the last step, all at once.
+        """The way of each ranked hypothesis, back from the last step, all at once; `n_tokens` is X.
 
         What is found behind the end of one is of no meaning.
-
-        Args:
-            ranking: where each ends.
-            n_tokens: X.
         """
         n_steps, n_sentences, _ = self.candidates.shape
         sentence = np.arange(n_sentences)[:, None]

@@ -205,7 +205,7 @@ class Checkpoints:
         return [self.weights_path(entry.update) for entry in reversed(self.kept())]
 
     def check_kept(self) -> None:
-        """Reads the kept weights once, before a training goes on that will choose among them at its end.
+        """Reads the kept weights once, before training goes on: it will choose among them at its end.
 
         Raises:
             CheckpointError: as `read_weights`.
@@ -219,12 +219,8 @@ class Checkpoints:
     def keep(self, weights: Mapping[str, Tensor], update: int, value: float, keeping: Keeping) -> Path | None:
         """Saves weights if they are among the best or the newest, and removes those that no longer are.
 
-        Args:
-            weights: as `weights_of` gives them.
-            update: after which update; entries of this or a later update (of an earlier course of the same training,
-                which a resumed one repeats) are replaced.
-            value: the value of the metric that decides.
-            keeping: which metric it is, and how many files stay.
+        Entries of this or a later update, which a resumed training repeats, are replaced. `value` is that of the metric
+        that decides.
 
         Returns:
             The file, or None if it is not among them.
@@ -269,7 +265,7 @@ class Checkpoints:
             ) from fault
 
     def _index_of_heads(self) -> _Index:
-        """What the weights files themselves say, where the list is not there; those of earlier versions say nothing."""
+        """What the weights files themselves say, where there is no list; those of earlier versions say nothing."""
         heads = []
         for path in sorted(self.folder.glob("weights-*.safetensors")):
             with opened_weights(path) as (_, head):

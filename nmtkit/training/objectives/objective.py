@@ -128,11 +128,11 @@ class Update:
     def add_gradients(self, batch: Batch, memory: Memory | None = None) -> dict[str, Tensor]:
         """Adds the gradient of a batch's part of all that is minimised to the model's parameters.
 
-        The output layer, whose log-probabilities are by far the largest tensors of a model with a real vocabulary, is
-        gone through in parts: each part's loss is taken back to what `predict` reads, the rows of the readout and the
-        memory, before the next part begins. The gradient is the same; the memory is that of one part, and every part
-        takes the same place in the memory and in the caches. What reads the attention reads it whole; its gradient goes
-        back together with what the parts leave at the attention and at the features.
+        The log-probabilities of a real vocabulary are by far the largest tensors. The output layer is gone through in
+        parts: each part's loss is taken back to what `predict` reads, the rows of the readout and the memory, before
+        the next part begins. The gradient is the same; the space is that of one part, and stays in the caches. What
+        reads the attention reads it whole; its gradient goes back together with what the parts leave at the attention
+        and at the features.
 
         Args:
             batch: with targets; stays on the CPU, so that finding the kept positions does not wait for the device.

@@ -72,14 +72,9 @@ class Rollouts:
 
 @torch.no_grad()
 def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
-    """Writes both summaries of every article in one walk, as two hypotheses of one sentence.
+    """Writes both summaries of every article in one walk, as two hypotheses of one sentence, up to so many tokens.
 
-    No word is ruled out, as the rules of a search do: what is drawn must be what the model says.
-
-    Args:
-        model: whichever mode it is in.
-        memory: B sentences.
-        limit: the most tokens of a summary.
+    No rule of a search forbids a word here: what is drawn must be what the model says.
     """
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve(limit)
@@ -132,7 +127,7 @@ def rouge_l(ids: Tensor, lengths: Tensor, references: Tensor, reference_lengths:
 
 
 def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -> Tensor:
-    """The reward `(B,2)` of both summaries; end marks count neither here nor there.
+    """The reward `(B,2)` of both summaries; end marks count on neither side.
 
     Args:
         rollouts: of B sentences.
@@ -150,8 +145,8 @@ def rewards(rollouts: Rollouts, references: Tensor, reference_lengths: Tensor) -
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """The model gives the same answer twice inside, and gradients can be taken all the same.
 
-    All of it is in evaluation mode, but for torch's recurrent layers, which cuDNN can differentiate in training mode
-    only; their own dropout is set to zero.
+    It is in evaluation mode, but for torch's recurrent layers: cuDNN can differentiate those in training mode only, so
+    their own dropout is set to zero.
     """
     modes = [(module, module.training) for module in model.modules()]
     rates = [(module, module.dropout) for module in model.modules() if isinstance(module, nn.RNNBase)]
@@ -227,15 +222,11 @@ class Reinforcement(Objective):
         return 1 - self.settings.gamma
 
     def terms(self, seen: Seen) -> dict[str, Tensor]:
-        """Nothing: the given targets are the business of others."""
+        """Nothing: it does not read the given targets."""
         return {}
 
     def add_own_gradients(self, update: Update, batch: Batch) -> dict[str, Tensor]:
-        """Writes both summaries of every article, and makes the drawn ones more probable, or less.
-
-        Returns:
-            The loss of equation 15, and the rewards of the drawn and of the greedy summaries.
-        """
+        """Writes both summaries of every article; gives the loss of equation 15, and the rewards of both."""
         assert batch.tgt_mask is not None
         model = update.model
         with without_dropout(model):
