@@ -30,29 +30,7 @@ from pydantic_core import core_schema
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.registry import Registry, near_names
 
-__all__ = [
-    "LARGEST",
-    "MOST_THREADS",
-    "Beam",
-    "Depth",
-    "Field",
-    "Length",
-    "Name",
-    "OneOf",
-    "Settings",
-    "Width",
-    "beside_package",
-    "dump_yaml",
-    "field_validator",
-    "is_name",
-    "load_yaml",
-    "model_validator",
-    "name_in",
-    "parse",
-    "parse_json",
-    "parse_value",
-    "shortened",
-]
+__all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 
 KeyPath = tuple[str | int, ...]
 Places = Mapping[KeyPath, str]

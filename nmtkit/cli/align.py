@@ -11,7 +11,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import opening, options
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.data.alignments import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs

@@ -8,7 +8,7 @@ import click
 
 from nmtkit import console, pictures, recipe
 from nmtkit.cli import options
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.train import carry_out
 from nmtkit.errors import RecipeError

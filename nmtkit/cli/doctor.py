@@ -10,9 +10,9 @@ import torch
 
 from nmtkit import __version__, console, device
 from nmtkit.data.workers import cores
-from nmtkit.experiment import tuning
 from nmtkit.experiment.tuning import found as kept
-from nmtkit.translation.way import SearchWay
+from nmtkit.experiment.tuning.training import TrainingWay
+from nmtkit.translation.inputs import SearchWay
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
@@ -39,12 +39,8 @@ def command(clear: bool) -> None:
         try:
             rows.append([name, importlib.metadata.version(name)])
         except importlib.metadata.PackageNotFoundError:
-            rows.append(
-                [
-                    name,
-                    "not installed" + (" (optional: pip install nmtkit[tensorboard])" if name == "tensorboard" else ""),
-                ]
-            )
+            remedy = " (optional: pip install nmtkit[tensorboard])" if name == "tensorboard" else ""
+            rows.append([name, f"not installed{remedy}"])
     console.table("versions", ["what", "version"], rows)
 
     cuda = "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"
@@ -65,12 +61,8 @@ def command(clear: bool) -> None:
         except (KeyError, TypeError):
             settings.append(["of another version of nmtkit", "", "", "", "", ""])
     if settings:
-        title = f"settings found by measuring, kept in {kept.kept_folder()}"
-        console.table(
-            title,
-            ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"],
-            settings,
-        )
+        columns = ["work", "model, vocabulary, batch or beam", "machine", "taken", "tokens/s or sentences/s", "day"]
+        console.table(f"settings found by measuring, kept in {kept.kept_folder()}", columns, settings)
 
 
 def _settings(entry: dict[str, Any]) -> list[str]:
@@ -80,16 +72,10 @@ def _settings(entry: dict[str, Any]) -> list[str]:
     names = [str(machine.pop(key)) for key in ("device", "processor") if key in machine]
     threads = f"{machine.pop('threads')} cores"
     changed = [f"{key}={value}" for key, value in machine.items() if key in kept.VARIABLES and "OMP" not in key]
-    way = {"training": tuning.TrainingWay, "search": SearchWay}[work["work"]](**found["way"])
+    way = {"training": TrainingWay, "search": SearchWay}[work["work"]](**found["way"])
     model = f"{work['model']['kind']}, {max(work['vocabularies']):,}, {work['batch'][0]:,}"
-    return [
-        work["work"],
-        model,
-        ", ".join([*names, threads, *changed]),
-        str(way),
-        f"{found['speeds'][str(way)]:,.0f}",
-        found["day"],
-    ]
+    speed = f"{found['speeds'][str(way)]:,.0f}"
+    return [work["work"], model, ", ".join([*names, threads, *changed]), str(way), speed, found["day"]]
 
 
 def _why_no_cuda() -> str:

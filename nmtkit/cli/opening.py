@@ -7,8 +7,7 @@ from typing import Any, get_args
 import click
 
 from nmtkit import console
-from nmtkit.cli.numbers import Number
-from nmtkit.cli.options import Decorator, grouped
+from nmtkit.cli.options import Decorator, Number, grouped
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.beam import SearchConfig
 from nmtkit.translation.translator import Translator

@@ -5,7 +5,7 @@ import click
 from nmtkit import console, recipe
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run

@@ -7,7 +7,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import scoring
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.numbers import Number
-from nmtkit.cli.options import Decorator
+from nmtkit.cli.options import Decorator, Number
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.data.records import refuse_json_lines
 from nmtkit.data.text import read_lines

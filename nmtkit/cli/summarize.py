@@ -8,7 +8,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import opening, options
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.cli.reading import stdin_field, text_windows, windows
 from nmtkit.cli.results import Printer
 from nmtkit.data.corpus import Files

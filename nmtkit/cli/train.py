@@ -3,13 +3,9 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import fields
-from functools import wraps
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 import torch
@@ -18,11 +14,11 @@ from nmtkit import console, recipe
 from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.cli.numbers import Number
+from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import quiet
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.settling import choose_device
@@ -37,48 +33,16 @@ EXAMPLES_SHOWN = 5
 
 
 def _files(option: str, meaning: str) -> options.Decorator:
-    return click.option(option, metavar="FILE", multiple=True, help=meaning)
+    """An option for text, which is meant by its whole path."""
+
+    def whole(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(os.path.abspath, given))
+
+    return click.option(option, metavar="FILE", multiple=True, callback=whole, help=meaning)
 
 
 MOST_MINUTES = 10_000_000
 """The longest training without a recipe: twenty years."""
-
-_STAND_INS = (
-    _files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated."),
-    _files("--target", "Its translation (or summary), line by line."),
-    _files("--valid-source", "Text to validate by. Default: 5 % of the pairs are held out."),
-    _files("--valid-target", "Its translation."),
-    _files("--test-source", "Text to translate and score when training is over."),
-    _files("--test-target", "Its translation."),
-    click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation."),
-    click.option(
-        "--preset",
-        type=click.Choice([*PRESETS]),
-        help="Without a recipe: "
-        + "; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items())
-        + ". Default: by the size of the corpus and the device.",
-    ),
-    click.option(
-        "--minutes",
-        type=Number(0, MOST_MINUTES, whole=False, above=True),
-        help="Without a recipe: train no longer than this.",
-    ),
-)
-
-
-def _stand_in(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that stand in for a recipe; it takes them as `request`."""
-
-    @wraps(command)
-    def with_request(**given: Any) -> Any:
-        values = {one.name: given.pop(one.name) for one in fields(RecipeRequest)}
-        whole = {name: tuple(map(os.path.abspath, value)) for name, value in values.items() if isinstance(value, tuple)}
-        return command(request=RecipeRequest(**{**values, **whole}), **given)
-
-    decorated: Callable[..., Any] = with_request
-    for decorate in reversed(_STAND_INS):
-        decorated = decorate(decorated)
-    return decorated
 
 
 class _WithResume(click.Command):
@@ -92,7 +56,25 @@ class _WithResume(click.Command):
 
 @click.command(cls=_WithResume)
 @click.argument("name", metavar="[RECIPE]", required=False)
-@_stand_in
+@_files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated.")
+@_files("--target", "Its translation (or summary), line by line.")
+@_files("--valid-source", "Text to validate by. Default: 5 % of the pairs are held out.")
+@_files("--valid-target", "Its translation.")
+@_files("--test-source", "Text to translate and score when training is over.")
+@_files("--test-target", "Its translation.")
+@click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation.")
+@click.option(
+    "--preset",
+    type=click.Choice([*PRESETS]),
+    help="Without a recipe: "
+    + "; ".join(f"{name} {meaning}" for name, meaning in PRESETS.items())
+    + ". Default: by the size of the corpus and the device.",
+)
+@click.option(
+    "--minutes",
+    type=Number(0, MOST_MINUTES, whole=False, above=True),
+    help="Without a recipe: train no longer than this.",
+)
 @options.overrides
 @options.run_folder
 @click.option(
@@ -116,6 +98,7 @@ class _WithResume(click.Command):
 )
 @options.device
 @options.training_threads
+@options.grouped(RecipeRequest, "request")
 def command(
     name: str | None,
     request: RecipeRequest,
@@ -160,7 +143,7 @@ def command(
     with ExitStack() as ending:
         ending.callback(distributed.leave)
         if name is None:
-            path = run_path or str(RUNS / name_of_run(request))
+            path = str(RunFolder.at(run_path, name_of_run(request)).path)
             resume = _resume(resuming, path, device)
             held = choose_recipe(
                 request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=_say
@@ -171,7 +154,7 @@ def command(
             loaded = recipe.load(name, (*overrides, *named))
         else:
             loaded = recipe.load(name, (*overrides, *named))
-            path = run_path or str(RUNS / loaded.name)
+            path = str(RunFolder.at(run_path, loaded.name).path)
             resume = _resume(resuming, path, device)
         place = choose_device(device, loaded)
         work, stopped = carry_out(loaded, path, resume, overwrite, place, new_data)
@@ -179,8 +162,7 @@ def command(
         if distributed.rank() == 0:
             _test(work, place, threads)
             _say(f"training took {stopped.seconds / 60:.1f} minutes")
-            advice = more_time(work, stopped)
-            if advice:
+            if advice := more_time(work, stopped):
                 _say(advice)
 
 

@@ -1,6 +1,5 @@
 """`nmtkit tune`."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,13 +11,13 @@ from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.reading import read_pairs
 from nmtkit.experiment import checks
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import hold
+from nmtkit.experiment.judging import validation_files
 from nmtkit.experiment.opening import Opening, find_way, open_translator
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.settling import choose_device, find_training_way
-from nmtkit.experiment.tuning import Found
-from nmtkit.experiment.validation import validation_files
+from nmtkit.experiment.tuning.found import Found
 
 
 @click.command()
@@ -44,7 +43,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
     place = choose_device(device, loaded)
-    folder = RunFolder(Path(run_path) if run_path else RUNS / loaded.name)
+    folder = RunFolder.at(run_path, loaded.name)
 
     def say(text: str) -> None:
         console.say(text, stderr=True)
@@ -75,15 +74,10 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
 def _show(found: Found[Any], title: str) -> None:
     """The ways, the quickest first."""
     quickest = max(found.speeds.values())
-    rows = [
-        [
-            way,
-            f"{speed:,.0f}",
-            f"{speed / quickest:.0%}",
-            "taken" if way == str(found.way) else "" if speed else "out of memory",
-        ]
-        for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1])
-    ]
+    rows = []
+    for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1]):
+        said = "taken" if way == str(found.way) else "" if speed else "out of memory"
+        rows.append([way, f"{speed:,.0f}", f"{speed / quickest:.0%}", said])
     console.table(title, ["way", found.unit, "of the quickest", ""], rows)
     for sentence in found.sentences():
         console.say(sentence, stderr=True)

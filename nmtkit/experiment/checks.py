@@ -18,8 +18,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.experiment.atomic import write_whole
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RunFolder, write_whole
 from nmtkit.experiment.hold import Notify, quiet
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
@@ -35,7 +34,7 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         RecipeError: a stage's model does not fit the one before.
     """
     require_fitting_stages(recipe)
-    sizes = _most_tokens(recipe)
+    sizes = recipe.largest_vocabularies
     last = list(recipe.by_stage().values())[-1]
     parameters = sum(weight.numel() for weight in weights_of(_without_memory(last)).values())
     tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
@@ -110,7 +109,7 @@ def require_memory(recipe: Recipe) -> None:
     """
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
-        weights = weights_of(_without_memory(one, _fewest_tokens(one))).values()
+        weights = weights_of(_without_memory(one, _smallest_vocabularies(one))).values()
         needed = sum(weight.numel() for weight in weights) * 4
         if needed > there:
             raise RecipeError(
@@ -123,23 +122,14 @@ def require_memory(recipe: Recipe) -> None:
 def _without_memory(recipe: Recipe, sizes: VocabularySizes | None = None) -> Seq2Seq:
     """The recipe's model with the shapes of its weights and no memory for them; by default with most tokens."""
     with torch.device("meta"):
-        return MODELS.get(recipe.model.kind)(recipe.model, sizes or _most_tokens(recipe))
+        return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.largest_vocabularies)
 
 
-def _most_tokens(recipe: Recipe) -> VocabularySizes:
-    """The vocabularies as large as the recipe allows; text may have fewer words."""
-    how = recipe.tokenizer
-    return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
-
-
-def _fewest_tokens(recipe: Recipe) -> VocabularySizes:
-    """The vocabularies as small as text can make them: a vocabulary of words or characters has only what occurs."""
-    fewest = len(SPECIALS)
-    return (
-        _most_tokens(recipe)
-        if recipe.tokenizer.kind in ("bpe", "unigram")
-        else VocabularySizes(fewest, fewest, recipe.tokenizer.joint)
-    )
+def _smallest_vocabularies(recipe: Recipe) -> VocabularySizes:
+    """The sizes that text can make them: a vocabulary of words or characters has only what occurs."""
+    if recipe.tokenizer.kind in ("bpe", "unigram"):
+        return recipe.largest_vocabularies
+    return VocabularySizes(len(SPECIALS), len(SPECIALS), recipe.tokenizer.joint)
 
 
 def require_embeddings(recipe: Recipe) -> None:
@@ -161,21 +151,15 @@ def embedding_setting(recipe: Recipe) -> str:
 
 
 def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
-    """Where two recipes part in what must stay the same when a run goes on: all but names and limits.
+    """Where two recipes part in what must stay the same when a run goes on, one sentence a key.
 
-    Args:
-        before: the recipe of the run.
-        now: the one to go on with.
-        batches: whether how batches are cut counts too.
-
-    Returns:
-        One sentence a key.
+    That is all but names, limits and, unless `batches` says so, how batches are cut.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
 def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
-    """What stays the same when a run goes on, stages by their names; with how batches are cut, if asked for."""
+    """What must stay the same, stages by their names; see `differences_of_recipes`."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
         for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
@@ -188,7 +172,6 @@ def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
 
 
 def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
-    """Where two recipes part, one sentence a key."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
@@ -257,10 +240,10 @@ class RecipeCheck:
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
     def write(self, out: Path, splits: Mapping[str, Files]) -> Path:
-        """Writes a recipe that is like this one but for its files, and gives its path.
+        """Writes a recipe into `out` that is like this one but for its files, and gives its path.
 
         Args:
-            out: the folder of the new files, and of the recipe.
+            out: the folder of the new files.
             splits: the new files; their paths begin at the folder, or are whole.
         """
         ours = self.path.resolve().parent == beside_package("recipes").resolve()
@@ -287,8 +270,7 @@ def open_check(name: str, overrides: Sequence[str] = (), run_path: str | None = 
     """
     recipe = load(name, overrides)
     require_data(recipe)
-    run = SavedRun(RunFolder(Path(run_path) if run_path else RUNS / recipe.name))
-    return RecipeCheck(recipe, locate(name), run)
+    return RecipeCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))
 
 
 def _from(out: Path, value: list[str] | str) -> list[str] | str:

@@ -1,9 +1,12 @@
-"""The folder of a run: the one place that knows the names of its files."""
+"""The folder of a run: the one place that knows the names of its files; files that are written whole or not at all."""
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, require_replaceable, writing
 
 RUNS = Path("runs")
 
@@ -59,6 +62,11 @@ class RunFolder:
     replaced = _Named("replaced")
     """The earlier run, while a new one in its place has not saved a state yet; a run's folder itself."""
 
+    @classmethod
+    def at(cls, path: str | None, name: str) -> "RunFolder":
+        """The folder at a path; without one that of the name under `runs/`."""
+        return cls(Path(path) if path else RUNS / name)
+
     def manifest(self, split: str) -> Path:
         """What the arrays of one split hold; without it they are nothing."""
         return self.data / f"{split}.json"
@@ -91,10 +99,7 @@ class RunFolder:
         return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
-        """Makes sure that a training can begin here.
-
-        Args:
-            overwrite: whether an earlier one may be replaced.
+        """Makes sure that a training can begin here; `overwrite` says whether an earlier one may be replaced.
 
         Raises:
             NmtkitError: there is an earlier one, or the folder holds other things.
@@ -115,3 +120,30 @@ class RunFolder:
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never half of it.
+
+    Raises:
+        NmtkitError: it cannot be written.
+    """
+    write_whole(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file so that a reader sees the old one or the new one, never half of it.
+
+    Raises:
+        NmtkitError: it cannot be written.
+    """
+    require_replaceable(path)
+    temporary = path.with_name(f"{path.name}.new")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise

@@ -10,8 +10,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from nmtkit.errors import DataError, NmtkitError, writing
-from nmtkit.experiment.atomic import write_whole
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder, write_whole
 from nmtkit.experiment.saved import SavedStage
 from nmtkit.settings import parse_json
 from nmtkit.training.events import Evaluated, Event, Saved, Step

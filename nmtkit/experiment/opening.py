@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from nmtkit import device as devices
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment.saved import SavedRun, find_run
-from nmtkit.experiment.tuning import Found, look_up, searching
+from nmtkit.experiment.tuning.found import Found, look_up
+from nmtkit.experiment.tuning.searching import quickest_search, search_work
 from nmtkit.models.base import headed
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
+from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
-from nmtkit.translation.way import SearchWay, usual
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
-    known = look_up(searching.search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
+    known = look_up(search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
     way = known.way if known else usual(place)
     devices.prepare(place, way.matmul_precision, how.threads)
     return Translator(
@@ -159,10 +160,8 @@ def find_way(
         return replace(translator, way=way)
 
     vocabulary, device = translator.model.sizes.tgt, translator.device
-    work = searching.search_work(recipe, vocabulary, translator.config.beam_size, threads, device)
-    found = searching.quickest_search(
-        lambda way, some: take(way).translate(some), lines, device, work, planned_seconds, again
-    )
+    work = search_work(recipe, vocabulary, translator.config.beam_size, threads, device)
+    found = quickest_search(lambda way, some: take(way).translate(some), lines, device, work, planned_seconds, again)
     return take(found.way), found
 
 

@@ -14,7 +14,7 @@ from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import DataError
-from nmtkit.experiment.atomic import write_json
+from nmtkit.experiment.folder import write_json
 from nmtkit.experiment.hold import Notify
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.recipe import Recipe

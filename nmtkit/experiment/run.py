@@ -9,8 +9,6 @@ from nmtkit.data.checking import DataReport
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import RecipeError
-from nmtkit.experiment import tuning
-from nmtkit.experiment.atomic import write_whole
 from nmtkit.experiment.checks import (
     differences_of_recipes,
     require_data,
@@ -18,14 +16,14 @@ from nmtkit.experiment.checks import (
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RunFolder, write_whole
 from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
 from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.settling import find_training_way, prepare_device
 from nmtkit.experiment.stages import StageBegun, StagedTraining
-from nmtkit.experiment.testing import TestResult, translate_test_set
-from nmtkit.experiment.validation import validation_files
+from nmtkit.experiment.tuning.training import OPEN_KEYS
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed
 from nmtkit.training.events import Event, Saved
@@ -64,7 +62,7 @@ class Run(SavedRun):
             NmtkitError: there is an earlier run, the folder holds other things, another process works in it, or it
                 cannot be written.
         """
-        folder = RunFolder(Path(path) if path else RUNS / recipe.name)
+        folder = RunFolder.at(path, recipe.name)
         folder.require_own()
         held = hold(folder, notify)
         folder.require_free(overwrite)
@@ -122,7 +120,7 @@ class Run(SavedRun):
             NmtkitError: as `create` and `preprocess`; the recipe has no validation set, or its word vectors are missing
                 or of another size than the model's; or there is no run to go on with, or one of another recipe.
         """
-        place = path or str(RUNS / recipe.name)
+        place = str(RunFolder.at(path, recipe.name).path)
         begun: list[Run] = []
 
         def prepare() -> None:
@@ -177,7 +175,7 @@ class Run(SavedRun):
     def with_found(self, recipe: Recipe) -> Recipe:
         """The recipe, with what this run has found where the recipe says `auto`."""
         before, now = self.recipe.training, recipe.training
-        known = {key: getattr(before, key) for key in tuning.OPEN_KEYS if getattr(now, key) == "auto"}
+        known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
         return recipe.model_copy(update={"training": now.model_copy(update=known)})
 
     def settle(self, device: torch.device, notify: Notify) -> None:
@@ -193,7 +191,7 @@ class Run(SavedRun):
             NmtkitError: the preprocessed data are missing or damaged, or the recipe cannot be written.
         """
         training = self.recipe.training
-        left = [key for key in tuning.OPEN_KEYS if getattr(training, key) == "auto"]
+        left = [key for key in OPEN_KEYS if getattr(training, key) == "auto"]
         if left:
             result = find_training_way(self, device)
             for sentence in result.sentences():
@@ -272,5 +270,5 @@ class Run(SavedRun):
             yield event
 
     def test(self, device: torch.device, notify: Notify = quiet, threads: int | None = None) -> TestResult | None:
-        """Translates the recipe's test set and scores it; see `nmtkit.experiment.testing.translate_test_set`."""
+        """Translates the recipe's test set and scores it; see `nmtkit.experiment.judging.translate_test_set`."""
         return translate_test_set(self, device, notify, threads)

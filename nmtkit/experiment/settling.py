@@ -8,8 +8,9 @@ import torch
 from nmtkit import device as devices
 from nmtkit.data.batch import Batch, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.experiment import tuning
 from nmtkit.experiment.saved import SavedRun, build_model, sizes_of
+from nmtkit.experiment.tuning.found import Found
+from nmtkit.experiment.tuning.training import TrainingWay, Trial, quickest_training, training_work
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 
@@ -31,7 +32,7 @@ def prepare_device(device: torch.device, recipe: Recipe) -> None:
     devices.prepare(device, config.matmul_precision, threads)
 
 
-def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> tuning.Found[tuning.TrainingWay]:
+def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
     """How this machine trains the model of a run quickest, as it was found once, else by measuring it now.
 
     Where the recipe has stages, the first one decides for all. The process is left set up for one of the ways.
@@ -62,12 +63,12 @@ def find_training_way(run: SavedRun, device: torch.device, again: bool = False) 
 
     tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
     a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
-    trial = tuning.Trial(
+    trial = Trial(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
         config=first.training,
         device=device,
-        work=tuning.training_work(first, sizes_of(tokenizers), device),
+        work=training_work(first, sizes_of(tokenizers), device),
         updates_an_epoch=a_pass,
     )
-    return tuning.quickest_training(trial, again)
+    return quickest_training(trial, again)

@@ -11,13 +11,12 @@ from nmtkit.data.batch import BatchStream
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.atomic import write_json
 from nmtkit.experiment.checks import embedding_setting
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder, write_json
 from nmtkit.experiment.hold import Notify
+from nmtkit.experiment.judging import Validation
 from nmtkit.experiment.log import Done, Log
 from nmtkit.experiment.saved import SavedRun, SavedStage, build_model
-from nmtkit.experiment.validation import Validation
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS

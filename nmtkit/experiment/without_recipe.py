@@ -21,13 +21,12 @@ from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.data.splitting import HoldOut, choose_held_out, write_splits
 from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
-from nmtkit.experiment import tuning
-from nmtkit.experiment.atomic import write_json, write_whole
 from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
 from nmtkit.experiment.corpus_size import CorpusSize, Counts
 from nmtkit.experiment.fitting import FittedPreset
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RunFolder, write_json, write_whole
 from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.tuning.training import tokens_a_minute
 from nmtkit.settings import is_name, parse_json
 from nmtkit.training import distributed
 
@@ -117,7 +116,7 @@ def choose_recipe(
     if fault := request.fault():
         raise NmtkitError(fault)
     place = distributed.join(devices.choose(device))
-    folder = RunFolder(Path(path) if path else RUNS / name_of_run(request))
+    folder = RunFolder.at(path, name_of_run(request))
     held: list[Hold] = []
 
     def prepare() -> None:
@@ -259,7 +258,7 @@ class _Choosing:
         # Subwords are a third more than words.
         src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
         trial = _parsed(self._text_of(preset), self.overrides)
-        found, speed = tuning.tokens_a_minute(trial, (src, tgt), self.place)
+        found, speed = tokens_a_minute(trial, (src, tgt), self.place)
         for sentence in found.sentences():
             self.notify(sentence)
         return speed

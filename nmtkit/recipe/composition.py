@@ -1,6 +1,6 @@
 """The settings of a recipe: those of every part of an experiment, and how they go together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
@@ -10,13 +10,13 @@ from nmtkit.data.embeddings import EmbeddingsConfig
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.errors import NmtkitError
 from nmtkit.metrics import METRICS, metric_names
-from nmtkit.models.base import MODELS, ModelConfig
-from nmtkit.recipe.layer import laid
+from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
 from nmtkit.settings import (
     Beam,
     Field,
+    KeyPath,
     Name,
     OneOf,
     Settings,
@@ -278,6 +278,12 @@ class Recipe(Settings):
         return self.data.model_copy(update={"max_length": max(src), "max_tgt_length": max(tgt)})
 
     @property
+    def largest_vocabularies(self) -> VocabularySizes:
+        """The sizes of the vocabularies where the text has as many tokens as the recipe allows."""
+        how = self.tokenizer
+        return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
+
+    @property
     def copies(self) -> bool:
         """Whether the model copies in any stage, so that the text is stored with extended ids."""
         return any(one.model.copies for one in self.by_stage().values())
@@ -285,6 +291,23 @@ class Recipe(Settings):
     def to_yaml(self) -> str:
         """The recipe with every default written out; loading it gives an equal recipe."""
         return dump_yaml(self.model_dump(mode="json"))
+
+
+def laid(
+    base: Mapping[str, Any], extra: Mapping[str, Any], replaced: set[KeyPath] | None = None, path: KeyPath = ()
+) -> dict[str, Any]:
+    """`extra` laid over `base`, both of which stand at `path`; `replaced` gets the path of every value that is new."""
+    data = dict(base)
+    for key, value in extra.items():
+        old: Any = base.get(key)
+        groups = isinstance(value, dict) and isinstance(old, dict)
+        if groups and value.get("kind", old.get("kind")) == old.get("kind"):
+            data[key] = laid(old, value, replaced, (*path, key))
+        else:
+            data[key] = value
+            if replaced is not None:
+                replaced.add((*path, key))
+    return data
 
 
 def recipe_schema() -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Reading a recipe: its file, what it extends, what `--set` says; every fault is told where it stands."""
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import RecipeError
-from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe
-from nmtkit.recipe.layer import Layer
+from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
 from nmtkit.registry import near_names
 from nmtkit.settings import (
     DEEPEST,
@@ -26,6 +25,48 @@ PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""
 ANY_TEXT = ("data.train={src: TEXT, tgt: TEXT}",)
 """Overrides that make a preset a recipe, to look at its settings."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Some keys of a recipe as a file or an option gives them; laid over another it makes a third."""
+
+    data: Mapping[str, Any]
+    """The keys and their values."""
+    places: Mapping[KeyPath, str]
+    """Where each key stands, as `load_yaml` gives it."""
+    name: str
+    """Where all of it stands."""
+
+    def over(self, base: "Layer") -> "Layer":
+        """This one over another, key by key; a group whose `kind` changes starts afresh: its old keys do not fit."""
+        replaced: set[KeyPath] = set()
+        data = laid(base.data, self.data, replaced)
+        kept = {
+            path: place
+            for path, place in base.places.items()
+            if not any(path[:n] in replaced for n in range(1, len(path) + 1))
+        }
+        return Layer(data, {**kept, **self.places}, self.name)
+
+    def only(self, keys: Collection[str]) -> "Layer":
+        """Without the other keys."""
+        data = {key: value for key, value in self.data.items() if key in keys}
+        return replace(self, data=data, places={path: place for path, place in self.places.items() if path[0] in data})
+
+    def stage(self, number: int) -> "Layer":
+        """What one stage says; the keys begin anew below it."""
+        above: KeyPath = ("stages", number)
+        places = {path[2:]: place for path, place in self.places.items() if path[:2] == above and path[2:]}
+        return Layer(self.data["stages"][number], places, self.places.get(above, self.name))
+
+    def with_stage(self, number: int, stage: "Layer") -> "Layer":
+        """The same with another stage of that number."""
+        above: KeyPath = ("stages", number)
+        stages = [stage.data if n == number else one for n, one in enumerate(self.data["stages"])]
+        places = {path: place for path, place in self.places.items() if path[:2] != above or path == above}
+        below = {(*above, *path): place for path, place in stage.places.items()}
+        return replace(self, data={**self.data, "stages": stages}, places={**places, **below})
 
 
 def shipped() -> list[str]:

@@ -1,4 +1,4 @@
-"""Text as a model reads it: ids of both sides, those that copying needs, and batches of them."""
+"""Text as a model reads it: ids of both sides, those that copying needs, batches of them, and how much at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nmtkit import device as devices
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import Seq2Seq
-from nmtkit.translation.way import SearchWay, usual
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,32 @@ def require_pairs(sources: Sequence[object], others: Sequence[object] | None, wh
     """
     if others is not None and len(others) != len(sources):
         raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
+
+
+BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
+"""Padded source tokens that a batch holds where nothing was measured. A CPU is busy with few rows and its caches
+overflow with many; a GPU wants all it can get."""
+
+
+@dataclass(frozen=True)
+class SearchWay:
+    """One way to search."""
+
+    matmul_precision: devices.MatmulPrecision
+    """torch's float32 matrix product setting."""
+    batch_tokens: int
+    """Padded source tokens in a batch."""
+    one_a_core: bool
+    """On a CPU: as many searches at a time as there are cores, not one that takes all of them."""
+
+    def __str__(self) -> str:
+        cores = "one search a core" if self.one_a_core else "all cores one search"
+        return f"{self.matmul_precision}, batches of {self.batch_tokens}, {cores}"
+
+
+def usual(device: torch.device) -> SearchWay:
+    """The way where nothing was measured: exact."""
+    return SearchWay("highest", BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,8 +14,7 @@ from nmtkit.data.shards import Ragged
 from nmtkit.data.splitting import choose_held_out, write_splits
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment.atomic import write_whole
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder, write_whole
 from nmtkit.experiment.log import Log
 from nmtkit.training.events import Evaluated
 

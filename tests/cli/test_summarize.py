@@ -11,8 +11,7 @@ from in_process import Console, console_in
 from nmtkit import Translator
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.experiment.atomic import write_json, write_whole
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.folder import RunFolder, write_json, write_whole
 from nmtkit.experiment.saved import build_model
 from nmtkit.recipe import load
 from nmtkit.training.weights import save_weights, weights_of

@@ -105,7 +105,7 @@ def test_the_search_has_every_core_whatever_training_had(
     def open_translator(run: SavedRun, how: Opening) -> Translator:
         raise Asked(how.threads)
 
-    for place in ("experiment.testing", "experiment.comparison", "cli.tune"):
+    for place in ("experiment.judging", "experiment.comparison", "cli.tune"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
     assert console(*tune).code == 0

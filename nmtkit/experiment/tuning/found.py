@@ -16,8 +16,10 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from nmtkit import __version__
 from nmtkit.device import cpu_threads, describe
 from nmtkit.errors import DataError
+from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
 
 VARIABLES = (
@@ -32,8 +34,6 @@ VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
 )
 """Variables that make another machine of this one."""
-
-
 PLAN = "planned"
 """Key of a work that stands for one plan to do it only: which was found too short to be measured."""
 
@@ -85,6 +85,17 @@ def kept_folder() -> Path:
     """Where the files are."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "settings"
+
+
+def work_of(kind: str, model: ModelConfig, device: torch.device) -> dict[str, Any]:
+    """What every finding is kept for: the versions, the machine, the model's shape; its kind of work adds to it."""
+    return {
+        "work": kind,
+        "nmtkit": __version__,
+        "torch": torch.__version__,
+        "machine": machine(device),
+        "model": {key: value for key, value in model.model_dump(mode="json").items() if "dropout" not in key},
+    }
 
 
 def machine(device: torch.device) -> dict[str, Any]:

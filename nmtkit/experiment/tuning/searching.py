@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
-from nmtkit import __version__
 from nmtkit import device as devices
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
 from nmtkit.experiment.tuning.training import MOST_SECONDS, MOST_SHARE
 from nmtkit.experiment.tuning.turns import in_turns
 from nmtkit.recipe import Recipe
-from nmtkit.translation.way import SearchWay, usual
+from nmtkit.translation.inputs import SearchWay, usual
 
 _WORTH = 1.1
 """A less exact way is taken only where the quickest exact one takes at least so many times its time."""
@@ -43,16 +42,9 @@ def search_work(
     recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device
 ) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to search are."""
-    model = recipe.model.model_dump(mode="json")
-    return {
-        "work": "search",
-        "nmtkit": __version__,
-        "torch": torch.__version__,
-        "machine": found.machine(device) | ({"threads": threads} if threads else {}),
-        "model": {key: value for key, value in model.items() if "dropout" not in key},
-        "vocabularies": [vocabulary, vocabulary],
-        "batch": [beam_size],
-    }
+    work = found.work_of("search", recipe.model, device)
+    work["machine"] |= {"threads": threads} if threads else {}
+    return {**work, "vocabularies": [vocabulary, vocabulary], "batch": [beam_size]}
 
 
 def quickest_search(

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit import __version__
 from nmtkit import device as devices
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import SPECIALS
@@ -67,30 +66,14 @@ class TrainingWay:
 
 def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to train are."""
-    model = recipe.model.model_dump(mode="json")
-    training = recipe.training.model_dump(
-        mode="json",
-        include={
-            *OPEN_KEYS,
-            "accumulate",
-            "optimizer",
-            "guided_alignment",
-            "coverage_weight",
-            "reinforce",
-            "ema_decay",
-        },
-    )
+    deciding = {"accumulate", "optimizer", "guided_alignment", "coverage_weight", "reinforce", "ema_decay"}
     return {
-        "work": "training",
-        "nmtkit": __version__,
-        "torch": torch.__version__,
-        "machine": found.machine(device),
+        **found.work_of("training", recipe.model, device),
         "processes": distributed.size(),
-        "model": {key: value for key, value in model.items() if "dropout" not in key},
         "vocabularies": [sizes.src, sizes.tgt],
         "batch": [recipe.batch.batch_tokens, recipe.batch.batch_size],
         "limits": list(recipe.data.cuts or ()),
-        "training": training,
+        "training": recipe.training.model_dump(mode="json", include={*OPEN_KEYS, *deciding}),
     }
 
 
@@ -165,9 +148,8 @@ class _Surviving(Trainer):
         self.ran_out = True
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
-        return torch.full(
-            (len(self.over),), math.nan, device=self.device
-        )  # an update whose loss is not finite is called off
+        # An update whose loss is not finite is called off.
+        return torch.full((len(self.over),), math.nan, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -252,8 +234,7 @@ def tokens_a_minute(
         What `quickest_training` found, and the tokens, of the longer side; None where nothing was measured.
     """
     first = next(iter(recipe.by_stage().values()))
-    tokenizer, budget = first.tokenizer, first.batch.batch_tokens
-    sizes = VocabularySizes(tokenizer.vocab_size, tokenizer.tgt_vocab_size or tokenizer.vocab_size, tokenizer.joint)
+    budget, sizes = first.batch.batch_tokens, first.largest_vocabularies
     src, tgt = (min(length, limit) for length, limit in zip(lengths, first.data.cuts or lengths, strict=True))
     rows = max(1, budget // (max(src, tgt) + 1))
 

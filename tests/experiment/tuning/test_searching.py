@@ -9,7 +9,7 @@ import torch
 from nmtkit import device as devices
 from nmtkit.experiment.tuning import searching
 from nmtkit.experiment.tuning.searching import quickest_search, ways_to_search
-from nmtkit.translation.way import SearchWay, usual
+from nmtkit.translation.inputs import SearchWay, usual
 
 CPU = torch.device("cpu")
 LINES = [f"line {number}" for number in range(100)]
