@@ -171,9 +171,8 @@ def _with_threads_of_its_own(release: threading.Event) -> None:
     makes the count larger than that, together with any other team of two or more, however few cores that one uses.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(
-        len(os.sched_getaffinity(0))
-    )  # of this thread and of ones to come, none of which is begun yet
+    # Of this thread and of ones to come, none of which is begun yet.
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     torch.ones(1 << 20).add_(1)
     torch.set_num_threads(before)
     release.wait()

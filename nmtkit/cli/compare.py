@@ -83,16 +83,8 @@ def command(
 
 
 def _show(found: list[ComparedRun], longer_than: int) -> None:
-    head = [
-        "recipe",
-        "BLEU",
-        f"BLEU > {longer_than} words",
-        "AER",
-        "train tok/s",
-        "beam tok/s",
-        "parameters",
-        "minutes",
-    ]
+    head = ["recipe", "BLEU", f"BLEU > {longer_than} words", "AER"]
+    head += ["train tok/s", "beam tok/s", "parameters", "minutes"]
     rows = [
         [
             one.name,

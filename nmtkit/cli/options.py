@@ -93,9 +93,7 @@ device: Decorator = click.option(
     "--device", default="auto", metavar="NAME", help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps."
 )
 batch_tokens: Decorator = click.option(
-    "--batch-tokens",
-    type=Number(1),
-    help="Padded source tokens in a batch. Default: what suits the device.",
+    "--batch-tokens", type=Number(1), help="Padded source tokens in a batch. Default: what suits the device."
 )
 threads: Decorator = click.option("--threads", type=Number(1, MOST_THREADS), help="CPU threads. Default: one a core.")
 training_threads: Decorator = click.option(

@@ -81,12 +81,5 @@ def _print(trainings: list[Training]) -> None:
         )
         for training in trainings
     ]
-    columns = [
-        "run",
-        "updates",
-        "loss",
-        "best valid. loss",
-        "best perplexity",
-        f"best {min(metrics)}" if len(metrics) == 1 else "best score",
-    ]
-    console.table("", columns, rows)
+    score = f"best {min(metrics)}" if len(metrics) == 1 else "best score"
+    console.table("", ["run", "updates", "loss", "best valid. loss", "best perplexity", score], rows)

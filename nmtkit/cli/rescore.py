@@ -1,6 +1,5 @@
 """`nmtkit rescore`."""
 
-import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -11,7 +10,7 @@ import click
 
 from nmtkit import console
 from nmtkit.cli import opening, options
-from nmtkit.cli.results import read_translation
+from nmtkit.cli.results import read_translation, write_json_line
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
@@ -67,7 +66,7 @@ def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
                 if as_json:
                     record: dict[str, Any] = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
                     record |= {"tokens": one.tokens, "token_log_probs": one.token_log_probs}
-                    sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    write_json_line(record)
                 else:
                     sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
             progress.advance(len(found))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from nmtkit import console
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
@@ -44,15 +45,10 @@ class Printer:
         self._count(found[:1])
         best = found[0]
         if self._as_json:
-            _write_json(
-                {
-                    "line": self.lines,
-                    "source_tokens": best.src_tokens,
-                    **({"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}),
-                    "best": self._record(best),
-                    "others": [self._record(one) for one in found[1:]],
-                }
-            )
+            record: dict[str, Any] = {"line": self.lines, "source_tokens": best.src_tokens}
+            if best.src_left_out:
+                record["source_tokens_left_out"] = best.src_left_out
+            write_json_line(record | {"best": self._record(best), "others": [self._record(one) for one in found[1:]]})
         elif self._n_best > 1:
             for one in found:
                 _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
@@ -66,9 +62,18 @@ class Printer:
         self._count(summary.windows)
         if self._as_json:
             windows = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in summary.windows]
-            _write_json({"line": self.lines, "text": summary.text, "windows": windows})
+            write_json_line({"line": self.lines, "text": summary.text, "windows": windows})
         else:
             _write(summary.text)
+
+    def say_unfinished(self, results: str, remedy: str) -> None:
+        """Says on stderr how many results reached the length limit, and by which options it is raised."""
+        if self.unfinished:
+            console.say(
+                f"{self.unfinished} of the {results} reached the length limit before their end; "
+                f"raise it with {remedy} if they look cut",
+                stderr=True,
+            )
 
     def _count(self, found: Sequence[Translation]) -> None:
         self.lines += 1
@@ -122,7 +127,8 @@ def read_translation(line: str, where: str) -> Translation:
         raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {_PLAIN}") from fault
 
 
-def _write_json(record: dict[str, Any]) -> None:
+def write_json_line(record: dict[str, Any]) -> None:
+    """Writes an object as a line of standard output."""
     _write(json.dumps(record, ensure_ascii=False))
 
 

@@ -26,7 +26,7 @@ class _Results(io.FileIO):
 
 
 class _Messages(io.FileIO):
-    """Standard error; what cannot be written there is dropped, for no work shall end because nobody reads of it."""
+    """Standard error; what cannot be written there is dropped, so that no work ends because nobody reads of it."""
 
     def write(self, data: object, /) -> int:
         with suppress(OSError):

@@ -120,12 +120,7 @@ def command(
             "and were cut; --window reads them whole",
             stderr=True,
         )
-    if printer.unfinished:
-        console.say(
-            f"{printer.unfinished} of the summaries reached the length limit before their end; "
-            "raise it with --max-length if they look cut",
-            stderr=True,
-        )
+    printer.say_unfinished("summaries", "--max-length")
 
 
 def _parts(field: str | None, stories: Path | None) -> Iterator[list[str]]:

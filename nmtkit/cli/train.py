@@ -198,15 +198,9 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
 def carry_out(
     loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device, new_data: bool = False
 ) -> tuple[Run, Stopped]:
-    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it. To be closed.
+    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it.
 
-    Args:
-        loaded: the recipe.
-        path: the run's folder.
-        resume: go on with the run that is there.
-        overwrite: replace the run that is there.
-        place: where to train.
-        new_data: go on in other text than before.
+    The run is to be closed. What the arguments mean says `Run.begin`.
     """
     # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
     processes = torch.get_num_threads() if distributed.size() == 1 else cores()

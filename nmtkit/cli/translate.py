@@ -75,9 +75,4 @@ def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, di
                 printer.write(found)
             sys.stdout.flush()
             progress.advance(len(window))
-    if printer.unfinished:
-        console.say(
-            f"{printer.unfinished} of the translations reached the length limit before their end; "
-            "raise it with --max-length-ratio or --max-length if they look cut",
-            stderr=True,
-        )
+    printer.say_unfinished("translations", "--max-length-ratio or --max-length")

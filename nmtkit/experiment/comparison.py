@@ -58,10 +58,10 @@ class ComparedRun:
 def compare_run(
     run: Run, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
 ) -> ComparedRun:
-    """Tests one run.
+    """Tests a run that was trained.
 
     Args:
-        run: trained.
+        run: which.
         device: where to translate.
         longer_than: a sentence is long if its source has more words than this.
         edges: longest length of each range of `by_length` but the last, in words.
@@ -116,11 +116,8 @@ def _training(folder: RunFolder) -> tuple[float, float]:
 def training_curves(run: SavedRun, name: str) -> Training:
     """How a run was trained, as its log tells, to be drawn; it may still be training.
 
-    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
-
-    Args:
-        run: which.
-        name: what to call it.
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L. `name` is what
+    the pictures call the run.
 
     Raises:
         DataError: the log is missing or damaged.
@@ -139,7 +136,6 @@ def training_curves(run: SavedRun, name: str) -> Training:
     chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
     measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
     metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
-
     known = text_metrics().get(metric)
 
     def told(term: str) -> Points:

@@ -9,8 +9,9 @@ corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the po
 Measured (recipes/README.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
 `small`; `demo-news-pointer-generator` and `inshorts-pointer-generator` are those of summaries.
 
-Which time is too short for `small` was seen with Multi30k English-German: where it read the text 1.8 times it had 23
-BLEU, and `tiny` in the same time 31 (recipes/README.md). Where between these and 22 times both are equal is a guess.
+How little time is too little for `small` was measured with Multi30k English-German (recipes/README.md): it read the
+text 1.8 times and had 23 BLEU, where `tiny` had 31 in the same time. Between there and 22 times lies the point where
+both are equal; where exactly is a guess.
 
 Not measured: everything between these points and beyond them, for which there are rules here. `base` was never trained
 by us.
@@ -203,9 +204,8 @@ class Fitting:
         batch_tokens = self.preset["batch"]["batch_tokens"]
         if self.name == "small" and self.words < 200_000:
             batch_tokens = 2_048
-            self.say(
-                "batch.batch_tokens", "2,048", "little text is learned better in small batches (Sennrich and Zhang)"
-            )
+            because = "little text is learned better in small batches (Sennrich and Zhang)"
+            self.say("batch.batch_tokens", "2,048", because)
         padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self.words))  # of the longer side, with EOS
         if self.minutes and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
@@ -213,9 +213,8 @@ class Fitting:
             if reach < _SHORT:
                 batch_tokens = min(batch_tokens, self.preset["batch"]["batch_tokens"] // 2)
                 told = f"{reach:.2g} passes over the text" if self.speed else "a time that is given"
-                self.say(
-                    "batch.batch_tokens", f"{batch_tokens:,}", f"in {told} more updates teach more than larger ones"
-                )
+                because = f"in {told} more updates teach more than larger ones"
+                self.say("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self.minutes)
         read = self._expected_updates(updates, batch_tokens, self.minutes) * batch_tokens / padded
@@ -237,7 +236,9 @@ class Fitting:
             "tokens of an article are enough (See et al. 2017, section 5)",
         )
         self._set("data", max_length=longest[0], max_tgt_length=longest[1])
-        if not (self._whole_words() if self.size.both.spaced else self._subwords()):
+        if self.size.both.spaced:
+            self._whole_words()
+        elif not self._subwords():
             self._set("model", tie="decoder")
         self.say("model", self.plan.told, self.plan.because)
         share = (0.8 * self.minutes, 0.2 * self.minutes) if self.minutes else (None, None)
@@ -265,14 +266,13 @@ class Fitting:
         self.say("model.dropout", f"{dropout}", "text that is read more often is sooner learned by heart")
         return dropout
 
-    def _whole_words(self) -> bool:
+    def _whole_words(self) -> None:
         """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
         words = self.size.both.words
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
         vocabulary = min(wanted, self.preset["tokenizer"]["vocab_size"])
         self.say("tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source")
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
-        return True
 
     def _subwords(self) -> bool:
         """The tokenizer of subwords: one for both sides where they share their letters; whether it does."""
@@ -296,21 +296,14 @@ class Fitting:
         if rare:
             self._set("tokenizer", character_coverage=0.9995)
             most = max(text.characters for text in texts)
-            self.say(
-                "tokenizer.character_coverage", "0.9995", f"the rarest of {most:,} characters would take others' room"
-            )
+            because = f"the rarest of {most:,} characters would take others' room"
+            self.say("tokenizer.character_coverage", "0.9995", because)
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
-        """How long to train: the passes fall with the square root of the text, from the one point that is known.
+        """Updates at most: the passes fall with the square root of the text, from the one point that is known.
 
-        Args:
-            padded: padded tokens of the text.
-            batch_tokens: of a batch.
-            minutes: at most.
-
-        Returns:
-            Updates at most; `_expected_updates` says how many the time allows.
+        `padded` are the padded tokens of the text. How many updates the time allows, says `_expected_updates`.
         """
         (right, once), (fewest, most) = self.plan.passes, self.plan.bounds
         passes = min(max(right * math.sqrt(once / padded), fewest), most)
@@ -323,10 +316,8 @@ class Fitting:
         if minutes:
             because = "it was asked for; the learning rate comes down within it, however fast the machine is"
             if self.speed:
-                times = f"{expected / a_pass:.2g}"
-                because += (
-                    f"; this one makes about {expected:,} updates in {minutes:g} min, which read the text {times} times"
-                )
+                made = f"; this one makes about {expected:,} updates in {minutes:g} min"
+                because += f"{made}, which read the text {expected / a_pass:.2g} times"
             self.say("training.max_minutes", f"{self.minutes:g}", because)
         if self.speed:
             self.expected = expected * batch_tokens / self.speed

@@ -38,7 +38,7 @@ class Hold:
         self._folder = folder
         self._notify = notify
         self._file: int | None = self._lock()
-        self._settle("the training that was to replace it was stopped before its first state was saved")
+        self.settle("the training that was to replace it was stopped before its first state was saved")
 
     def _lock(self) -> int:
         path = self._folder.lock
@@ -96,11 +96,8 @@ class Hold:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise NmtkitError(f"{kept}: cannot keep the earlier run there: {fault.strerror or fault}") from fault
 
-    def settle(self) -> None:
-        """Removes the run that was set aside if the new one has a state; else puts it back."""
-        self._settle("the training that was to replace it did not come to its first state")
-
-    def _settle(self, why: str) -> None:
+    def settle(self, why: str = "the training that was to replace it did not come to its first state") -> None:
+        """Removes the run that was set aside if the new one has a state; else puts it back, and says why."""
         folder, kept = self._folder, self._folder.replaced
         if not kept.is_dir():
             return

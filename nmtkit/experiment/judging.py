@@ -32,11 +32,7 @@ from nmtkit.translation.translator import Translator
 class Validation:
     """What training calls to judge the model: loss over the validation set, and the metrics of a real search.
 
-    Args:
-        folder: of the run, preprocessed.
-        recipe: of the run, or of the stage.
-        tokenizers: of both sides.
-        device: where the model is.
+    The run of the folder is preprocessed; the recipe is that of the run, or of a stage.
 
     Raises:
         NmtkitError: the recipe names no validation set, or its text or the preprocessed data cannot be read.
@@ -112,13 +108,8 @@ def translate_test_set(
     """Translates the test set of a run's recipe with the run's weights and scores it; None if the recipe names none.
 
     The translations are written beside the run's other files, one a line. Where nobody has measured how this
-    machine searches quickest with such a model, that is done first.
-
-    Args:
-        run: trained.
-        device: where.
-        notify: told in a sentence what was measured.
-        threads: CPU threads; None is one a core.
+    machine searches quickest with such a model, that is done first, and `notify` is told. `threads` are the CPU's; None
+    is one a core.
 
     Raises:
         NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.

@@ -55,11 +55,7 @@ class Logged(NamedTuple):
 
 
 class Log:
-    """`metrics.jsonl`, one event a line; while a training writes it, TensorBoard gets the same where it is installed.
-
-    Args:
-        folder: of the run.
-    """
+    """`metrics.jsonl` of a run, one event a line; TensorBoard, where it is installed, gets what is written there."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder

@@ -141,18 +141,9 @@ def find_way(
     threads: int | None = None,
     again: bool = False,
 ) -> tuple[Translator, Found[SearchWay]]:
-    """Finds how this machine searches quickest with a model; see `experiment.tuning`.
+    """How this machine searches quickest with a model: the translator that searches so, and what was found.
 
-    Args:
-        translator: with the model.
-        recipe: of the model.
-        lines: some that the model is for.
-        planned_seconds: measuring takes a twentieth of it at most.
-        threads: as of `Opening`.
-        again: measure even where something was found before.
-
-    Returns:
-        The translator that searches so, for which the process is made ready, and what was found.
+    The process is made ready for it. What the arguments mean says `quickest_search`.
     """
 
     def take(way: SearchWay) -> Translator:

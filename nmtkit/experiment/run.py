@@ -181,11 +181,7 @@ class Run(SavedRun):
     def settle(self, device: torch.device, notify: Notify) -> None:
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
 
-        It is written into the run's recipe, so that whoever goes on with the run uses the same.
-
-        Args:
-            device: where training will be.
-            notify: told in a sentence what was found.
+        What was found is said, and written into the run's recipe, so that whoever goes on with the run uses the same.
 
         Raises:
             NmtkitError: the preprocessed data are missing or damaged, or the recipe cannot be written.

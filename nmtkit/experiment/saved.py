@@ -33,11 +33,7 @@ class SavedStage:
 
 
 class SavedRun:
-    """What stands in the folder of a run. Making the object touches no file; the recipe is read once, when asked for.
-
-    Args:
-        folder: of the run.
-    """
+    """What a run's folder holds. Making the object touches no file; the recipe is read once, when asked for."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -112,24 +108,20 @@ class SavedRun:
         return found
 
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
-        """The trained model in evaluation mode on `device`, its tokenizers and its recipe.
+        """The trained model in evaluation mode on `device`, its tokenizers and its recipe; `which` is as of `weights`.
 
         Where training has stages, model and recipe are those of the stage that the weights are from; of the newest one
         that was validated for an average, or a file from elsewhere.
 
-        Args:
-            device: where to.
-            which: as `weights` takes it.
-
         Raises:
             NmtkitError: a part of the run is missing, damaged, or does not fit the others.
         """
-        recipe = self.recipe
+        stages = self.stages()
         tokenizers = self.load_tokenizers()
         weights = self.weights(which)
         folder = weights.resolve().parent
-        stages = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
-        recipe = (stages[0] if stages else self.newest_stage()).recipe
+        own = [stage for stage in stages if stage.checkpoints.folder.resolve() == folder]
+        recipe = (own or [self.newest_stage()])[0].recipe
         model = build_model(recipe, tokenizers)
         load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers, recipe

@@ -158,8 +158,12 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     except (DataError, TypeError, ValueError) as fault:
         raise CheckpointError(f"{folder.asked}: damaged ({fault}); train anew with --overwrite") from fault
     now: dict[str, Any] = json.loads(json.dumps(request.given()))
+
+    def told(value: Any) -> str:
+        return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
+
     faults = [
-        f"\n  {option} was {_told(before.get(option))} and is {_told(now.get(option))}"
+        f"\n  {option} was {told(before.get(option))} and is {told(now.get(option))}"
         for option in sorted(before.keys() | now.keys())
         if before.get(option) != now.get(option)
     ]
@@ -169,10 +173,6 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
             f"`nmtkit train {folder.chosen} --run {folder.path} --resume`, or train anew with "
             f"--overwrite):{''.join(faults)}"
         )
-
-
-def _told(value: Any) -> str:
-    return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
 
 
 class _Choosing:

@@ -224,8 +224,8 @@ class Recipe(Settings):
     def by_stage(self, taken: Sequence[float] = ()) -> dict[str, "Recipe"]:
         """The whole recipe of every stage by its name, in their order; of a recipe without stages itself, under "".
 
-        A stage that has no `training.max_minutes` of its own gets its part of the whole training's: what the stages
-        before have not used, and no later one has for itself, is shared equally by it and the later ones of its kind.
+        A stage without a `training.max_minutes` of its own gets a part of the whole training's. It shares equally, with
+        the later stages of its kind, what the stages before have not used and no later one has for itself.
 
         Args:
             taken: the seconds that each of the first stages took, of those that are over; the others are taken to last

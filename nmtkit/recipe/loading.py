@@ -10,16 +10,7 @@ from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import RecipeError
 from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
 from nmtkit.registry import near_names
-from nmtkit.settings import (
-    DEEPEST,
-    KeyPath,
-    beside_package,
-    is_name,
-    load_yaml,
-    parse,
-    parse_value,
-    shortened,
-)
+from nmtkit.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value, shortened
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""

@@ -198,12 +198,12 @@ def merge_subwords(
     word are *averaged*: the word looks where its pieces look on average. So rows that sum to one still do.
 
     Args:
-        src_pieces: The pieces of the columns, as the tokenizer wrote them.
-        tgt_pieces: The pieces of the rows.
-        weights: Attention weights, (target pieces, source pieces).
+        src_pieces: of the columns, as the tokenizer wrote them.
+        tgt_pieces: of the rows.
+        weights: of the attention, `(target pieces, source pieces)`.
 
     Returns:
-        The source words, the target words, and the weights between them, (T, S).
+        The source words, the target words, and the weights between them `(T,S)`.
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
@@ -219,14 +219,8 @@ def merge_windows(
     and behind the last word a piece is as wide as a column. Rows of one word: the centre is the mean of its pieces'
     centres, and the window spans all that any of its pieces could see.
 
-    Args:
-        src_pieces: The pieces of the columns.
-        tgt_pieces: The pieces of the rows.
-        windows: One for each target piece, in source pieces: 0 is the middle of the first one; or none at all, where
-            attention is global.
-
-    Returns:
-        One window for each target word, in source words; or none.
+    There is a window for each target piece, in source pieces (0 is the middle of the first one); or none at all, where
+    attention is global.
     """
     if not windows:
         return []
@@ -257,12 +251,12 @@ def merge_gates(
     if all of them were.
 
     Args:
-        tgt_pieces: The pieces of the rows.
-        p_gen: Probability that each piece was generated.
-        copied: Which pieces were copied, from 0.
+        tgt_pieces: of the rows.
+        p_gen: the probability that each piece was generated.
+        copied: which pieces were copied, from 0.
 
     Returns:
-        For the words that `merge_subwords` makes: p_gen (T,), and which of them were copied.
+        For the words that `merge_subwords` makes: p_gen `(T,)`, and which of them were copied.
     """
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)

@@ -174,12 +174,7 @@ class TextModel:
         return [TargetLine(ids, ids) for ids in tokenizer.encode_many(list(lines))]
 
     def target(self, tokens: Sequence[str], source: SourceLine, number: int) -> TargetLine:
-        """A translation that is given token for token.
-
-        Args:
-            tokens: its tokens.
-            source: what it is a translation of.
-            number: the pair's, for the message.
+        """A translation that is given token for token; `number` is the pair's, for the message.
 
         Raises:
             DataError: neither the vocabulary nor the source has one of the tokens.

@@ -23,11 +23,11 @@ from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, refuse_
 from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
 from nmtkit.translation.unknowns import UnknownReplacer
 
-# A search goes over the budget for so many rows, up to so many times: of articles few would fit into it, and every step
-# reads the matrix of the output layer anew, however few rows it is for.
+# A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into it,
+# and every step reads the whole matrix of the output layer, however few rows there are.
 LEAST_ROWS = {"cpu": 32, "cuda": 128}
 MOST_OVER = 16
-# How large the log-probabilities of given targets may be that are in memory at a time.
+# The most bytes of log-probabilities of given targets that are in memory at a time.
 PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
@@ -148,11 +148,7 @@ class Translator(TextModel):
 
     @torch.no_grad()
     def rescore(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str | Translation],
-        need_attention: bool = False,
-        first: int = 1,
+        self, sources: Sequence[str], targets: Sequence[str | Translation], need_attention: bool = False, first: int = 1
     ) -> list[Translation]:
         """What the model says of given translations: the same numbers as a search that had found the same tokens.
 

@@ -47,9 +47,9 @@ class UnknownReplacer:
     3. but an unknown source word is preferred, the most attended of them, if it has at least `CLOSE` of that weight:
        what the model had no word for is mostly what it could not read either.
 
-    The pieces of a word count together. A word is copied whole, without the punctuation around it; but if it has
-    unknown pieces, the most attended of them alone is copied where it is as close to the most attended of all: the
-    other pieces are no reason for the model to write the unknown word.
+    The pieces of a word count together. A word is copied whole, without the punctuation around it. Of a word with
+    unknown pieces only the most attended of these is copied, if it has at least `CLOSE` of the largest weight in the
+    word: the other pieces gave the model no reason to write the unknown word.
 
     Args:
         tokenizers: of both sides.
@@ -59,7 +59,8 @@ class UnknownReplacer:
     def __init__(self, tokenizers: TokenizerPair, dictionary: Mapping[str, str] | None = None) -> None:
         self._tokenizers = tokenizers
         # Keys go through the tokenizer as the source does: it may write them in lower case, or normalize them.
-        self._dictionary = {_spelling(tokenizers.src, word): found for word, found in (dictionary or {}).items()}
+        src = tokenizers.src
+        self._dictionary = {src.join(src.tokens(word)): found for word, found in (dictionary or {}).items()}
 
     def replace(self, line: str, tokens: Sequence[str], attention: NDArray[Any]) -> tuple[str, list[Replacement]]:
         """The text of a translation, its unknown words replaced.
@@ -104,7 +105,7 @@ class _SourceWords:
         """The token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""
         scores = {number: float(weights[word].sum()) for number, word in enumerate(self._words)}
         unknown = {number for number, word in enumerate(self._words) if self._unknown[word].any()}
-        allowed = [number for number in scores if number in unknown or _has_letters(self._spelled(number))]
+        allowed = [number for number in scores if number in unknown or any(map(str.isalnum, self._spelled(number)))]
         best = max(allowed or scores, key=lambda number: scores[number])
         rare = max(unknown, key=lambda number: scores[number], default=best)
         if scores[rare] >= CLOSE * scores[best]:
@@ -124,14 +125,6 @@ class _SourceWords:
         return "".join(self.tokens[token] for token in self._words[word]).replace(MARK, "")
 
 
-def _spelling(tokenizer: Tokenizer, word: str) -> str:
-    return tokenizer.join(tokenizer.tokens(word))
-
-
-def _has_letters(word: str) -> bool:
-    return any(character.isalnum() for character in word)
-
-
 def _bare(word: str) -> str:
     """The word without punctuation before and behind it; a word of nothing else stays as it is."""
     inner = [number for number, character in enumerate(word) if unicodedata.category(character)[0] not in "PS"]
@@ -141,9 +134,7 @@ def _bare(word: str) -> str:
 def parse_dictionary(lines: Iterable[str], place: str) -> dict[str, str]:
     """Reads translations of words: "SOURCE TAB TARGET" on each line; empty lines are left out.
 
-    Args:
-        lines: the lines.
-        place: name of their file, for messages.
+    `place` is the name of their file, for messages.
 
     Raises:
         DataError: a line has not two sides, or a word has two translations; names file and line.

@@ -35,7 +35,7 @@ VARIABLES = (
 )
 """Variables that make another machine of this one."""
 PLAN = "planned"
-"""Key of a work that stands for one plan to do it only: which was found too short to be measured."""
+"""Key of a work that is kept for one plan to do it: it was too short to be measured."""
 
 AnyWay = TypeVar("AnyWay")
 

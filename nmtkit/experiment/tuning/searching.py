@@ -57,8 +57,8 @@ def quickest_search(
 ) -> Found[SearchWay]:
     """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
 
-    A less exact way is taken only where it finds the same texts for all of them, and is quicker than every exact one by
-    a tenth: the scores that it gives differ a little from those that rescoring the texts gives.
+    A less exact way is taken only where it finds the same texts for all of these lines and is quicker than every exact
+    one by a tenth, since its scores differ a little from those of rescoring the same texts.
 
     Args:
         search: finds the texts of some lines in one way.

@@ -34,10 +34,10 @@ MOST_SHARE = 0.05
 """... and no more than this share of the time that is planned for the training."""
 
 _PIECE = 8
-"""Where whole updates would take too long, one sentence of so many, at least, is left of a batch."""
+"""Where whole updates would take too long, a batch keeps at least one sentence of so many."""
 _SHORT_UPDATE = 1.0
-"""An update that takes no more seconds is made whole before the training's time is reckoned: some of what it costs does
-not depend on its size, so that a piece says too much."""
+"""An update of at most so many seconds is made whole before the training's time is estimated: part of its cost does not
+depend on its size, so that a piece would say too much."""
 _LEAST_SECONDS = 2.0
 """What is measured in less is chance: a training too short for this is not measured."""
 _SAME_LOSS = 1.005
@@ -179,12 +179,12 @@ class Trial:
 def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     """The quickest way to train, as it was once found on this machine, else by measuring it now.
 
-    Updates of a fresh model with the first batches of the data, in every way that the settings leave open, in turns;
-    nothing of it is left behind, random states included. Of several processes all take part, and the first one's clock
-    counts. Sets the process up for one of the ways: call `device.prepare` again.
+    A fresh model is updated with the first batches of the data in every way that the settings leave open, in turns;
+    nothing of that is left behind, random states included. All processes take part, and the first one's clock counts.
+    The process is left set up for one of the ways: call `device.prepare` again.
 
-    That a training is too short to be measured is kept as well, for just that training: its time, reckoned anew, might
-    be enough another time, and one recipe would give two models.
+    Where a training is too short to be measured, that is kept too, for this training alone: its time, estimated anew,
+    might be found long enough, and one recipe would give two models.
 
     Args:
         trial: the training.
