@@ -42,11 +42,7 @@ class Drawing:
         return self.output is not None and self.output.suffix.lower() == ".html"
 
     def check(self, source: str | None, chosen: bool) -> None:
-        """Refuses what does not go together, before a model is opened.
-
-        Args:
-            source: the sentence that is given.
-            chosen: whether one layer or head is.
+        """Refuses what does not go together, before a model is opened; `chosen` says whether one layer or head is.
 
         Raises:
             click.UsageError: two options exclude each other, or one needs another.

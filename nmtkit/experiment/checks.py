@@ -217,12 +217,9 @@ class RecipeCheck:
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] = quiet
     ) -> TokenReport:
-        """Cuts the text into tokens as the run will, once all of it has been seen.
+        """Cuts the text into tokens as the run will, once all of it has been seen; the diagnosis of it is told more.
 
-        Args:
-            diagnosis: of the same text; is told more.
-            notify: told in a sentence what is going on.
-            progress: told how many pairs are done.
+        `notify` is told in a sentence what is going on, `progress` how many pairs are done.
         """
         self._base.require()
         tokenizers, source = self._tokenizers(diagnosis, notify)

@@ -106,11 +106,7 @@ def _warnings(size: CorpusSize, name: str, gpu: bool) -> list[str]:
 def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], description: str = "") -> str:
     """A recipe in YAML that extends a preset, with the reasons above the settings.
 
-    Args:
-        preset: fitted to the corpus.
-        name: the recipe's.
-        data: its group `data`: train, valid and test as a recipe names them. Limits of length come from the preset.
-        description: what it is for, in a sentence.
+    `data` has train, valid and test as a recipe names them; limits of length come from the preset.
     """
     size = preset.size
     about = {

@@ -252,11 +252,12 @@ class Fitting:
             "stages", f"{updates:,} updates, then {covering:,} with coverage", "summaries then repeat themselves less"
         )
         whole = {"max_minutes": float(self.minutes)} if self.minutes else {}
-        self._set("training", **{**self._training(updates, batch_tokens, share[0]), **whole})
+        training = self._training(updates, batch_tokens, share[0])
+        self._set("training", **{**training, **whole})
         self._set("search", max_length=longest[1] + 20)
         *first, last = self.preset["stages"]
         second = {**last["training"], **self._training(covering, batch_tokens, share[1])}
-        if second["schedule"] == self._training(updates, batch_tokens, share[0])["schedule"]:
+        if second["schedule"] == training["schedule"]:
             del second["schedule"]
         self.changes["stages"] = [*first, {**last, "training": second}]
 

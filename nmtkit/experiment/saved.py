@@ -66,9 +66,7 @@ class SavedRun:
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
         """The stages of the run's recipe, in their order; one without a name if the recipe has none.
 
-        Args:
-            taken: as of `Recipe.by_stage`.
-            vocabulary: as `Checkpoints` takes it.
+        `taken` is as of `Recipe.by_stage`, `vocabulary` as of `Checkpoints`.
         """
         return [
             SavedStage(name, one, Checkpoints(self.folder.stage(number, name), vocabulary))

@@ -35,12 +35,8 @@ def prepare_device(device: torch.device, recipe: Recipe) -> None:
 def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
     """How this machine trains the model of a run quickest, as it was found once, else by measuring it now.
 
-    Where the recipe has stages, the first one decides for all. The process is left set up for one of the ways.
-
-    Args:
-        run: preprocessed.
-        device: where training will be.
-        again: measure, even if something was found on this machine before.
+    The run is preprocessed; where its recipe has stages, the first one decides for all. The process is left set up for
+    one of the ways. With `again` it is measured even if something was found before.
 
     Raises:
         NmtkitError: the preprocessed data are missing or damaged.

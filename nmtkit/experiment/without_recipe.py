@@ -202,7 +202,10 @@ class _Choosing:
             self.hold_out, self.size = _measure(splits)
         except DataError as fault:
             raise _with_advice(fault, splits) from fault
-        self.ends, self.names = _ends(request), _names_of_train(request)
+        self.ends = _ends(request)
+        # One name for each corpus, so that a recipe can give them weights.
+        several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
+        self.names = several if len(several) > 1 else ["train"]
         if self.hold_out is not None:
             splits["train"] = _in_run(self.names, self.ends)
             splits |= {split: _in_run([split], self.ends) for split in self.hold_out.splits}
@@ -304,12 +307,6 @@ def _ends(request: RecipeRequest) -> tuple[str, str]:
     """How the files with the held-out pairs end: as the user's, where that tells the sides apart."""
     src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
     return (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
-
-
-def _names_of_train(request: RecipeRequest) -> list[str]:
-    """One for each corpus, so that a recipe can give them weights."""
-    count = len(request.source)
-    return ["train"] if count == 1 else [f"train-{number}" for number in range(1, count + 1)]
 
 
 def _in_run(names: list[str], ends: tuple[str, str]) -> Files:

@@ -204,15 +204,7 @@ def _overridden(layer: Layer, text: str) -> Layer:
 
 
 def _given(layer: Layer, text: str, keys: Sequence[str], value: str, key: str) -> Layer:
-    """What `--set` says of one key, to be laid over a layer.
-
-    Args:
-        layer: which.
-        text: what was given, as a message quotes it.
-        keys: the way from the layer to the value.
-        value: as YAML.
-        key: the whole dotted key.
-    """
+    """What `--set` says of one key, to be laid over a layer; `keys` lead from there to the value, which is YAML."""
     nested: Any = parse_value(value)
     for part in reversed(keys):
         nested = {part: nested}

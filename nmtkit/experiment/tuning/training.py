@@ -281,7 +281,7 @@ def _measure(
     training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
     def seconds_of(way: TrainingWay, number: int) -> float:
-        _use(way, device)
+        devices.prepare(device, way.matmul_precision, way.threads)
         training.in_bf16, training.ran_out = way.precision == "bf16", False
         stream.next = number * config.accumulate
         _wait_for(device)
@@ -347,17 +347,13 @@ def _exact_enough(
 @torch.no_grad()
 def _loss(model: Seq2Seq, batch: Batch, way: TrainingWay, device: torch.device) -> float:
     """The loss of a batch, computed in this way, in nats per target token."""
-    _use(way, device)
+    devices.prepare(device, way.matmul_precision, way.threads)
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
         output = model(batch.to(device), keep=batch.tgt_mask)
         loss = likelihood(output, batch, model.sizes.tgt)
     model.train()
     return float(loss.nll) / loss.tokens
-
-
-def _use(way: TrainingWay, device: torch.device) -> None:
-    devices.prepare(device, way.matmul_precision, way.threads)
 
 
 def _wait_for(device: torch.device) -> None:
