@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nmtkit import console
@@ -16,43 +16,40 @@ from nmtkit.translation.summarizer import Summary
 _PLAIN = "for translations in plain text take another suffix, such as .txt"
 
 
+@dataclass
 class Printer:
-    """Writes results to standard output, line by line, and counts what a user should be told at the end.
+    """Writes results to standard output, line by line, and counts what a user should be told at the end."""
 
-    Args:
-        tokenizer: of the target.
-        n_best: how many results of each line were asked for.
-        scores: put score and log-probability before each.
-        as_json: write objects.
-        replaced: whether unknown words were to be replaced, so that objects say which.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, n_best: int, scores: bool, as_json: bool, replaced: bool) -> None:
-        self.lines = 0
-        """Lines of input that were written."""
-        self.unfinished = 0
-        """Results that reached the length limit before their end."""
-        self.cut = 0
-        """Lines of input that were not read to their end."""
-        self._tokenizer = tokenizer
-        self._n_best = n_best
-        self._scores = scores
-        self._as_json = as_json
-        self._replaced = replaced
+    tokenizer: Tokenizer
+    """Of the target."""
+    n_best: int
+    """How many results of each line were asked for."""
+    scores: bool
+    """Whether score and log-probability stand before each."""
+    as_json: bool
+    """Whether to write objects."""
+    replaced: bool
+    """Whether unknown words were to be replaced, so that objects say which."""
+    lines: int = 0
+    """Lines of input that were written."""
+    unfinished: int = 0
+    """Results that reached the length limit before their end."""
+    cut: int = 0
+    """Lines of input that were not read to their end."""
 
     def write(self, found: Sequence[Translation]) -> None:
         """Writes the results of one line of input, best first."""
         self._count(found[:1])
         best = found[0]
-        if self._as_json:
+        if self.as_json:
             record: dict[str, Any] = {"line": self.lines, "source_tokens": best.src_tokens}
             if best.src_left_out:
                 record["source_tokens_left_out"] = best.src_left_out
             write_json_line(record | {"best": self._record(best), "others": [self._record(one) for one in found[1:]]})
-        elif self._n_best > 1:
+        elif self.n_best > 1:
             for one in found:
                 _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
-        elif self._scores:
+        elif self.scores:
             _write(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
         else:
             _write(best.text)
@@ -60,7 +57,7 @@ class Printer:
     def write_windows(self, summary: Summary) -> None:
         """Writes the summary of one article that was read in windows."""
         self._count(summary.windows)
-        if self._as_json:
+        if self.as_json:
             windows = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in summary.windows]
             write_json_line({"line": self.lines, "text": summary.text, "windows": windows})
         else:
@@ -89,10 +86,10 @@ class Printer:
             "token_log_probs": one.token_log_probs,
             "finished": one.finished,
         }
-        if self._replaced:
+        if self.replaced:
             fields["replaced"] = [asdict(replacement) for replacement in one.replaced]
         if one.copied is not None:
-            spans = copied_spans(self._tokenizer, one.tokens, one.src_tokens, one.copied)
+            spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
             fields |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
         return fields
 

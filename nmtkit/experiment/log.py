@@ -83,7 +83,11 @@ class Log:
         """Writes a `Step` or an `Evaluated`, counted from the beginning of the first stage; nothing of others."""
         if not isinstance(event, Step | Evaluated):
             return
-        values = _numbers(event)
+        if isinstance(event, Step):
+            room, values = "train", event.figures()
+        else:
+            measured = {f"{_VALID}{key}": value for key, value in event.metrics.items()}
+            room, values = "valid", {**measured, "best": event.best}
         record = {"update": event.update, "event": _kind(type(event)), **({"stage": stage} if stage else {}), **values}
         for key, value in record.items():
             if isinstance(value, float) and not math.isfinite(value):
@@ -91,7 +95,6 @@ class Log:
         with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         if self._tensorboard is not None:
-            room = "train" if isinstance(event, Step) else "valid"
             for key, value in values.items():
                 self._tensorboard.add_scalar(f"{room}/{key.removeprefix(_VALID)}", float(value), event.update)
 
@@ -170,13 +173,6 @@ class Log:
 def _kind(event: type[Step] | type[Evaluated]) -> str:
     """What the log calls an event."""
     return event.__name__.lower()
-
-
-def _numbers(event: Step | Evaluated) -> dict[str, float]:
-    """What an event says beside its update, by the keys of the log."""
-    if isinstance(event, Step):
-        return event.figures()
-    return {**{f"{_VALID}{key}": value for key, value in event.metrics.items()}, "best": event.best}
 
 
 def _event(record: Mapping[str, Any]) -> Step | Evaluated:

@@ -47,31 +47,23 @@ class StageBegun:
     """Its settings; their limits count from its beginning."""
 
 
+@dataclass(eq=False)
 class StagedTraining:
-    """One training through its stages; of a recipe without stages through its only one.
+    """One training through its stages; of a recipe without stages through its only one."""
 
-    Args:
-        run: preprocessed.
-        device: where to train.
-        notify: told in a sentence what the model and each stage begin with, and how much text is cut.
-        resume: go on from the last saved state.
-        stop: asked between updates whether to stop.
-    """
+    run: SavedRun
+    """Preprocessed."""
+    device: torch.device
+    """Where to train."""
+    notify: Notify
+    """Told in a sentence what the model and each stage begin with, and how much text is cut."""
+    resume: bool = False
+    """Whether to go on from the last saved state."""
+    stop: Callable[[], bool] | None = None
+    """Asked between updates whether to stop."""
 
-    def __init__(
-        self,
-        run: SavedRun,
-        device: torch.device,
-        notify: Notify,
-        resume: bool = False,
-        stop: Callable[[], bool] | None = None,
-    ) -> None:
-        self.run = run
-        self.device = device
-        self.notify = notify
-        self.resume = resume
-        self.stop = stop
-        self.tokenizers = run.load_tokenizers()
+    def __post_init__(self) -> None:
+        self.tokenizers = self.run.load_tokenizers()
         self._log: Log | None = None
 
     def events(self) -> Iterator[Event | StageBegun]:
