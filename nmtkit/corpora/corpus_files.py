@@ -115,7 +115,7 @@ def write_pairs(
             elif pair.split:
                 learn(pair)
             else:
-                divider.add(pair)
+                divider.add(pair.group or pair.src, pair)
     if not train.count.pairs:
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.most_common(3))
         raise DataError(f"nothing is left for training ({reasons or 'the files have no pairs'})")

@@ -13,7 +13,7 @@ from nmtkit.data.alignments import Links, doubt_of, parse_pharaoh_line
 from nmtkit.data.corpus import Files
 from nmtkit.data.faults import ENCODING, Fault, Kind, Place, Rows, excerpt
 from nmtkit.data.hashes import Mask, PairHashes
-from nmtkit.data.text import explain_bytes, fault_of, not_utf8
+from nmtkit.data.text import explain_bytes, first_wrong_byte, not_utf8
 from nmtkit.errors import DataError
 
 SAMPLE = 20_000
@@ -170,7 +170,7 @@ class Block:
         """Notes lines of a side that are not UTF-8; its file begins with a byte-order mark of `mark` bytes."""
 
         def place(row: int) -> Place:
-            byte = mark * (self.line(row) == 1) + fault_of(lines[row])[1] + 1
+            byte = mark * (self.line(row) == 1) + first_wrong_byte(lines[row]) + 1
             return Place(path, self.line(row), byte, explain_bytes(lines[row]))
 
         self.add(ENCODING, rows, place)

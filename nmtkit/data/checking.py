@@ -68,15 +68,9 @@ class SplitReport:
             lengths: the tokens of each pair, `(n,)`.
             unknown: how many of them are unknown, `(n,)`.
         """
-        tokens, missing, longest = int(lengths.sum()), int(unknown.sum()), int(lengths.max(initial=0))
-        if side == "src":
-            self.src_tokens += tokens
-            self.src_unknown += missing
-            self.src_longest = max(self.src_longest, longest)
-        else:
-            self.tgt_tokens += tokens
-            self.tgt_unknown += missing
-            self.tgt_longest = max(self.tgt_longest, longest)
+        for what, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
+            setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
+        setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""

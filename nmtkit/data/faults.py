@@ -95,250 +95,175 @@ def excerpt(text: str, place: int = 0, width: int = SHOWN) -> str:
     return ("…" if start else "") + cut + ("…" if start + width < len(text) else "")
 
 
+def _error(name: str, title: str, remedy: str, drops: bool = False, mends: bool = False) -> Kind:
+    return Kind(name, "error", title, remedy, drops, mends)
+
+
+def _warning(name: str, title: str, remedy: str, drops: bool = False, mends: bool = False, counted: str = "") -> Kind:
+    return Kind(name, "warning", title, remedy, drops, mends, counted)
+
+
+def _note(name: str, title: str, remedy: str, counted: str = "") -> Kind:
+    return Kind(name, "note", title, remedy, drops=False, counted=counted)
+
+
 # Errors: the files cannot be used as they are.
-MISSING = Kind("missing", "error", "file cannot be read", "Name a file that is there and may be read.", drops=False)
-GZIP = Kind(
-    "gzip", "error", "broken gzip file", "Fetch or compress the file again; what lies behind the place is lost.", False
+MISSING = _error("missing", "file cannot be read", "Name a file that is there and may be read.")
+GZIP = _error("gzip", "broken gzip file", "Fetch or compress the file again; what lies behind the place is lost.")
+UTF16 = _error("utf-16", "file is UTF-16, not UTF-8", "Convert the file, for example with `iconv -f UTF-16 -t UTF-8`.")
+ENCODING = _error(
+    "encoding", "line is not UTF-8", "Convert the file from the encoding it is in, or leave the lines out.", drops=True
 )
-UTF16 = Kind(
-    "utf-16",
-    "error",
-    "file is UTF-16, not UTF-8",
-    "Convert the file, for example with `iconv -f UTF-16 -t UTF-8`.",
-    drops=False,
-)
-ENCODING = Kind(
-    "encoding",
-    "error",
-    "line is not UTF-8",
-    "Convert the file from the encoding it is in, or leave the lines out.",
-    drops=True,
-)
-NUL = Kind(
-    "nul", "error", "NUL byte in a line", "Take the NUL bytes out; many of them mean another encoding.", False, True
-)
-LINE_COUNTS = Kind(
+NUL = _error("nul", "NUL byte in a line", "Take the NUL bytes out; many of them mean another encoding.", mends=True)
+LINE_COUNTS = _error(
     "line-counts",
-    "error",
     "files differ in their number of lines",
     "Find the line that is missing or too much near the place given; all pairs behind it are wrong.",
-    drops=False,
 )
-SHIFT = Kind(
+SHIFT = _error(
     "shift",
-    "error",
     "lines are paired with the wrong neighbours",
     "Look at the lines near the place given: one side has a line more there, and has one less further on. How many "
     "pairs lie between is an estimate.",
-    drops=False,
 )
-JSON = Kind(
-    "json", "error", "line is not an example in JSON", "Mend the line, or set src_field and tgt_field.", drops=True
-)
-STORY = Kind("story", "error", "file is no story", "Leave the file out, or put the missing highlights in.", drops=True)
+JSON = _error("json", "line is not an example in JSON", "Mend the line, or set src_field and tgt_field.", drops=True)
+STORY = _error("story", "file is no story", "Leave the file out, or put the missing highlights in.", drops=True)
 
 # Warnings: pairs that are likely faulty, or that flatter the results.
-SEPARATOR = Kind(
+SEPARATOR = _warning(
     "separator",
-    "warning",
     "line separator inside of a line",
     "Put a space there: other programs see two lines, so that line numbers no longer agree.",
-    drops=False,
     mends=True,
 )
-LINE_ENDS = Kind(
-    "line-ends",
-    "warning",
-    r"some lines end in \r\n, others in \n",
-    r"Let all lines end in \n.",
-    drops=False,
-    mends=True,
-)
-BOM = Kind(
+LINE_ENDS = _warning("line-ends", r"some lines end in \r\n, others in \n", r"Let all lines end in \n.", mends=True)
+BOM = _warning(
     "bom",
-    "warning",
     "byte-order mark in the middle of a file",
     "Take it out; it is left where files were put together.",
-    drops=False,
     mends=True,
 )
-CONTROL = Kind(
-    "control", "warning", "control character", "Take it out; no reader sees it, but a model learns it.", False, True
-)
-REPLACED = Kind(
+CONTROL = _warning("control", "control character", "Take it out; no reader sees it, but a model learns it.", mends=True)
+REPLACED = _warning(
     "replaced",
-    "warning",
     "replacement character U+FFFD",
     "Fetch the text again: an earlier conversion has lost a character here.",
     drops=True,
 )
-MOJIBAKE = Kind(
+MOJIBAKE = _warning(
     "mojibake",
-    "warning",
     "UTF-8 that was read in another encoding",
     "Read the original as UTF-8; `--fix` turns such characters back.",
-    drops=False,
     mends=True,
 )
-EMPTY = Kind(
-    "empty",
-    "warning",
-    "empty side",
-    "Leave the pair out; training does so by itself.",
-    drops=True,
-    counted="empty side",
+EMPTY = _warning(
+    "empty", "empty side", "Leave the pair out; training does so by itself.", drops=True, counted="empty side"
 )
-IDENTICAL = Kind(
-    "identical", "warning", "both sides are the same", "Leave the pair out: it teaches to copy the source.", drops=True
+IDENTICAL = _warning(
+    "identical", "both sides are the same", "Leave the pair out: it teaches to copy the source.", drops=True
 )
-DUPLICATE = Kind(
+DUPLICATE = _warning(
     "duplicate",
-    "warning",
     "pair occurred before",
     "Keep the first only (in training: `data.drop_duplicates: true`).",
     drops=True,
     counted="duplicate",
 )
-IN_TRAIN = Kind(
+IN_TRAIN = _warning(
     "in-train",
-    "warning",
     "pair is also in train",
     "Take the pair out of train: a model that has seen the answer scores too well.",
-    drops=False,
     counted="pair also in train",
 )
-SRC_IN_TRAIN = Kind(
+SRC_IN_TRAIN = _warning(
     "src-in-train",
-    "warning",
     "source is also in train, but not the pair",
     "Take such pairs out of train where scores are to show what is new to the model.",
-    drops=False,
     counted="source also in train",
 )
-TGT_IN_TRAIN = Kind(
+TGT_IN_TRAIN = _note(
     "tgt-in-train",
-    "note",
     "target is also in train, but not the pair",
     "Short and common sentences do that; long ones should be taken out of train.",
-    drops=False,
 )
-IN_VALID = Kind(
+IN_VALID = _warning(
     "in-valid",
-    "warning",
     "pair is also in valid",
     "Take the pair out of valid if the sets are your own: what was chosen by valid scores too well on it. `--fix` "
     "leaves both sets as they are, so that scores can be compared with those of others.",
-    drops=False,
 )
-SRC_IN_VALID = Kind(
+SRC_IN_VALID = _note(
     "src-in-valid",
-    "note",
     "source is also in valid, but not the pair",
     "Short and common sentences do that; `--fix` leaves both sets as they are.",
-    drops=False,
 )
-HELD_OUT = Kind(
+HELD_OUT = _warning(
     "held-out",
-    "warning",
     "pair is also in valid or test",
     "Take it out of train: a model that has seen the answer scores too well.",
     drops=True,
 )
-RATIO = Kind(
-    "ratio",
-    "warning",
-    "one side is far longer than the other",
-    "Leave the pair out: it is hardly a translation.",
-    drops=True,
+RATIO = _warning(
+    "ratio", "one side is far longer than the other", "Leave the pair out: it is hardly a translation.", drops=True
 )
-LENGTH = Kind(
-    "length",
-    "warning",
-    "line is far longer than the others",
-    "See whether lines were joined; leave such pairs out.",
-    drops=True,
+LENGTH = _warning(
+    "length", "line is far longer than the others", "See whether lines were joined; leave such pairs out.", drops=True
 )
-SCRIPT = Kind(
-    "script",
-    "warning",
-    "line is in another script than its side",
-    "Leave the pair out: it is in another language.",
-    drops=True,
+SCRIPT = _warning(
+    "script", "line is in another script than its side", "Leave the pair out: it is in another language.", drops=True
 )
-FOREIGN = Kind(
+FOREIGN = _warning(
     "foreign",
-    "warning",
     "line is in another language than its side",
     "Look at the line; leave the pair out if it is in another language.",
     drops=True,
 )
-SWAPPED = Kind(
-    "swapped",
-    "warning",
-    "sides seem to be swapped",
-    "Swap the two lines, or leave the pair out.",
-    drops=True,
-)
-SWAPPED_FILES = Kind(
+SWAPPED = _warning("swapped", "sides seem to be swapped", "Swap the two lines, or leave the pair out.", drops=True)
+SWAPPED_FILES = _error(
     "swapped-files",
-    "error",
     "source and target of this split are swapped, compared with train",
     "Name the files the other way round.",
-    drops=False,
 )
-LANGUAGE = Kind(
+LANGUAGE = _warning(
     "language",
-    "warning",
     "line is in the language of the other side",
     "Leave the pair out: both sides are in one language.",
     drops=True,
 )
-SHORT_TARGET = Kind(
+SHORT_TARGET = _warning(
     "short-target",
-    "warning",
     "target is nearly empty though the source is long",
     "Leave the pair out: it teaches to say nothing.",
     drops=True,
 )
 
 # Notes: worth knowing.
-MARKUP = Kind(
+MARKUP = _note(
     "markup",
-    "note",
     "markup or entities such as &amp; or <br>",
     "Take markup out or turn entities into characters, in all splits and in what is to be translated.",
-    drops=False,
 )
-PIECES = Kind(
+PIECES = _note(
     "pieces",
-    "note",
     "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
     "Join the subwords again: the tokenizer that is learned here cuts by itself.",
-    drops=False,
 )
-
-UNSEEN = Kind(
+UNSEEN = _note(
     "unseen-character",
-    "note",
     "characters that train never shows",
     "The model cannot know them: they become unknown tokens. See whether they belong there, or add text that has them.",
-    drops=False,
 )
-OVER_LONG = Kind(
+OVER_LONG = _note(
     "over-long",
-    "note",
     "longer than data.max_length",
     "The recipe's data.over_long says what becomes of them: drop leaves them out of train, truncate cuts them. Raise "
     "data.max_length if they are good.",
-    drops=False,
     counted="over-long",
 )
-TOKEN_RATIO = Kind(
+TOKEN_RATIO = _note(
     "token-ratio",
-    "note",
     "more uneven than data.max_ratio",
     "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.",
-    drops=False,
     counted="length ratio",
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
@@ -75,22 +75,7 @@ def _number(pair: tuple[int, object]) -> int:
 # ---------------------------------------------------------------------------------------------- by shares of all groups
 
 
-class Grouped(Protocol):
-    """A pair that may say what group it is of."""
-
-    @property
-    def src(self) -> str:
-        """Its source, which is its group where it has no other."""
-
-    @property
-    def group(self) -> str:
-        """What may not be divided; empty: the source."""
-
-
-AnyPair = TypeVar("AnyPair", bound=Grouped)
-
-
-class Divider(Generic[AnyPair]):
+class Divider(Generic[Item]):
     """Divides pairs into splits, whole groups only; train is passed on at once, the others are held until the end.
 
     Test takes the places up to its share, validation those behind them. With `at_most`, the groups of a split that
@@ -103,18 +88,18 @@ class Divider(Generic[AnyPair]):
         train: takes the pairs for training.
     """
 
-    def __init__(self, valid: float, test: float, at_most: int | None, train: Callable[[AnyPair], None]) -> None:
+    def __init__(self, valid: float, test: float, at_most: int | None, train: Callable[[Item], None]) -> None:
         self._train = train
         self._at_most = at_most
         self._first = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
-        self._held: dict[str, Foremost[AnyPair]] = {"test": Foremost(), "valid": Foremost()}
+        self._held: dict[str, Foremost[Item]] = {"test": Foremost(), "valid": Foremost()}
         self._count = 0
 
-    def add(self, pair: AnyPair) -> None:
-        """Gives a pair its split."""
+    def add(self, group: str, pair: Item) -> None:
+        """Gives a pair of a group its split."""
         self._count += 1
-        place = place_of(pair.group or pair.src)
+        place = place_of(group)
         for name, held in self._held.items():
             if self._first[name] <= place / 2**64 < self._end[name]:
                 held.add(place, self._count, pair)
@@ -126,7 +111,7 @@ class Divider(Generic[AnyPair]):
                 return
         self._train(pair)
 
-    def held(self, name: str) -> list[AnyPair]:
+    def held(self, name: str) -> list[Item]:
         """The pairs of "valid" or "test", in the order in which they came."""
         return self._held[name].items()
 

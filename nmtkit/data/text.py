@@ -29,6 +29,7 @@ Watch: TypeAlias = Callable[[str], Callable[[bytes], object]]
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WRONG = re.compile("[\udc80-\udcff]")
 _PLAIN_END = re.compile(r"(?<!\r)\n")
 
 
@@ -103,7 +104,7 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
         lines = text.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         lines = text.decode("utf-8", errors="surrogateescape").split("\n")
-        faulty = [row for row, line in enumerate(lines) if not _is_sound(line)]
+        faulty = [row for row, line in enumerate(lines) if _WRONG.search(line)]
     if text.endswith(b"\n"):
         lines.pop()
     elif lines[-1].endswith("\r"):  # a last line that is cut off in the middle of its end
@@ -111,27 +112,14 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
     return TextBlock(lines, faulty, mark, data)
 
 
-def _is_sound(line: str) -> bool:
-    try:
-        line.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def fault_of(line: str) -> tuple[bytes, int]:
-    """The bytes of a line that is not UTF-8, and the first wrong one, from 0."""
-    raw = line.encode("utf-8", "surrogateescape")
-    try:
-        raw.decode("utf-8")
-    except UnicodeDecodeError as fault:
-        return raw, fault.start
-    return raw, len(raw)
+def first_wrong_byte(line: str) -> int:
+    """Of a line that is not UTF-8, from 0."""
+    return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
 
 
 def not_utf8(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
     """The message of a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
-    return f"{where}: not UTF-8 (byte {mark + fault_of(line)[1] + 1} of the line){remedy}"
+    return f"{where}: not UTF-8 (byte {mark + first_wrong_byte(line) + 1} of the line){remedy}"
 
 
 # --------------------------------------------------------------------------------------------------------- sound text
@@ -351,7 +339,7 @@ class _LineEnds:
 
 def explain_bytes(line: str) -> str:
     """What is wrong with a line that is not UTF-8, and how it reads in another encoding if it makes sense there."""
-    raw, start = fault_of(line)
+    raw, start = line.encode("utf-8", "surrogateescape"), first_wrong_byte(line)
     what = _what(raw, start)
     if what == "a stray byte":
         for encoding, name in (("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):

@@ -49,11 +49,7 @@ class Preprocessing:
         )
 
     def require_same_text(self) -> None:
-        """Makes sure that what is trained and validated on is what it was when the run was begun.
-
-        Raises:
-            DataError: it is not.
-        """
+        """Refuses text to train or validate on that is another than when the run was begun."""
         before = read_files(self._folder.report)
         now = {name: FileSums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits}
         others = [
@@ -78,9 +74,6 @@ class Preprocessing:
         Args:
             diagnosed: given what the data doctor says of the text.
             learned_before: keep the ones that are there all the same.
-
-        Raises:
-            NmtkitError: the text is faulty, or does not fit the settings.
         """
         folder, progress = self._folder, self._progress
         if progress is not None:
@@ -134,9 +127,6 @@ class Preprocessing:
         Args:
             tokenizers: of both sides.
             processes: how many encode the text of a large corpus; None: one a core.
-
-        Raises:
-            NmtkitError: the text is faulty, or the folder cannot be written.
         """
         recipe, data, sums = self._recipe, self._folder.data, FileSums()
         in_one_language = TASKS.get(recipe.task).in_one_language

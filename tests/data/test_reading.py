@@ -11,7 +11,7 @@ from nmtkit.data import text as text_module
 from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import SplitReader
-from nmtkit.data.text import TextFile, explain_bytes, fault_of, read_lines
+from nmtkit.data.text import TextFile, explain_bytes, first_wrong_byte, read_lines
 
 
 def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[
         text += taken
         for row in rows:
             mark = file.mark if before + row == 0 else 0
-            faulty[before + row + 1] = mark + fault_of(taken[row])[1] + 1, explain_bytes(taken[row])
+            faulty[before + row + 1] = mark + first_wrong_byte(taken[row]) + 1, explain_bytes(taken[row])
     for fault in file.found():
         assert fault.place.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")

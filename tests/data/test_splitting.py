@@ -157,7 +157,7 @@ def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = N
     train: list[Pair] = []
     divider = Divider[Pair](valid, test, at_most, train.append)
     for pair in pairs:
-        divider.add(pair)
+        divider.add(pair.group or pair.src, pair)
     return {"train": train, "valid": divider.held("valid"), "test": divider.held("test")}
 
 
