@@ -138,7 +138,8 @@ class OneOf:
 
 @cache
 def _union(classes: tuple[type[Settings], ...]) -> TypeAdapter[Any]:
-    return TypeAdapter(Annotated[Union[classes], Field(discriminator="kind")])  # noqa: UP007  # known only now
+    form: Any = Annotated[Union[classes], Field(discriminator="kind")]  # noqa: UP007  # known only now
+    return TypeAdapter(form)
 
 
 DEEPEST = 100

@@ -202,3 +202,10 @@ def test_the_house_stays_small() -> None:
     assert sum(map(len, arrows().values())) <= 92
     assert sum(length_of(path) < SHORT for path in FILES) <= 25
     assert sum("/" not in name_of(path) for path in FILES if name_of(path) not in ENTRANCES) <= 7
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest knows a test file by its name alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) > 100
+    assert len(names) == len(set(names))
