@@ -3,12 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nmtkit.version import __version__
+
 if TYPE_CHECKING:
     from nmtkit.experiment.run import Run as Run
     from nmtkit.recipe import Recipe as Recipe
     from nmtkit.translation.translator import Translator as Translator
 
-__version__ = "0.1.0"
 __all__ = ["Recipe", "Run", "Translator", "__version__"]
 
 

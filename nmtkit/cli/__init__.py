@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from nmtkit import __version__
 from nmtkit.cli import streams
 from nmtkit.errors import NmtkitError
+from nmtkit.version import __version__
 
 # name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
 COMMANDS = {

@@ -23,6 +23,7 @@ from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.mend import LOG, mend, require_new
 from nmtkit.diagnosis.report import Sheet
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.task import TASKS
 
 SPLIT_OPTIONS = ("--valid", "--test")
 RECIPE_ENDS = (".yaml", ".yml")
@@ -41,8 +42,8 @@ class Subject:
     """The recipe's name, or the files."""
     splits: dict[str, Files]
     """The files by split."""
-    is_summaries: bool
-    """Whether targets are summaries of their sources."""
+    in_one_language: bool
+    """Whether both sides are in one language, as summaries and their sources are."""
     recipe: Any = None
     """A `RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
 
@@ -83,7 +84,7 @@ class _CheckCommand(click.Command):
 @click.option("--tgt-field", default="tgt", metavar="KEY", help="Of JSON lines: the key of the target. Default: tgt.")
 @click.option(
     "--task",
-    type=click.Choice(["translation", "summarization"]),
+    type=click.Choice(TASKS.names()),
     help="Of files: what they are for. Default: summarization if the target's key is summary, or of stories.",
 )
 @click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page.")
@@ -148,7 +149,7 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
-    options = ExamineOptions(task="summarization" if subject.is_summaries else "translation")
+    options = ExamineOptions(in_one_language=subject.in_one_language)
     with console.LineProgress("MB") as shown:
         diagnosis = examine(subject.splits, options, _by_megabyte(shown), subject.see(with_tokens))
     sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
@@ -185,7 +186,7 @@ def _subject(
                 "--valid, --test and --task go with files; a recipe names its own (or --set data.valid.src=FILE)"
             )
         checked = importlib.import_module("nmtkit.experiment.checks").open_check(name, overrides, run_path)
-        return Subject(checked.recipe.name, checked.splits, checked.recipe.task == "summarization", checked)
+        return Subject(checked.recipe.name, checked.splits, TASKS.get(checked.recipe.task).in_one_language, checked)
     if overrides or run_path:
         raise click.UsageError("--set and --run go with a recipe, not with files")
     given = {"train" if any(others.values()) else "data": names, **others}
@@ -194,7 +195,7 @@ def _subject(
     if missing:
         raise DataError(f"{', '.join(missing)}: not there; name files that are")
     summaries = any(files.stories or (files.jsonl and files.tgt_field == "summary") for files in splits.values())
-    return Subject(" and ".join(names), splits, task == "summarization" if task else summaries)
+    return Subject(" and ".join(names), splits, TASKS.get(task).in_one_language if task else summaries)
 
 
 def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files:

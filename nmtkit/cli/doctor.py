@@ -8,11 +8,12 @@ from typing import Any
 import click
 import torch
 
-from nmtkit import __version__, console, device
+from nmtkit import console, device
 from nmtkit.data.workers import cores
 from nmtkit.experiment.tuning import found as kept
 from nmtkit.experiment.tuning.training import TrainingWay
 from nmtkit.translation.inputs import SearchWay
+from nmtkit.version import __version__
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit import __version__
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.entries import Entry
 from nmtkit.corpora.filters import cleaned, count_words
@@ -26,6 +25,7 @@ from nmtkit.errors import DataError
 from nmtkit.experiment.corpus_size import Counts
 from nmtkit.settings import parse_json
 from nmtkit.task import TASKS
+from nmtkit.version import __version__
 
 JSON_NAME = "card.json"
 TEXT_NAME = "CARD.md"

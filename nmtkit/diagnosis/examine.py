@@ -18,15 +18,14 @@ from nmtkit.diagnosis.norms import Norms, first_texts, learn_norms
 from nmtkit.diagnosis.oddities import find_oddities
 from nmtkit.diagnosis.overlap import Overlap, note_overlaps
 from nmtkit.diagnosis.pairs import examine_pairs
-from nmtkit.task import TASKS
 
 
 @dataclass(frozen=True)
 class ExamineOptions:
     """How a corpus is examined."""
 
-    task: str = "translation"
-    """Summaries are shorter than their sources and in the same language, so that other rules hold."""
+    in_one_language: bool = False
+    """Whether both sides are in one language, as a summary and its article are."""
     duplicates: bool = True
     """Whether to look for pairs that occur twice, in one split or in two of them, which takes up to 16 bytes of
     memory for each pair of train."""
@@ -79,10 +78,10 @@ def verdicts(
     main = "train" if "train" in splits else next(iter(splits))
     readers = {name: SplitReader(name, files, _told(progress)) for name, files in splits.items()}
     usual = learn_norms(readers[main])
-    if TASKS.get(options.task).in_one_language:
+    if options.in_one_language:
         usual = replace(usual, languages=None)
     overlap = Overlap() if options.duplicates else None
-    examiner = _Examiner(TASKS.get(options.task).in_one_language, overlap, see)
+    examiner = _Examiner(options.in_one_language, overlap, see)
     for name in sorted(splits, key=lambda name: name == main):
         norms = usual
         if name != main and usual.are_swapped(first_texts(readers[name])):

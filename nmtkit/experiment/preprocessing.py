@@ -115,7 +115,8 @@ class Preprocessing:
                 if sample is not None:
                     sample.see(block)
 
-        options = ExamineOptions(self._recipe.task, duplicates=False)  # the check of what is stored tells those
+        # The check of what is stored tells duplicates.
+        options = ExamineOptions(TASKS.get(self._recipe.task).in_one_language, duplicates=False)
         found = examine(self._splits, options, see=see)
         diagnosed(found)
         base.require()

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit import __version__
 from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Score, TextMetric, Texts, score_texts
+from nmtkit.version import __version__
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""

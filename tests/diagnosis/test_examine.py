@@ -28,7 +28,7 @@ def lines_of(finding: Finding) -> list[tuple[str, int, int | None]]:
 def examined(folder: Path, src: Sequence[str], tgt: Sequence[str], task: str = "translation") -> SplitDiagnosis:
     """What is found in the files of one split."""
     files = real_looking.write(folder, "train", list(src), list(tgt))
-    options = ExamineOptions(task="summarization" if task == "summarization" else "translation")
+    options = ExamineOptions(in_one_language=task == "summarization")
     return examine({"train": files}, options).splits["train"]
 
 
@@ -296,7 +296,7 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress("".join(f"{row}\n" for row in rows).encode()))
     files = Files(jsonl=str(path), src_field="article", tgt_field="summary")
-    split = examine({"train": files}, ExamineOptions(task="summarization")).splits["train"]
+    split = examine({"train": files}, ExamineOptions(in_one_language=True)).splits["train"]
     assert split.pairs == 600
     assert {name: [place.line for place in finding.places] for name, finding in split.findings.items()} == {
         "json": [11, 21],

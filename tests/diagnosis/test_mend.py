@@ -199,7 +199,7 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
     for n in range(5):
         (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
     (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
-    done = mend({"train": Files(stories=[str(folder)])}, ExamineOptions(task="summarization"), tmp_path / "new")[
+    done = mend({"train": Files(stories=[str(folder)])}, ExamineOptions(in_one_language=True), tmp_path / "new")[
         "train"
     ]
     assert done.files == Files(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
@@ -213,7 +213,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
     given = Files(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
-    done = mend({"train": given}, ExamineOptions(task="summarization"), tmp_path / "new")["train"]
+    done = mend({"train": given}, ExamineOptions(in_one_language=True), tmp_path / "new")["train"]
     assert "weights" in done.refused
     assert [path.name for path in (tmp_path / "new").iterdir()] == [LOG]
 

@@ -18,7 +18,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 PLACES = [
-    f"tests/{name}" for name in ("contracts", "layers", "models", "search", "training", "test_staged_training.py")
+    f"tests/{name}"
+    for name in (
+        "contracts",
+        "experiment",
+        "layers",
+        "models",
+        "search",
+        "training",
+        "translation",
+        "test_strangers.py",
+    )
 ]
 
 VARIANTS: dict[str, dict[str, str]] = {

@@ -1,4 +1,4 @@
-"""What lies between ROUGE programs: `python tests/rouge_programs.py` prints the tables of recipes/scores.md.
+"""What lies between ROUGE programs: `python tests/metrics/rouge_programs.py` prints the tables of recipes/scores.md.
 
 ROUGE-1.5.5, the Perl program of Lin 2004 that most published figures come from, differs from rouge-score in its stems
 alone, as far as these data show: it takes an irregular form to its base by WordNet's lists of exceptions ("were" and

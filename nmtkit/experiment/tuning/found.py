@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from nmtkit import __version__
 from nmtkit.device import cpu_threads, describe
 from nmtkit.errors import DataError
 from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
+from nmtkit.version import __version__
 
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
