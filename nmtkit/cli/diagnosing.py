@@ -11,7 +11,7 @@ from nmtkit.data.faults import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import Sheet
-from nmtkit.errors import writing
+from nmtkit.files import writing
 
 WIDTH = 80
 """Of running text and plots, so that a report can be read wherever it ends up."""

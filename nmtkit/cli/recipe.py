@@ -10,7 +10,7 @@ from nmtkit import console, recipe
 from nmtkit.cli import options
 from nmtkit.errors import RecipeError
 from nmtkit.experiment import checks
-from nmtkit.experiment.folder import write_whole
+from nmtkit.files import write_whole
 from nmtkit.registry import near_names
 from nmtkit.settings import Settings
 

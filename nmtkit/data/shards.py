@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit import sums
 from nmtkit.errors import DataError
+from nmtkit.files import replacing, signed, verified
 from nmtkit.settings import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
@@ -132,7 +132,7 @@ class ShardWriter:
             os.replace(file.temporary, self._folder / f"{name}.{column}")
         files = {column: {"size": file.size, "crc32": file.checksum} for column, file in self._files.items()}
         content = {"version": VERSION, "examples": self.length, "dtype": self._dtype.str, **facts, "files": files}
-        write_manifest(manifest, sums.signed(content), durable)
+        write_manifest(manifest, signed(content), durable)
 
     def discard(self) -> None:
         """Closes and removes what was not published."""
@@ -149,14 +149,8 @@ def manifest_path(folder: Path, name: str) -> Path:
 
 def write_manifest(path: Path, content: Mapping[str, Any], durable: bool) -> None:
     """Writes a manifest so that there is a whole one or none; see `ShardWriter.publish` for `durable`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path, durable=durable) as beside:
+        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path, name: str) -> dict[str, Any]:
@@ -171,7 +165,7 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
             raise OSError(errno.EINVAL, "not a file")
         manifest = parse_json(path.read_bytes(), path.name)
         if manifest["version"] == VERSION:
-            return sums.verified(manifest)
+            return verified(manifest)
     except OSError as fault:
         raise DataError(f"{path}: no preprocessed data there ({fault.strerror}); run preprocess") from fault
     except (DataError, ValueError, KeyError, TypeError) as fault:

@@ -2,9 +2,8 @@
 
 import io
 import json
-import os
 import zipfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.alignments import SoftAlignment
-from nmtkit.errors import DataError, require_replaceable, writing
+from nmtkit.errors import DataError
+from nmtkit.files import replacing, writing
 
 
 class SoftWriter:
@@ -32,19 +32,20 @@ class SoftWriter:
         if path.suffix not in (".json", ".npz"):
             raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
         self._path = path
-        self._unfinished = path.with_name(path.name + ".unfinished")
         self._count = 0
         self._text: TextIO | None = None
         self._archive: zipfile.ZipFile | None = None
+        self._opened = ExitStack()
 
     def __enter__(self) -> "SoftWriter":
-        require_replaceable(self._path)
-        with writing(self._path):
+        with writing(self._path), ExitStack() as opened:
+            beside = opened.enter_context(replacing(self._path))
             if self._path.suffix == ".json":
-                self._text = self._unfinished.open("w", encoding="utf-8")
+                self._text = opened.enter_context(beside.open("w", encoding="utf-8"))
                 self._text.write("[")
             else:
-                self._archive = zipfile.ZipFile(self._unfinished, "w", zipfile.ZIP_DEFLATED)
+                self._archive = opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
+            self._opened = opened.pop_all()
         return self
 
     def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
@@ -78,17 +79,13 @@ class SoftWriter:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            with writing(self._path) if kind is None else suppress(OSError):
+        if kind is None:
+            with writing(self._path), self._opened:
                 if self._text is not None:
-                    with self._text:
-                        self._text.write("\n]\n")
-                if self._archive is not None:
-                    self._archive.close()
-                if kind is None:
-                    os.replace(self._unfinished, self._path)
-        finally:
-            self._unfinished.unlink(missing_ok=True)
+                    self._text.write("\n]\n")
+        else:
+            with suppress(OSError):
+                self._opened.__exit__(kind, fault, traceback)
 
 
 def _rounded(alignment: SoftAlignment) -> list[list[float]]:

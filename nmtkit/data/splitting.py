@@ -17,7 +17,8 @@ from typing import Generic, TypeVar
 from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
-from nmtkit.errors import DataError, writing
+from nmtkit.errors import DataError
+from nmtkit.files import writing
 
 SHARE = 20
 """One in so many pairs is held out for each purpose ..."""

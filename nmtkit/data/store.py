@@ -25,7 +25,6 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit import sums
 from nmtkit.data.shards import (
     VERSION,
     Ids,
@@ -37,6 +36,7 @@ from nmtkit.data.shards import (
     write_manifest,
 )
 from nmtkit.errors import DataError
+from nmtkit.files import signed
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25
@@ -150,7 +150,7 @@ class StoreWriter:
                 if self._shard.length:
                     self.end_shard()
                 manifest = {"version": VERSION, **self._facts, "shards": self.shards}
-                write_manifest(manifest_path(self._folder, self._name), sums.signed(manifest), durable=True)
+                write_manifest(manifest_path(self._folder, self._name), signed(manifest), durable=True)
             self._sweep()
         except OSError as error:
             raise self._unwritable(error) from error

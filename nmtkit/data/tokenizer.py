@@ -20,11 +20,11 @@ from typing import Literal, TypeVar
 
 import sentencepiece
 
-from nmtkit import sums
 from nmtkit.data.blocks import Block, Example
 from nmtkit.data.checking import DataReport
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RENEW, SPECIALS, UNK, Vocabulary, read_file
 from nmtkit.errors import CheckpointError, DataError, RecipeError
+from nmtkit.files import sum_of_bytes
 from nmtkit.settings import Field, Settings, model_validator, parse, parse_json
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ class TokenizerPair:
     @property
     def sum(self) -> str:
         """The checksum of the vocabulary, by which weights know theirs."""
-        return sums.of_bytes(b"".join(name.encode() + content for name, content in self._contents().items()))
+        return sum_of_bytes(b"".join(name.encode() + content for name, content in self._contents().items()))
 
     def _contents(self) -> dict[str, bytes]:
         """What the file of each tokenizer holds, by its name."""
@@ -345,7 +345,7 @@ class TokenizerPair:
             (folder / _SUMS).unlink(missing_ok=True)
             for name, content in contents.items():
                 (folder / name).write_bytes(content)
-            of_files = {name: sums.of_bytes(content) for name, content in contents.items()}
+            of_files = {name: sum_of_bytes(content) for name, content in contents.items()}
             (folder / _SUMS).write_text(json.dumps(of_files, indent=1) + "\n", encoding="utf-8")
         except OSError as fault:
             raise CheckpointError(f"{folder}: cannot write the tokenizer: {fault.strerror}") from fault
@@ -377,7 +377,7 @@ def _check_sums(folder: Path) -> None:
     try:
         expected = json.loads(read_file(path))
         for name in expected:
-            if os.path.lexists(folder / name) and sums.of_bytes(read_file(folder / name)) != expected[name]:
+            if os.path.lexists(folder / name) and sum_of_bytes(read_file(folder / name)) != expected[name]:
                 raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RENEW}")
     except (ValueError, TypeError, RecursionError) as fault:
         raise CheckpointError(f"{path}: damaged ({fault}); {RENEW}") from fault

@@ -18,9 +18,10 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.experiment.folder import RunFolder, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import Notify, quiet
 from nmtkit.experiment.saved import SavedRun
+from nmtkit.files import write_whole
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.settings import beside_package, dump_yaml

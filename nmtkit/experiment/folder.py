@@ -1,12 +1,9 @@
-"""The folder of a run: the one place that knows the names of its files; files that are written whole or not at all."""
+"""The folder of a run: the one place that knows the names of its files."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from nmtkit.errors import NmtkitError, require_replaceable, writing
+from nmtkit.errors import NmtkitError
 
 RUNS = Path("runs")
 
@@ -120,30 +117,3 @@ class RunFolder:
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never half of it.
-
-    Raises:
-        NmtkitError: it cannot be written.
-    """
-    write_whole(path, json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text file so that a reader sees the old one or the new one, never half of it.
-
-    Raises:
-        NmtkitError: it cannot be written.
-    """
-    require_replaceable(path)
-    temporary = path.with_name(f"{path.name}.new")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise

@@ -18,10 +18,11 @@ from nmtkit.data.store import Store
 from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import RecipeError
-from nmtkit.experiment.folder import RunFolder, write_json, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import Notify, quiet
 from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
 from nmtkit.experiment.saved import SavedRun
+from nmtkit.files import write_json, write_whole
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.training.objectives.likelihood import likelihood

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from nmtkit.errors import DataError, NmtkitError, writing
-from nmtkit.experiment.folder import RunFolder, write_whole
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.saved import SavedStage
+from nmtkit.files import write_whole, writing
 from nmtkit.settings import parse_json
 from nmtkit.training.events import Evaluated, Event, Saved, Step
 

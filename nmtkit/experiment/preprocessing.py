@@ -14,9 +14,9 @@ from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import DataError
-from nmtkit.experiment.folder import write_json
 from nmtkit.experiment.hold import Notify
 from nmtkit.experiment.saved import SavedRun
+from nmtkit.files import write_json
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
 

@@ -16,7 +16,7 @@ from nmtkit.experiment.checks import (
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.folder import RunFolder, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import Hold, Notify, hold, quiet
 from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
 from nmtkit.experiment.preprocessing import Preprocessing
@@ -24,6 +24,7 @@ from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.settling import find_training_way, prepare_device
 from nmtkit.experiment.stages import StageBegun, StagedTraining
 from nmtkit.experiment.tuning.training import OPEN_KEYS
+from nmtkit.files import write_whole
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed
 from nmtkit.training.events import Event, Saved

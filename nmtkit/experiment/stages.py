@@ -12,11 +12,12 @@ from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_setting
-from nmtkit.experiment.folder import RunFolder, write_json
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import Notify
 from nmtkit.experiment.judging import Validation
 from nmtkit.experiment.log import Done, Log
 from nmtkit.experiment.saved import SavedRun, SavedStage, build_model
+from nmtkit.files import write_json
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS

@@ -20,13 +20,14 @@ from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.data.splitting import HoldOut, choose_held_out, write_splits
-from nmtkit.errors import CheckpointError, DataError, NmtkitError, writing
+from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
 from nmtkit.experiment.corpus_size import CorpusSize, Counts
 from nmtkit.experiment.fitting import FittedPreset
-from nmtkit.experiment.folder import RunFolder, write_json, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.hold import Hold, Notify, hold, quiet
 from nmtkit.experiment.tuning.training import tokens_a_minute
+from nmtkit.files import write_json, write_whole, writing
 from nmtkit.settings import is_name, parse_json
 from nmtkit.training import distributed
 

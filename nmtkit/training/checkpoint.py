@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from nmtkit import sums
 from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.files import signed, verified
 from nmtkit.settings import Field, Settings, field_validator, parse
 from nmtkit.training.tensor_files import (
     Head,
@@ -240,7 +240,7 @@ class Checkpoints:
         if path is not None:
             of_it = {"update": update, "value": value, "metric": metric, "higher_is_better": higher_is_better}
             write_tensors(path, weights, {**of_it, "kind": "weights"}, self.vocabulary)
-        text = json.dumps(sums.signed(asdict(_Index(metric, higher_is_better, entries))), indent=1)
+        text = json.dumps(signed(asdict(_Index(metric, higher_is_better, entries))), indent=1)
         write_file(self._index_path, lambda place: place.write_text(text, encoding="utf-8"))
         for old in self.folder.glob("weights-*.safetensors"):
             if old not in {self.weights_path(entry.update) for entry in entries}:
@@ -257,7 +257,7 @@ class Checkpoints:
         try:
             if not self._index_path.is_file():
                 raise OSError("not a file")
-            return _Index.of(sums.verified(json.loads(self._index_path.read_text(encoding="utf-8"))))
+            return _Index.of(verified(json.loads(self._index_path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as fault:
             raise CheckpointError(
                 f"{self._index_path}: cannot read it ({fault}); delete it, and the list of kept weights is made anew "

@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmtkit import sums
 from nmtkit.data.workers import cores
-from nmtkit.errors import CheckpointError, require_replaceable
+from nmtkit.errors import CheckpointError
+from nmtkit.files import SUM, replacing, signed, sum_of_array, verified
 
 _FACTS = "facts"
 
@@ -62,9 +62,9 @@ class Head:
         if text is None:
             return cls({}, False, "", None)
         facts = json.loads(text)
-        if not isinstance(facts, dict) or ("tensors" in facts) != (sums.SUM in facts):
+        if not isinstance(facts, dict) or ("tensors" in facts) != (SUM in facts):
             raise ValueError("its facts are not what they should be")
-        facts = sums.verified(facts)
+        facts = verified(facts)
         known = facts.pop("tensors", None)
         return cls(facts, facts.pop("kind", "state") == "state", facts.pop("vocabulary", ""), known)
 
@@ -98,7 +98,7 @@ def sums_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
     def of_one(tensor: Tensor) -> str:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
-        return sums.of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
+        return sum_of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
 
     with ThreadPoolExecutor(min(cores(), _THREADS)) as pool:
         return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
@@ -163,39 +163,23 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     """
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     known = {"vocabulary": vocabulary} if vocabulary else {}
-    signed = sums.signed({**facts, **known, "tensors": sums_of(ready)})
-    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(signed, sort_keys=True)}))
+    head = signed({**facts, **known, "tensors": sums_of(ready)})
+    write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(head, sort_keys=True)}))
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
-    require_replaceable(path, CheckpointError)
-    beside = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.unlink(missing_ok=True)
-        beside.touch()
-        mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
-        write(beside)
-        beside.chmod(mode)
-        _force_to_disk(beside)
-        os.replace(beside, path)
-        _force_to_disk(path.parent)
+        with replacing(path, suffix=".partial", durable=True) as beside:
+            beside.touch()
+            mode = beside.stat().st_mode  # as the umask says; safetensors makes a file that nobody else may read
+            write(beside)
+            beside.chmod(mode)
     except (OSError, SafetensorError) as fault:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise CheckpointError(
             f"{path}: cannot write it ({fault}); free some space there or name another folder; "
             "the checkpoints written before are untouched"
         ) from fault
-
-
-def _force_to_disk(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def kind_of(tensor: Tensor) -> tuple[bool, bool]:

@@ -12,7 +12,8 @@ import torch
 from nmtkit import console, device
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder, write_json
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.files import write_json
 
 from . import captions, decoding, hugging_face, machine, preprocessing, summarization, training
 

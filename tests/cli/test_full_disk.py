@@ -14,8 +14,9 @@ from nmtkit.data.shards import Ragged
 from nmtkit.data.splitting import choose_held_out, write_splits
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment.folder import RunFolder, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.log import Log
+from nmtkit.files import write_whole
 from nmtkit.training.events import Evaluated
 
 

@@ -11,8 +11,9 @@ from in_process import Console, console_in
 from nmtkit import Translator
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.experiment.folder import RunFolder, write_json, write_whole
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.saved import build_model
+from nmtkit.files import write_json, write_whole
 from nmtkit.recipe import load
 from nmtkit.training.weights import save_weights, weights_of
 from nmtkit.translation.summarizer import Summarizer

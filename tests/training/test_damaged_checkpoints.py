@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_training import TinyStream, run, same_weights, settings, tiny_model
 
-from nmtkit.errors import CheckpointError
+from nmtkit.errors import CheckpointError, NmtkitError
 from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
 from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, vocabulary_of, weights_of
 
@@ -188,7 +188,7 @@ def test_weights_know_their_vocabulary(tmp_path):
 
 
 def test_a_folder_is_not_written_over(tmp_path):
-    with pytest.raises(CheckpointError, match="a folder; name a file"):
+    with pytest.raises(NmtkitError, match="a folder; name a file"):
         save_weights(tmp_path, {"a": torch.ones(3)})
 
 

@@ -17,7 +17,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from nmtkit.device import cpu_threads, describe
-from nmtkit.errors import DataError
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.files import replacing
 from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
 from nmtkit.version import __version__
@@ -143,13 +144,10 @@ def keep(work: Mapping[str, Any], found: Found[Any]) -> bool:
 
     Where no file can be written the work is measured again next time, which is no reason to stop it.
     """
-    path = _path(work)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps({"work": work, "found": asdict(found)}, indent=1), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
+        with replacing(_path(work), suffix=f".{os.getpid()}") as beside:
+            beside.write_text(json.dumps({"work": work, "found": asdict(found)}, indent=1), encoding="utf-8")
+    except (OSError, NmtkitError):
         return False
     return True
 
