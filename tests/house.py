@@ -5,7 +5,12 @@ imports from; an arrow says that one room imports from another.
 """
 
 import ast
-from collections import defaultdict
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -112,6 +117,39 @@ def functions() -> Iterator[tuple[int, str]]:
                 yield node.end_lineno - node.lineno + 1, f"{name_of(path)}: {node.name}"
 
 
+COUNTING = """
+import atexit, json, os, sys
+opened = {}
+def see(event, about):
+    if event == "open" and not isinstance(about[0], int):
+        name = os.path.basename(os.fsdecode(about[0]))
+        opened[name] = opened.get(name, 0) + 1
+atexit.register(lambda: print(json.dumps(opened), file=sys.stderr))
+sys.addaudithook(see)
+from nmtkit.cli import cli
+cli(sys.argv[1:])
+"""
+
+
+def opened_by(*arguments: str, text: str = "") -> Counter[str]:
+    """How often a command opens the files of each name."""
+    command = [sys.executable, "-c", COUNTING, *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=True)
+    return Counter(json.loads(done.stderr.splitlines()[-1]))
+
+
+def reads() -> tuple[int, int]:
+    """How often `translate` reads its recipe, and `preprocess` each file of the training text at most."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(ROOT / "tests" / "made_before" / "0.1.0.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        resolved = Path(folder, "run", "recipe.yaml")
+        resolved.write_text(resolved.read_text(encoding="utf-8").replace("FOLDER", folder), encoding="utf-8")
+        of_recipe = opened_by("translate", "-m", str(resolved.parent), "--device", "cpu", text="a b\n")["recipe.yaml"]
+        of_text = opened_by("preprocess", str(Path(folder, "old.yaml")), "--run", str(Path(folder, "new")))
+        return of_recipe, max(count for name, count in of_text.items() if name.startswith("train."))
+
+
 def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
     loose = [name for _, name in lengths if "/" not in name and name not in ENTRANCES]
@@ -119,6 +157,7 @@ def main() -> None:
     for length, name in lengths:
         by_room[room_of(name)].append(length)
     longest = sorted(functions(), reverse=True)
+    of_recipe, of_text = reads()
     rows = {
         "rooms, floors, arrows": f"{len(rooms())}, {max(floors().values())}, {sum(map(len, arrows().values()))}",
         "loose modules at the top": f"{len(loose)}: {', '.join(sorted(loose))}",
@@ -126,6 +165,8 @@ def main() -> None:
         f"files under {SHORT} lines": sum(length < SHORT for length, _ in lengths),
         f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
         "names defined in several modules": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
+        "translate reads its recipe": of_recipe,
+        "preprocess reads the text": of_text,
         "modules of one name": f"{len(modules_named_twice())} {modules_named_twice() or ''}",
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
         "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),
