@@ -5,7 +5,7 @@ by whoever reads it.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -32,12 +32,11 @@ _NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", r
 
 @dataclass(frozen=True)
 class Alignment:
-    """A hand-made alignment of one sentence pair."""
+    """A hand-made alignment of one sentence pair: links that must be there are sure, those that may be, possible."""
 
     sure: Links
-    """Links that must be there."""
     possible: Links
-    """Links that may be there; all sure links are among them."""
+    """All sure links are among them."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,14 @@ class AlignmentFile:
     """What a file of alignments holds."""
 
     pairs: list[Alignment]
-    """One a sentence pair, counted from 0. A naacl file ends with the last pair that has a link."""
+    """One for each sentence pair. A naacl file ends with the last pair that has a link."""
     form: Form
-    """The format it was read as."""
     base: int
-    """What its words were counted from, 0 or 1."""
+    """What the file counts words from, 0 or 1."""
 
     @property
     def doubt(self) -> str:
-        """What speaks against its counting from 0, see `doubt_of`; empty if nothing does, or if it counts from 1."""
+        """What `doubt_of` finds; empty for a file that counts from 1."""
         return "" if self.base else doubt_of(pair.possible for pair in self.pairs)
 
 
@@ -66,16 +64,10 @@ ENOUGH = 20
 
 
 def doubt_of(alignments: Iterable[Links]) -> str:
-    """What speaks against the words of a file being counted from 0, where they are read so.
+    """What speaks against a file counting words from 0, such as "no link holds a first word"; empty if nothing does.
 
-    In text a first word has links about as often as any other; where it hardly ever has one, the words of that side are
-    most likely counted from 1. Links that are rare everywhere raise no doubt.
-
-    Args:
-        alignments: one a sentence pair.
-
-    Returns:
-        For a message, such as "no link holds a first word"; empty if there is no doubt.
+    A first word has links about as often as any other. Where it hardly ever has one, the words of that side are most
+    likely counted from 1. Links that are rare everywhere raise no doubt.
     """
     linked: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for links in alignments:
@@ -97,7 +89,7 @@ DIGITS = 9
 LONGEST = 40
 """So many characters of what is no link are shown."""
 FAR = 100
-"""The number of a sentence pair of a naacl file may be so many times higher than the number of its links, and 1000."""
+"""The highest sentence pair of a naacl file is at most so many times the number of its links, plus 1000."""
 
 
 def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
@@ -111,38 +103,27 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     Pairs are counted from 1, in any order; pairs without links have no line. A pair whose number lies far above the
     number of links is taken for a slip: whoever reads the file makes room for all pairs before it.
 
-    Args:
-        lines: the lines.
-        place: name of their file, for messages.
-        base: 0 or 1: what the file counts words from; None stands for `USUAL_BASE` of its format.
+    Messages call the file `place`. Words are counted from `base`, 0 or 1; None stands for `USUAL_BASE` of the format.
 
     Raises:
         DataError: a line is not of the format, or holds a word 0 where words are counted from 1; names file and line.
     """
     numbered = enumerate(lines, start=1)
     before: list[tuple[int, str]] = []
-    form: Form = "pharaoh"
     for number, line in numbered:
-        before.append((number, line))
+        before.append((number, line.strip()))
         if line.strip():
-            form = "naacl" if _NAACL_LINE.fullmatch(line.strip()) else "pharaoh"
             break
+    form: Form = "naacl" if before and _NAACL_LINE.fullmatch(before[-1][1]) else "pharaoh"
     base = USUAL_BASE[form] if base is None else base
-    read = _parse_naacl if form == "naacl" else _parse_pharaoh
-    return AlignmentFile(read(chain(before, numbered), place, base), form, base)
-
-
-def _parse_pharaoh(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
-    return [parse_pharaoh_line(line, f"{place}, line {number}", base) for number, line in lines]
+    rows = chain(before, numbered)
+    if form == "naacl":
+        return AlignmentFile(_parse_naacl(rows, place, base), form, base)
+    return AlignmentFile([parse_pharaoh_line(row, f"{place}, line {n}", base) for n, row in rows], form, base)
 
 
 def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
-    """Reads one line of a Pharaoh file; see `parse_alignments`.
-
-    Args:
-        line: the line.
-        place: its file and number, for messages.
-        base: 0 or 1: what it counts words from.
+    """Reads one line of a Pharaoh file, as `parse_alignments` does; `place` is its file and number.
 
     Raises:
         DataError: the line is not of the format, or holds a word 0 where words are counted from 1.
@@ -160,37 +141,31 @@ def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
 
 
 def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
-    sure: dict[int, set[Link]] = {}
-    possible: dict[int, set[Link]] = {}
+    sure: defaultdict[int, set[Link]] = defaultdict(set)
+    possible: defaultdict[int, set[Link]] = defaultdict(set)
     last, said, links = 0, 0, 0
     for number, line in lines:
         if not line.strip():
             continue
         match = _NAACL_LINE.fullmatch(line.strip())
-        if match is None:
-            raise DataError(
-                f"{place}, line {number}: {_shown(line.strip())} is not a link; write PAIR SOURCE TARGET and S or P, "
-                "such as 12 3 4 S"
-            )
         what = f"{place}, line {number}: {_shown(line.strip())}"
+        if match is None:
+            raise DataError(f"{what} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
         pair = _number(match[1], what)
         if pair == 0:
             raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
         last, said, links = max(pair, last), number if pair > last else said, links + 1
         link = _counted(match[2], match[3], base, what)
-        possible.setdefault(pair, set()).add(link)
+        possible[pair].add(link)
         if match[4] != "P":
-            sure.setdefault(pair, set()).add(link)
+            sure[pair].add(link)
     if last > FAR * links + 1000:
         raise DataError(
             f"{place}, line {said}: sentence pair {last}, though the file has only {links} "
             f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"
         )
-    none = Alignment(frozenset(), frozenset())
-    return [
-        Alignment(frozenset(sure.get(pair, ())), frozenset(possible[pair])) if pair in possible else none
-        for pair in range(1, last + 1)
-    ]
+    pairs = range(1, last + 1)
+    return [Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
 
 
 def _counted(source: str, target: str, base: int, what: str) -> Link:
@@ -235,19 +210,14 @@ class SoftAlignment:
     """How much each target word looks at each source word."""
 
     src_words: list[str]
-    """S words."""
     tgt_words: list[str]
-    """T words."""
     weights: NDArray[np.float64]
     """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
         """The links of two directions combined, see `symmetrize`.
 
-        Args:
-            method: how.
-            reverse: what a model of the other direction says of the pair; None reads this attention the other way, each
-                source word being linked to the target word that looks at it most.
+        `reverse` comes from a model of the other direction; without one, `links_of_columns` stands for it.
         """
         other = self.links_of_columns() if reverse is None else reversed_links(reverse.links())
         return symmetrize(self.links(), other, method)
@@ -262,17 +232,11 @@ class SoftAlignment:
 
 
 def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
-    """The links that attention stands for.
+    """The links that attention `(T,S)` stands for; a row without any weight has none.
 
-    Args:
-        weights: `(T,S)`, a row for each target word. The column of EOS is left out by whoever calls: EOS is no word,
-            and a target word is linked even if most of its attention went there.
-        threshold: None links every target word to the one source word that it looks at most, the first of equals, as
-            Luong et al. 2015 do in section 5.4 to measure the alignments of attention. A number links it to every
-            source word that has at least that weight: to none, one or several.
-
-    Returns:
-        The links. A row without any weight has none.
+    Without a threshold every target word is linked to the one source word that it looks at most, the first of equals,
+    as Luong et al. 2015 do in section 5.4. With one, it is linked to every source word that has at least that weight.
+    The caller leaves the column of EOS out: EOS is no word, and a target word is linked even if it looks there most.
     """
     if threshold is not None:
         found = np.argwhere((weights >= threshold) & (weights > 0))
@@ -293,16 +257,9 @@ TABLE = 128
 def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Share]:
     """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
 
-    A piece that a word boundary cuts belongs to both words, by characters. Where the tokenizer changed the length of
-    the text (NFKC may), boundaries are moved in proportion. A piece without characters (a mark of a word's
-    beginning) belongs to the word that begins after it, or to the last word.
-
-    Args:
-        piece_lengths: characters of each of P pieces, in order.
-        word_lengths: characters of each of W words, in order; none is 0.
-
-    Returns:
-        W of them; the parts of a piece sum to one.
+    Lengths are characters; no word has 0. A piece that a word boundary cuts belongs to both words, by characters; its
+    parts sum to one. Where the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
+    piece without characters (a mark of a word's beginning) belongs to the word that begins after it, or to the last.
     """
     ends = list(accumulate(piece_lengths))
     scale = ends[-1] / sum(word_lengths)
@@ -325,11 +282,7 @@ def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Sh
 
 
 def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
-    """The shares of W words that follow each other as a table.
-
-    Returns:
-        The first piece that one of them has, and `(W,P)`, of the pieces from that one to the last that one of them has.
-    """
+    """The first piece that W neighbouring words have, and their shares `(W,P)` from that piece to their last."""
     first = min((start for start, parts in words if parts), default=0)
     end = max((start + len(parts) for start, parts in words if parts), default=0)
     found = np.zeros((len(words), end - first))
@@ -339,18 +292,10 @@ def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
 
 
 def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequence[Share]) -> NDArray[np.float64]:
-    """Attention between pieces as attention between words.
+    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `shares` of the pieces.
 
     Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
-    are averaged. A piece of two words counts for each with its share.
-
-    Args:
-        weights: `(T',S')` between pieces.
-        src_shares: of S words, see `shares`.
-        tgt_shares: of T words.
-
-    Returns:
-        `(T,S)`; the row of a word that has no pieces is zero.
+    are averaged. A piece of two words counts for each with its share. The row of a word without pieces is zero.
     """
     merged = np.zeros((len(tgt_shares), len(src_shares)))
     columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
@@ -398,10 +343,7 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
       a target word that have none. So the published alignment-scripts of Zenkel et al. 2019 do it under the names
       grow-diagonal and grow-diagonal-final.
 
-    Args:
-        forward: links of the first direction.
-        backward: links of the other, already as (source, target) of the first.
-        method: which.
+    Both directions are (source, target) of the first.
     """
     if method == "intersection":
         return forward & backward
@@ -412,12 +354,13 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     grown.grow(forward | backward, both=strict)
     if method.startswith("grow-diag-final"):
         for direction in (forward, backward):
-            grown.finish(direction, both=strict or method.endswith("-and"))
+            for link in sorted(direction):
+                grown.add(link, both=strict or method.endswith("-and"))
     return frozenset(grown.links)
 
 
 class _Growing:
-    """A set of links to which others are added, and which words have one."""
+    """Links to which others are added, and which words have one."""
 
     def __init__(self, links: Links) -> None:
         self.links = set(links)
@@ -437,17 +380,12 @@ class _Growing:
                 source, target = heappop(ahead)
                 for source_step, target_step in _NEIGHBOURS:
                     link = (source + source_step, target + target_step)
-                    if link in union and self._add(link, both):
+                    if link in union and self.add(link, both):
                         changed = True
                         if link > (source, target):
                             heappush(ahead, link)
 
-    def finish(self, direction: Links, both: bool) -> None:
-        """Adds links wherever they are."""
-        for link in sorted(direction):
-            self._add(link, both)
-
-    def _add(self, link: Link, both: bool) -> bool:
+    def add(self, link: Link, both: bool) -> bool:
         """Adds a link if one of its words has none so far, or, with `both`, if neither has one."""
         source, target = link
         free = (source not in self._sources, target not in self._targets)

@@ -1,4 +1,4 @@
-"""Some pairs of a split that follow each other: what is read, checked, examined and encoded, one after the other."""
+"""Neighbouring pairs of a split: what is read, checked, examined and encoded, one block after the other."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,53 +27,45 @@ class Example:
     """One sentence or document to translate, with its translation where there is one."""
 
     src: str
-    """Source text."""
     tgt: str | None
-    """Target text."""
     line: int
-    """The line it came from, counted from 1; over all files of the split where there are several; a story is one."""
+    """The line it came from, from 1 over all files of the split; a story is one."""
     links: Links | None = None
-    """Which source word belongs to which target word, as the files say; None where no alignment was given."""
+    """Links between words; None where no alignment was given."""
     src_words: str | None = None
-    """The source with white space between the words that the links count; None where the source's own is meant."""
+    """The source with white space between the words that the links count; None where these are its own."""
     tgt_words: str | None = None
-    """The same for the target."""
     file: int = field(default=0, compare=False)
-    """Which of the files (or folders of stories) of the split it came from, counted from 0."""
+    """Which of the files (or folders of stories) of the split it came from, from 0."""
 
 
 @dataclass
 class Block:
-    """Some pairs of one split that follow each other, as they are read from its files, with what is wrong with them."""
+    """Neighbouring pairs of one split as they are read from its files, with what is wrong with them."""
 
     split: str
-    """The name of the split."""
     src_file: str
-    """Where the sources come from."""
     tgt_file: str
-    """Where the targets come from; the same for JSONL and stories, "" without targets."""
+    """The same as `src_file` for JSONL and stories, "" without targets."""
     first: int
     """The line of the first pair in its files, from 1; of stories always 1."""
     src: list[str]
-    """Sources."""
     tgt: list[str] | None
-    """Targets; None where there are none."""
     position: int | list[int] = 0
     """Which of the files of the split they are from, from 0; of stories the folder of each."""
     beside: dict[str, list[Any]] = field(default_factory=dict)
-    """What stands beside the pairs, by kind ("alignment", "src_words", "tgt_words"); fewer lines where it ends."""
+    """What the files have beside the pairs ("alignment", "src_words", "tgt_words"); fewer lines where it ends."""
     before: int = 0
     """Pairs of the split that come before."""
     links: list[Links] | None = None
     """Links between words, of sound blocks."""
     faults: list[Fault] = field(default_factory=list)
-    """What was found in them."""
     unread: set[int] = field(default_factory=set)
-    """Pairs of which a line could not be read, by their place in the block; nothing else is said about them."""
+    """Pairs, by their place in the block, with a line that could not be read; nothing else is said about them."""
     messages: list[tuple[int, str]] = field(default_factory=list)
-    """Of every line that could not be read the pair, and what is told where lines must be sound."""
+    """For each of these lines the pair, and what is told where lines must be sound."""
     names: list[str] = field(default_factory=list)
-    """Of stories: the file of each."""
+    """The files of stories."""
     marks: tuple[int, int] = (0, 0)
     """Bytes of the byte-order marks at the beginning of the source and target file, which are no part of line 1."""
 
@@ -82,17 +74,8 @@ class Block:
 
     def examples(self) -> Iterator[Example]:
         """Pair by pair."""
-        rows = zip(
-            self.src,
-            self.tgt or repeat(None),
-            range(self.before + 1, self.before + 1 + len(self)),
-            self.links or repeat(None),
-            self.beside.get("src_words") or repeat(None),
-            self.beside.get("tgt_words") or repeat(None),
-            self.files.tolist(),
-            strict=False,
-        )
-        return (Example(*row) for row in rows)
+        columns = self.tgt, self.lines.tolist(), self.links, self.beside.get("src_words"), self.beside.get("tgt_words")
+        return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
 
     def part(self, start: int, end: int) -> "Block":
         """Some pairs of a sound block, counted from 0."""
@@ -131,7 +114,7 @@ class Block:
         return PairHashes.of(self.src, self.tgt)
 
     def add(self, kind: Kind, rows: Sequence[int] | Rows, place: Callable[[int], Place] | None = None) -> None:
-        """Notes a fault of some pairs. `place` says where it is in such a pair; by default both sides are shown."""
+        """Notes a fault of some pairs, and where it is in each; by default both sides are shown."""
         found = np.asarray(rows, dtype=np.int64)
         if self.unread:
             found = found[~np.isin(found, list(self.unread))]
@@ -145,13 +128,7 @@ class Block:
         return Place(self._file("src", row), self.line(row), text=text)
 
     def side(self, side: str, row: int, start: int = 0) -> Place:
-        """Where something is in one side of a pair.
-
-        Args:
-            side: "src" or "tgt".
-            row: the pair.
-            start: the character, from 0.
-        """
+        """Where something is in one side ("src" or "tgt") of a pair, at the character `start`, from 0."""
         text = self.src[row] if side == "src" else (self.tgt or [])[row]
         byte = None
         if self.src_file != self.tgt_file:  # in JSON a character may be written in several ways
@@ -177,13 +154,13 @@ class Block:
         self.note_unsound(rows, lines, path, mark)
 
     def note_unsound(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
-        """Notes such lines for those who must have sound text only."""
+        """Notes such lines only for those who must have sound text."""
         for row in rows:
-            where = f"{path}, line {self.line(row)}"
-            self.messages.append((row, not_utf8(where, lines[row], mark * (self.line(row) == 1))))
+            number = self.line(row)
+            self.messages.append((row, not_utf8(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
     def note_unusable(self, kind: Kind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
-        """Notes pairs that could not be made out, with the reason of each, and what is shown of it."""
+        """Notes unusable pairs, why each is so, and what is told of it."""
         self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
         self.messages += why.items()
 
@@ -235,11 +212,7 @@ def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None
 
 
 class LinkBase:
-    """Makes sure that links count words from 0, by the first pairs of each file, unless the files say what from.
-
-    Args:
-        files: of the split that is read.
-    """
+    """Makes sure, by the first pairs of each file, that links count words from 0, unless the settings say what from."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -260,11 +233,7 @@ class LinkBase:
                 self._fault = fault
 
     def require(self) -> None:
-        """Tells what was found.
-
-        Raises:
-            DataError: hardly a link holds a first word, or a link is faulty.
-        """
+        """Raises a DataError if hardly a link holds a first word, or a link is faulty."""
         if self._fault is not None:
             raise self._fault
         for path, links in self._links.items():

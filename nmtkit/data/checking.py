@@ -20,40 +20,34 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass
 class Handled:
-    """How often one kind of fault was found in a split, and what was done about it."""
+    """How many pairs of a split have one kind of fault, and what was done about it: kept, dropped or truncated."""
 
     count: int = 0
-    """Pairs with this fault."""
     first_line: int = 0
-    """The line of the first one, from 1."""
+    """From 1."""
     action: str = "kept"
-    """What was done with them: kept, dropped or truncated."""
 
 
 @dataclass
 class SplitReport:
-    """What was found in one split. A dropped pair is counted under one kind of fault, the first that applies."""
+    """What was found in one split: pairs read and kept, and of the kept ones the tokens of each side, without EOS.
+
+    A dropped pair is counted under one kind of fault, the first that applies.
+    """
 
     read: int = 0
-    """Pairs in the files."""
     kept: int = 0
-    """Pairs left after dropping."""
     src_tokens: int = 0
-    """Source tokens of the kept pairs, without EOS."""
     tgt_tokens: int = 0
-    """Target tokens of the kept pairs, without EOS."""
     src_unknown: int = 0
-    """Source tokens that are not in the vocabulary."""
     tgt_unknown: int = 0
-    """Target tokens that are not in the vocabulary."""
     src_longest: int = 0
-    """The most tokens of a kept source."""
+    """The most tokens of a source."""
     tgt_longest: int = 0
-    """The most tokens of a kept target."""
     links: int | None = None
-    """Links between tokens of the kept pairs; None where no alignment was given."""
+    """Links between tokens; None where no alignment was given."""
     findings: dict[str, Handled] = field(default_factory=dict)
-    """Faults by what their kind is counted as."""
+    """By `Kind.counted`."""
 
     def found(self, kind: Kind, lines: Lengths, action: str) -> None:
         """Counts the pairs of these lines under one kind of fault."""
@@ -61,13 +55,7 @@ class SplitReport:
             self.findings.setdefault(kind.counted, Handled(0, int(lines[0]), action)).count += len(lines)
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
-        """Counts the tokens of kept pairs.
-
-        Args:
-            side: "src" or "tgt".
-            lengths: the tokens of each pair, `(n,)`.
-            unknown: how many of them are unknown, `(n,)`.
-        """
+        """Counts the tokens of one side ("src" or "tgt") of kept pairs, of which some are unknown, `(n,)` each."""
         for what, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
             setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
@@ -78,25 +66,19 @@ class SplitReport:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
-        """The report that `as_dict` gave.
-
-        Raises:
-            TypeError: these are not its values.
-        """
+        """The report whose `as_dict` gave the values; a TypeError if they are not such."""
         findings = {kind: Handled(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
 @dataclass
 class DataReport:
-    """What the check of a corpus found, split by split."""
+    """What the check of a corpus found, split by split, and what its tokenizer was learned from."""
 
     splits: dict[str, SplitReport] = field(default_factory=dict)
-    """By the name of the split."""
     tokenizer: dict[str, str | int] = field(default_factory=dict)
-    """What was learned, from how many pairs."""
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By the name of the split the checksum of each file, as `nmtkit.data.filling.FileSums` gives them."""
+    """For each split the checksums of its files, see `nmtkit.data.filling.FileSums`."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
@@ -107,10 +89,8 @@ class DataReport:
         rows = []
         if self.tokenizer:
             t = self.tokenizer
-            used = f"{t['pairs_used']:,} of {t['pairs']:,} pairs"
-            rows.append(
-                ("tokenizer", f"{t['kind']}, learned from {used}", f"{t['src_size']:,}/{t['tgt_size']:,}", "", "")
-            )
+            what = f"{t['kind']}, learned from {t['pairs_used']:,} of {t['pairs']:,} pairs"
+            rows.append(("tokenizer", what, f"{t['src_size']:,}/{t['tgt_size']:,}", "", ""))
         for name, split in self.splits.items():
             rows.append((name, "pairs", f"{split.read:,}", "", f"{split.kept:,} kept"))
             for kind, finding in split.findings.items():
@@ -138,7 +118,7 @@ class DataReport:
 
 
 def read_files(report: Path) -> dict[str, dict[str, str]]:
-    """The `files` of a report that was written as JSON; nothing if there is none, or it is of an earlier version."""
+    """The `files` of a report that was written as JSON; nothing if there is none, or an earlier version wrote it."""
     try:
         files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -148,10 +128,8 @@ def read_files(report: Path) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the text of n pairs that follow each other shows, before it is cut into tokens."""
+    """What the text of some pairs shows before it is cut into tokens."""
 
-    read: int
-    """n."""
     keep: Mask
     """`(n,)`: whether each pair stays."""
     found: list[tuple[Kind, Lengths, str]]
@@ -164,11 +142,7 @@ class Checker:
     The other splits are made known first (`seek`), then train goes by, then they. Memory: 8 bytes for a training pair,
     16 at times (see `HashSet`), and 18 for a pair of another split.
 
-    Args:
-        config: what to leave out of training.
-        report: filled as the corpus goes by.
-        need_references: refuse an empty target outside of train, where it would be dropped: for tasks whose metric says
-            nothing about an empty reference.
+    With `need_references` an empty target outside of train is refused: for tasks whose metric says nothing about it.
     """
 
     def __init__(self, config: DataConfig, report: DataReport, need_references: bool = False) -> None:
@@ -186,11 +160,7 @@ class Checker:
         self._sought_sources.seek(hashes.src)
 
     def judge(self, block: Block) -> Verdict:
-        """Checks raw text: empty sides, duplicates, overlap with train.
-
-        Args:
-            block: the pairs that come next; those of another split than train are compared with train as far as they
-                were given to `seek`.
+        """Checks the raw text of the next pairs: empty sides, duplicates, overlap with train of what `seek` knows.
 
         Raises:
             DataError: a reference is empty that must not be.
@@ -204,7 +174,7 @@ class Checker:
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
             found = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
-            return Verdict(len(block), keep & ~double if self.config.drop_duplicates else keep, found)
+            return Verdict(keep & ~double if self.config.drop_duplicates else keep, found)
         if self._need_references and (without := block.empty_targets()).any():
             raise DataError(
                 f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
@@ -213,42 +183,35 @@ class Checker:
         in_train = self._sought_pairs.was_met(hashes.pairs) & ~empty
         source_in_train = self._sought_sources.was_met(hashes.src) & ~in_train & ~empty
         masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
-        return Verdict(len(block), np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+        return Verdict(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
     def count(self, split: str, verdict: Verdict) -> SplitReport:
         """Counts what `judge` has found; gives the report of the split."""
         report = self.report.splits.setdefault(split, SplitReport())
-        report.read += verdict.read
+        report.read += len(verdict.keep)
         for found in verdict.found:
             report.found(*found)
         return report
 
     def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
-        """Checks lengths in tokens, EOS not counted.
+        """Checks lengths in tokens, EOS not counted; for each example, whether it stays. All are `(n,)`.
 
-        Args:
-            split: which split.
-            lines: the line of each example, `(n,)`.
-            src: tokens of each source, `(n,)`.
-            tgt: tokens of each target, `(n,)`.
-
-        Returns:
-            For each example, whether it stays. With `over_long: truncate` the caller cuts what is longer.
+        With `over_long: truncate` the caller cuts what is longer.
         """
-        out = self.report.splits[split]
-        train = split == "train"
-        keep = np.ones(len(lines), dtype=bool)
+        report = self.report.splits[split]
+        action = "dropped" if split == "train" else "kept"
+        drop = np.zeros(len(lines), dtype=bool)
         src_limit, tgt_limit = self.config.limits
         over = src > src_limit
         if tgt is not None:
             over |= tgt > tgt_limit
         truncate = self.config.over_long == "truncate"
-        out.found(OVER_LONG, lines[over], "truncated" if truncate else "dropped" if train else "kept")
-        if train and not truncate:
-            keep &= ~over
+        report.found(OVER_LONG, lines[over], "truncated" if truncate else action)
+        if action == "dropped" and not truncate:
+            drop |= over
         if self.config.max_ratio is not None and tgt is not None:
-            uneven = keep & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
-            out.found(TOKEN_RATIO, lines[uneven], "dropped" if train else "kept")
-            if train:
-                keep &= ~uneven
-        return keep
+            uneven = ~drop & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
+            report.found(TOKEN_RATIO, lines[uneven], action)
+            if action == "dropped":
+                drop |= uneven
+        return ~drop

@@ -1,8 +1,7 @@
 """Word vectors that were learned elsewhere, read from the text files of word2vec, GloVe and fastText.
 
-Such a file has one word a line, and after it its numbers, all set apart by single spaces; word2vec and fastText put a
-first line "COUNT SIZE" before that. It may be gzip-compressed. It is read once, from beginning to end, and only the
-vectors of words that the vocabulary has stay in memory.
+Each line of such a file has a word and its numbers, set apart by single spaces; word2vec and fastText begin with a line
+"COUNT SIZE". It may be gzip-compressed. It is read once, and only vectors of the vocabulary's words stay in memory.
 """
 
 from collections.abc import Container, Iterator
@@ -55,18 +54,15 @@ class EmbeddingsConfig(Settings):
 
 @dataclass(frozen=True)
 class WordVectors:
-    """The vectors that a file has for a vocabulary."""
+    """The vectors `(M,E)` that a file has for the tokens `ids` `(M,)` of a vocabulary, of `in_file` in all."""
 
     ids: npt.NDArray[np.int64]
-    """The tokens that have one, `(M,)`, ascending."""
     vectors: npt.NDArray[np.float32]
-    """Their vectors `(M,E)`."""
     in_file: int
-    """How many vectors the file has."""
 
 
 def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: str) -> WordVectors:
-    """Reads the vectors of a vocabulary's tokens.
+    """Reads the vectors of a vocabulary's tokens, of `size` numbers, as the key `setting` of the recipe says.
 
     In a vocabulary "▁" begins a word; in most files nothing does. A vector of the file is given to one token:
 
@@ -76,13 +72,7 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
       vector of the same piece. Where the file does not have it, it gets that of the piece with, or without, the "▁",
       unless this is another token of the vocabulary.
 
-    Case is as it is. If a word stands in the file several times, the first counts.
-
-    Args:
-        path: the file.
-        vocabulary: the tokens.
-        size: E, how many numbers a vector must have.
-        setting: the key of the recipe that says so, for the message.
+    Case matters. If a word is in the file several times, the first counts.
 
     Raises:
         DataError: the file cannot be read, its vectors have another size, a line in it is broken, it ends before the
@@ -116,7 +106,7 @@ def read_vectors(path: str | Path, vocabulary: Vocabulary, size: int, setting: s
 
 
 def check_size(path: str | Path, size: int, setting: str) -> None:
-    """Looks at the first line of a file whether its vectors have the size that `read_vectors` will want.
+    """Makes sure, by the first line of a file, that its vectors have the size that `read_vectors` will want.
 
     Raises:
         DataError: they have another, or the file cannot be read or is empty.
@@ -134,7 +124,14 @@ def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, s
             parts = line.split(" ")
             if len(parts) == 2 and all(part.isdecimal() for part in parts):
                 promised = int(parts[0])
-            _refuse_other_size(path, len(parts) - 1 if promised is None else int(parts[1]), size, setting)
+            found = len(parts) - 1 if promised is None else int(parts[1])
+            if found < 1:
+                raise DataError(f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe")
+            if found != size:
+                raise DataError(
+                    f"{path}, line 1: its vectors have {found} numbers, and the model's embeddings {size}: "
+                    f"set {setting} to {found}, or take vectors of {size} numbers"
+                )
         if number > 1 or promised is None:
             yield f"{path}, line {number}", line
     if number == 0:
@@ -142,16 +139,6 @@ def _entries(path: str | Path, size: int, setting: str) -> Iterator[tuple[str, s
     if promised is not None and number - 1 != promised:
         raise DataError(
             f"{path}, line 1: says that {promised:,} vectors follow, and {number - 1:,} do; fetch the file again"
-        )
-
-
-def _refuse_other_size(path: str | Path, found: int, size: int, setting: str) -> None:
-    if found < 1:
-        raise DataError(f"{path}, line 1: not a word and its numbers; take a text file of word2vec or GloVe")
-    if found != size:
-        raise DataError(
-            f"{path}, line 1: its vectors have {found} numbers, and the model's embeddings {size}: "
-            f"set {setting} to {found}, or take vectors of {size} numbers"
         )
 
 
@@ -171,7 +158,7 @@ def _twin(token: str) -> str:
 
 
 def _forms(vocabulary: Vocabulary, found: Container[str]) -> dict[int, str]:
-    """As what the file has each token, by the rule of `read_vectors`; by id, without those that it does not have."""
+    """The word of the file that each token gets its vector from, by id; see `read_vectors`."""
     begins = [token for token in vocabulary.tokens if token.startswith(MARK) and token != MARK]
     of_pieces = sum(token in found for token in begins) > sum(_twin(token) in found for token in begins)
 

@@ -28,22 +28,17 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Chunk:
-    """What of a block is to be encoded, column by column: cheap to send to another process."""
+    """The columns of a block that are encoded, for the pairs that stay: cheap to send to another process."""
 
     lines: Lengths
     """Their lines, `(n,)`."""
     files: Lengths
     """Which of the files each is from, `(n,)`."""
     src: Sequence[str]
-    """Sources."""
     tgt: Sequence[str] | None
-    """Targets; None where the split has none."""
     links: Sequence[Links] | None
-    """Links between words."""
     src_words: Sequence[str] | None
-    """Sources cut into words otherwise."""
     tgt_words: Sequence[str] | None
-    """Targets cut into words otherwise."""
 
     @classmethod
     def of(cls, block: Block, keep: Mask) -> "Chunk":
@@ -74,23 +69,20 @@ class Encoded:
     """A chunk of n examples, cut into tokens and ready to be stored."""
 
     lengths: Mapping[str, Lengths]
-    """By side, the tokens that each has, those that were cut off included, `(n,)`."""
+    """By side, the tokens of each, those that were cut off included, `(n,)`."""
     unknown: Mapping[str, Lengths]
-    """By side, how many of the tokens that are left are unknown, `(n,)`."""
+    """By side, how many tokens of those that are left are unknown, `(n,)`."""
     columns: Mapping[str, Ragged]
     """What is stored; see `nmtkit.data.store`."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes the chunks of one split."""
+    """Encodes the chunks of one split; links are stored for train only."""
 
     split: str
-    """Its name, for messages; links are stored for train only."""
     tokenizers: TokenizerPair
-    """Of both sides."""
     config: DataConfig
-    """Says where text is cut."""
     keep_text: bool = False
     """Also keep the raw text: for references, and for tokenizers that sample."""
     copying: bool = False
@@ -167,14 +159,11 @@ def _count(rows: Ragged, number: int) -> Lengths:
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """One block on its way into a store: checked, and encoded as far as it is to stay."""
+    """One block on its way into a store; the verdict on its text is not counted yet."""
 
     chunk: Chunk
-    """Its n pairs that stay by their text."""
     verdict: Verdict
-    """What its text has shown; not yet counted."""
     encoded: Encoded
-    """The pairs of the chunk."""
 
     def settle(self, split: str, checker: Checker) -> Mask:
         """Counts all that was found in the report; for each pair of the chunk, whether it stays, `(n,)`."""
@@ -192,13 +181,10 @@ class EncodedBlock:
 def encoded_blocks(
     blocks: Iterable[Block], encoder: Encoder, checker: Checker, processes: int = 1
 ) -> Generator[EncodedBlock, None, None]:
-    """Checks and encodes the blocks of a split, in their order. To be closed if it is not read to its end.
+    """Checks and encodes the sound blocks of a split, in their order. To be closed if it is not read to its end.
 
-    Args:
-        blocks: sound ones.
-        encoder: of the split.
-        checker: judges the text; nothing is counted in its report until a block is settled.
-        processes: how many encode a large corpus; the result does not depend on it.
+    Nothing is counted in the report until a block is settled. Several processes encode a large corpus; the result does
+    not depend on their number.
 
     Raises:
         DataError: the text is faulty.

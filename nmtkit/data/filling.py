@@ -13,8 +13,7 @@ import numpy as np
 
 from nmtkit.data.blocks import Block
 from nmtkit.data.checking import Checker, SplitReport
-from nmtkit.data.encoding import EncodedBlock, Encoder, encoded_blocks
-from nmtkit.data.hashes import Mask
+from nmtkit.data.encoding import Encoder, encoded_blocks
 from nmtkit.data.shards import VERSION, write_manifest
 from nmtkit.data.store import StoreWriter
 from nmtkit.errors import DataError
@@ -50,56 +49,48 @@ class FileSums:
         return self._digests[path].update
 
     def of(self, paths: Iterable[str]) -> dict[str, str]:
-        """The sum of each file; of a folder that of its stories, in the order of their names.
-
-        What was not read on the way is read now.
+        """The sum of each file; of a folder that of its stories, by name. What was not read on the way is read now.
 
         Raises:
             DataError: a file cannot be read.
         """
-        return {path: self._of_file(path) for path in paths}
+        try:
+            return {path: self._of_file(path) for path in paths}
+        except OSError as fault:
+            raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
 
     def _of_file(self, path: str) -> str:
         files = sorted(Path(path).glob("*.story")) if os.path.isdir(path) else [Path(path)]
         total = hashlib.sha256()
         for file in files:
             total.update(file.name.encode() if len(files) > 1 else b"")
-            digest = self._digests[path] if path in self._digests else _digest(file)
-            total.update(digest.digest())
+            if path in self._digests:
+                total.update(self._digests[path].digest())
+            else:
+                with open(file, "rb") as opened:
+                    total.update(hashlib.file_digest(opened, "sha256").digest())
         return total.hexdigest()
-
-
-def _digest(file: Path) -> "hashlib._Hash":
-    try:
-        with open(file, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256")
-    except OSError as fault:
-        raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
 
 
 @dataclass
 class ShardProgress:
-    """How far preprocessing has come. Only train has shards here: the other splits are done again."""
+    """How far preprocessing has come. Only train has shards here: the other splits are done again.
+
+    Its file is there from the moment when the tokenizer is ready until everything is.
+    """
 
     path: Path
-    """Its file; it is there from the moment when the tokenizer is ready until everything is."""
     fingerprint: str
-    """Of the settings and files; see `fingerprint`."""
     tokenizer: Mapping[str, str | int]
-    """What the report says of the tokenizer."""
+    """What the report says of it."""
     shards: int = 0
-    """Shards of train that are complete."""
+    """Shards of train that are complete, made of the first `read` pairs."""
     read: int = 0
-    """Pairs of the files that they are made of."""
     report: Mapping[str, Any] | None = None
-    """The report of train up to there."""
+    """Of train up to there."""
 
     def shard_done(self, shards: int, report: SplitReport) -> None:
-        """Notes that one more shard is complete, and writes it down.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
+        """Notes that one more shard is complete, and saves."""
         self.shards, self.read, self.report = shards, report.read, report.as_dict()
         self.save()
 
@@ -141,17 +132,10 @@ def fill_store(
     progress: ShardProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Checks, encodes and stores one split; memory does not grow with it.
+    """Checks, encodes and stores the sound blocks of one split; memory does not grow with it.
 
-    Args:
-        folder: where to.
-        blocks: its pairs, without a fault.
-        encoder: of the split: "train" (thinned out as the checker's settings say), "valid" or "test" (checked only).
-        checker: the same one for all splits, train first; its report is filled.
-        fingerprint: kept in the manifest.
-        processes: how many encode a large corpus; the result does not depend on it.
-        progress: where complete shards are written down; what it holds already is not done again.
-        notify: told in a sentence when a shard is complete.
+    Train is thinned out as the checker's settings say, the other splits are checked only. One checker sees all splits,
+    train first; its report is filled. Complete shards are noted in `progress`; those noted there are not done again.
 
     Returns:
         The number of examples stored.
@@ -175,7 +159,10 @@ def fill_store(
                 if progress is not None:
                     progress.shard_done(writer.shards, split)
                 notify(f"{name}: {split.read:,} pairs read, {split.kept:,} stored")
-            _add(done, done.settle(name, checker), encoder, writer)
+            stays, lengths = done.settle(name, checker), done.encoded.lengths
+            over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
+            columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
+            writer.add(columns, np.bincount(done.chunk.files[stays]).tolist(), over)
         if not split.kept:
             raise DataError(
                 f"{name}: no pair is left of {split.read}; look at max_length, max_ratio and the files themselves"
@@ -192,11 +179,3 @@ def _after(count: int, blocks: Iterable[Block], checker: Checker) -> Iterator[Bl
         checker.judge(block.part(0, count - block.before))
         if block.before + len(block) > count:
             yield block.part(count - block.before, len(block))
-
-
-def _add(done: EncodedBlock, stays: Mask, encoder: Encoder, writer: StoreWriter) -> None:
-    """Stores what stays of a chunk."""
-    lengths = done.encoded.lengths
-    over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
-    columns = {column: rows.where(stays) for column, rows in done.encoded.columns.items()}
-    writer.add(columns, np.bincount(done.chunk.files[stays]).tolist(), over)

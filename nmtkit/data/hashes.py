@@ -1,4 +1,4 @@
-"""What has been seen before is known by 8 bytes a line: hashes of lines, and sets of them for whole corpora."""
+"""Hashes of lines, 8 bytes each, and sets of them that tell of whole corpora what has been seen before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,28 +13,25 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 SEGMENT = 1 << 17
 """The most members of a segment when it is cut; merging needs as much memory again for one segment only."""
-
 RECENT = 4
-"""The recent members are merged into the segments when there is more than one of them for so many of the others."""
+"""Recent members are merged into the segments when there is more than one of them for so many others."""
 
 
 @dataclass(frozen=True)
 class PairHashes:
-    """Hashes of n pairs; good within this process, for those of Python differ from one to the next.
+    """Hashes `(n,)` of both sides together, of sources and of targets; where there are no targets theirs are 0.
 
-    Among 100 million pairs, two different ones have the same hash in one of some thousand corpora.
+    They are good within this process only, for Python's hashes differ from one process to the next. Among 100 million
+    pairs, two different ones have the same hash in one of some thousand corpora.
     """
 
     pairs: Hashes
-    """`(n,)`: of both sides together."""
     src: Hashes
-    """`(n,)`: of the sources."""
     tgt: Hashes
-    """`(n,)`: of the targets; 0 where there are none."""
 
     @classmethod
     def of(cls, src: Sequence[str], tgt: Sequence[str] | None) -> "PairHashes":
-        """Of sources and targets."""
+        """Hashes sources and targets."""
         sources = _hashes(src)
         targets = np.zeros_like(sources) if tgt is None else _hashes(tgt)
         # Both are random numbers of 64 bits, so that two different pairs hardly ever have the same sum.
@@ -43,7 +40,7 @@ class PairHashes:
 
 
 def _hashes(lines: Sequence[str]) -> Hashes:
-    # Python's own hash of a text has 64 bits, is kept with the text, and is many times faster than those of hashlib.
+    # Python keeps the 64-bit hash of a text with the text, and it is many times faster than those of hashlib.
     return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
 
 
@@ -79,9 +76,9 @@ class Sought:
 class HashSet:
     """A set of 64-bit hashes for whole corpora: 8 bytes a member, and never more than 16, also while it grows.
 
-    Most members stand in segments: sorted arrays, one behind the other, of at most `SEGMENT` members or little more.
-    The recent ones stand in sorted runs, each at most a quarter as long as the one before it. When the runs have grown
-    to a part of the whole, they are merged into the segments, one segment after the other.
+    Most members are in segments: sorted arrays of about `SEGMENT` members, in order. Recent ones are in sorted runs,
+    each at most a quarter as long as the one before it. Runs that have grown to a part of the whole are merged into the
+    segments, one after the other.
     """
 
     def __init__(self) -> None:

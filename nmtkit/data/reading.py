@@ -5,6 +5,7 @@ A `SplitReader` gives whatever there is, with its faults; `sound_blocks` and `re
 
 from collections.abc import Iterator
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from nmtkit.data.blocks import Block, Example, read_links
@@ -18,7 +19,7 @@ from nmtkit.errors import DataError
 STORIES = 256
 """Stories in a block."""
 MOST_OPEN = 100
-"""Of so many files of a split the beginning is read ahead; others are read once more for it."""
+"""The beginnings of so many files of a split are held when read ahead; others are read once more."""
 COMPANIONS = ("alignment", "src_words", "tgt_words")
 """Files that are line-aligned with the text."""
 
@@ -29,11 +30,7 @@ Item: TypeAlias = Block | FileFault
 class SplitReader:
     """Reads the pairs of a split in blocks, in their order, each line of its files once; faults do not stop it.
 
-    Args:
-        split: its name.
-        files: its files.
-        watch: is told what bytes are read of each text file, if anyone wants to know.
-        pipes: whether text may come from something else than files.
+    `watch` is told what bytes are read of each text file. With `pipes` text may come from something else than files.
     """
 
     def __init__(self, split: str, files: Files, watch: Watch | None = None, pipes: bool = False) -> None:
@@ -42,7 +39,7 @@ class SplitReader:
         self._watch = watch
         self._pipes = pipes
         self.parts = len(files.src or files.jsonl) or 1
-        """Of how many files, or pairs of files, it is made; all stories are one."""
+        """How many files, or pairs of files, there are; all stories are one."""
         self._begun: dict[int, tuple[list[Item], Iterator[Item]]] = {}
 
     def ahead(self, part: int) -> Iterator[Block]:
@@ -152,28 +149,27 @@ class SplitReader:
     def _stories(self) -> Iterator[Item]:
         paths = story_files(self._files)
         folder = self._files.stories[0]
-        while True:
+        try:
+            while found := list(islice(paths, STORIES)):
+                yield self._story_block(folder, found)
+        except DataError as fault:
+            yield FileFault(MISSING, Place(folder, 1, text=str(fault)), str(fault))
+
+    def _story_block(self, folder: str, found: list[tuple[int, Path]]) -> Block:
+        """The pairs of some stories."""
+        why: dict[int, str] = {}
+        sides = [("", "")] * len(found)
+        for row, (_, path) in enumerate(found):
             try:
-                found = list(islice(paths, STORIES))
+                sides[row] = read_story(path)
             except DataError as fault:
-                yield FileFault(MISSING, Place(folder, 1, text=str(fault)), str(fault))
-                return
-            if not found:
-                return
-            why: dict[int, str] = {}
-            sides = []
-            for row, (_, path) in enumerate(found):
-                try:
-                    sides.append(read_story(path))
-                except DataError as fault:
-                    sides.append(("", ""))
-                    why[row] = str(fault)
-            src, tgt = ([side[number] for side in sides] for number in (0, 1))
-            block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
-            block.names = [str(path) for _, path in found]
-            block.note_unusable(STORY, why, why.__getitem__)
-            block.unread.update(why)
-            yield block
+                why[row] = str(fault)
+        src, tgt = map(list, zip(*sides, strict=True))
+        block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
+        block.names = [str(path) for _, path in found]
+        block.note_unusable(STORY, why, why.__getitem__)
+        block.unread.update(why)
+        return block
 
 
 def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
@@ -195,11 +191,7 @@ def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
 def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Watch | None = None) -> Iterator[Block]:
     """The pairs of one split in blocks, with their links; stops at the first fault.
 
-    Args:
-        split: its name.
-        files: its files.
-        json_target: whether each target is a JSON text, which is refused otherwise.
-        watch: is told what bytes are read of each text file, if anyone wants to know.
+    Targets that are JSON texts are refused unless `json_target`; `watch` is that of a `SplitReader`.
 
     Raises:
         DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
@@ -233,13 +225,5 @@ def refuse_records(block: Block, files: Files, remedy: str = AS_JSONL, json_targ
 
 
 def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
-    """The pairs of one split, one at a time.
-
-    Args:
-        files: of the split.
-        json_target: as of `sound_blocks`.
-
-    Raises:
-        DataError: as `sound_blocks`.
-    """
+    """The pairs of one split, one at a time; see `sound_blocks`."""
     return (example for block in sound_blocks("", files, json_target) for example in block.examples())

@@ -28,7 +28,7 @@ def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> A
     """The value of a field.
 
     Raises:
-        DataError: there is none of that name; `remedy` is what to do, such as "set src_field".
+        DataError: there is no such field; `remedy` is what to do, such as "set src_field".
     """
     if name not in record:
         raise DataError(f"{where}: no field {name!r}; it has {shortened(', '.join(record)) or 'none'}: {remedy}")
@@ -41,15 +41,9 @@ def is_list_of_strings(value: object) -> bool:
 
 
 def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
-    """The text of a field, which is a string or a list of strings.
+    """The text of a field that holds a string, or a list of strings to be put together with `joint`.
 
-    Args:
-        record: the object.
-        name: of the field.
-        where: what messages call the line.
-        remedy: what they say is to be done where there is no such field.
-        joint: what the strings of a list are joined by; by a space all of it becomes one line, as one example is one
-            line everywhere else: in references, in hypotheses, on the terminal.
+    With a space as joint the text becomes one line, as one example is one line in references and hypotheses.
 
     Raises:
         DataError: there is no such field, or it holds something else.
@@ -64,11 +58,7 @@ def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint
 def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
     """Refuses JSON lines where plain text is read: a model answers braces and keys as fluently as text.
 
-    Args:
-        lines: the first ones. They are JSON lines if all that are not empty are objects with keys; text may have such a
-            line among others, or begin with a brace.
-        where: what to call the place in a message.
-        remedy: what to do.
+    The first lines are JSON lines if all that are not empty are objects with keys; text may have one such line.
 
     Raises:
         DataError: they are JSON lines.

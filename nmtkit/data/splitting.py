@@ -1,8 +1,7 @@
 """Which pairs are for training, validation and test: decided by the name of their group alone, the same everywhere.
 
-A group is what may not be divided: all pairs of one source, of one page. Its place is a hash of its name, so that the
-groups of a split come from everywhere in the corpus, its order does not matter, and a pair that is added or taken away
-moves hardly another.
+A group, such as all pairs of one source or of one page, is not divided. Its place is a hash of its name. So the groups
+of a split come from everywhere in the corpus, its order does not matter, and a new pair hardly moves another.
 """
 
 import hashlib
@@ -11,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -66,11 +67,7 @@ class Foremost(Generic[Item]):
 
     def items(self) -> list[Item]:
         """All that is held, in the order of its numbers."""
-        return [item for _, item in sorted((pair for group in self._groups.values() for pair in group), key=_number)]
-
-
-def _number(pair: tuple[int, object]) -> int:
-    return pair[0]
+        return [item for _, item in sorted(chain.from_iterable(self._groups.values()), key=itemgetter(0))]
 
 
 # ---------------------------------------------------------------------------------------------- by shares of all groups
@@ -79,14 +76,8 @@ def _number(pair: tuple[int, object]) -> int:
 class Divider(Generic[Item]):
     """Divides pairs into splits, whole groups only; train is passed on at once, the others are held until the end.
 
-    Test takes the places up to its share, validation those behind them. With `at_most`, the groups of a split that
-    stand foremost are kept, as many as fit, and the others go to train.
-
-    Args:
-        valid: the share of the groups that goes to validation, from 0 to 1.
-        test: the share that goes to the test set.
-        at_most: the most pairs of each; None: no limit.
-        train: takes the pairs for training.
+    Test takes the places up to its share of the groups, from 0 to 1, and validation those behind them. Each holds at
+    most so many pairs: the foremost groups, as many as fit. The others go to train.
     """
 
     def __init__(self, valid: float, test: float, at_most: int | None, train: Callable[[Item], None]) -> None:
@@ -122,12 +113,13 @@ class Divider(Generic[Item]):
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which sources are held out of training; equal ones stay together, however often and wherever they stand."""
+    """Which sources are held out of training; equal ones stay together, however often and wherever they are.
+
+    Sources with places up to `valid` are for validation, those up to `test` for the test, all others for training.
+    """
 
     valid: int
-    """Sources with places up to this are for validation ..."""
     test: int
-    """... those up to this for the test, and all others for training."""
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -145,12 +137,8 @@ class HoldOut:
 def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
     """Chooses what is held out: one in `SHARE` pairs, for validation and as many for the test.
 
-    Memory holds the pairs of some thousand sources, and does not grow with the corpus.
-
-    Args:
-        pairs: all there are; read once.
-        with_test: whether a test set is needed as well.
-        train: takes the pairs that are left for training, not in their order.
+    Memory holds the pairs of some thousand sources, and does not grow with the corpus. All other pairs go to `train`,
+    not in their order.
 
     Raises:
         DataError: there are too few different sources.
@@ -188,14 +176,9 @@ def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
 def write_splits(
     files: Files, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: tuple[str, str]
 ) -> Counter[str]:
-    """Writes the pairs of every split as files of their own; gives the number of pairs of each split.
+    """Writes the pairs of every split as files of their own into a new folder; gives the number of pairs of each split.
 
-    Args:
-        files: all pairs.
-        hold_out: which are for validation and test.
-        folder: where to; it is made.
-        names: of the files for training, one for each corpus; those of the others are valid and test.
-        ends: what follows the names of source and target files.
+    The files of train are called as `names` says, one for each corpus, the others valid and test; `ends` follow.
 
     Raises:
         DataError: as `read_pairs`.

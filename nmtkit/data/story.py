@@ -23,10 +23,10 @@ def read_story(path: str | Path) -> tuple[str, str]:
 
 
 def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
-    """The article and the summary of one story by its lines, each as one line; `where` is what messages call it.
+    """The article and the summary of one story by its lines, each as one line; messages call it `where`.
 
-    Below every line `@highlight` stands one sentence of the summary, as a rule without its full stop, which is put
-    where no other mark ends it: what looks for sentences later must find where they end.
+    Below every line `@highlight` comes one sentence of the summary, as a rule without its full stop. One is added where
+    no other mark ends the sentence: what looks for sentences later must find where they end.
 
     Raises:
         DataError: it has no highlight.

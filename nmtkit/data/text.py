@@ -1,9 +1,8 @@
 r"""Bytes to lines of text, for all that is read: files, standard input, members of archives.
 
 Only \n and \r\n end a line, so that line numbers agree with every other tool; a byte-order mark at the beginning is not
-part of the text. What is gzip-compressed is told by its first bytes. Lines are read in blocks, which is many times
-faster than one by one. Who must have sound text takes `read_lines`, which stops at the first fault; who looks for
-faults takes a `TextFile`, which notes them and goes on.
+part of the text. The first bytes tell what is gzip-compressed. Lines are read in blocks, which is many times faster
+than one by one. `read_lines` is for sound text and stops at the first fault; a `TextFile` notes faults and goes on.
 """
 
 import codecs
@@ -11,6 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
@@ -51,10 +51,7 @@ class _LineTooLong(Exception):
 
 
 def text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
-    """The lines of a stream in blocks; what comes late, as from a terminal, is given as soon as it is there.
-
-    What is wrong with the stream itself is raised as it comes, after the whole lines before it were given.
-    """
+    """The lines of a stream in blocks, each as soon as it is there; a fault of the stream comes after whole lines."""
     mark = codecs.BOM_UTF8
     for data in _whole_lines(stream, size, longest):
         length = len(mark) if mark and data.startswith(mark) else 0
@@ -81,7 +78,7 @@ def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[b
 
 
 def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """What a stream gives, at once; of a packed one, which gives little at a time, as much as is worth the work."""
+    """What a stream gives, at once; of a packed one, which gives little at a time, about `size` bytes."""
     pieces: list[bytes] = []
     packed = isinstance(stream, gzip.GzipFile)
     try:
@@ -113,7 +110,7 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
 
 
 def first_wrong_byte(line: str) -> int:
-    """Of a line that is not UTF-8, from 0."""
+    """The byte, from 0, at which a line is not UTF-8."""
     return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
 
 
@@ -145,17 +142,11 @@ def sound_lines(
     again: str = "fetch or compress it again",
     longest: int | None = None,
 ) -> Iterator[str]:
-    """The lines of a stream that is open; a fault is raised after the lines before it were given.
-
-    Args:
-        stream: what is read.
-        where: what messages call it.
-        convert: what they say is to be done with bytes that are not UTF-8.
-        again: and with a broken gzip file.
-        longest: the most bytes of a line, if there is a limit.
+    """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
 
     Raises:
-        DataError: a line is not UTF-8 or too long, or the file is broken.
+        DataError: a line is not UTF-8 (the remedy is `convert`), has more than `longest` bytes, or the gzip file is
+            broken (the remedy is `again`).
     """
     count = 0
     try:
@@ -181,17 +172,13 @@ def sound_lines(
 
 
 class _Watched:
-    """A file of which the beginning can be looked at before it is read, and which tells what bytes are read of it."""
+    """A file whose beginning can be looked at before it is read, and which tells what bytes are read of it."""
 
     def __init__(self, raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> None:
         self._raw = raw
         self._told = told
         self._ahead = self._tell(raw.read1(max(2, size)))  # type: ignore[attr-defined]  # a pipe cannot be wound back
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether it is gzip-compressed."""
-        return self._ahead[:2] == b"\x1f\x8b"
+        self.is_packed = self._ahead[:2] == b"\x1f\x8b"
 
     def _tell(self, data: bytes) -> bytes:
         if self._told is not None:
@@ -217,10 +204,7 @@ def _unpacked(raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) 
 class TextFile:
     """The lines of one file, plain or gzip-compressed, in order, whatever is wrong with it.
 
-    Args:
-        path: the file.
-        watch: is told what is read, if anyone wants to know.
-        pipes: whether it may be something else than a file, which is read once then.
+    With `pipes` it may be something else than a file.
     """
 
     def __init__(self, path: str, watch: Watch | None = None, pipes: bool = False) -> None:
@@ -239,10 +223,7 @@ class TextFile:
         self._faulty: list[int] = []
 
     def fill(self, least: int = 0) -> int:
-        """Reads on if few lines are ready; returns how many are then, which is none at the end of the file only.
-
-        At least so many are, unless the file ends before.
-        """
+        """Reads on if few lines are ready; returns how many are then: 0, or fewer than `least`, at the end only."""
         if len(self._ready) < ROWS:
             self._ready += next(self._blocks, [])
         while len(self._ready) < least and (more := next(self._blocks, None)):
@@ -352,13 +333,9 @@ def explain_bytes(line: str) -> str:
 
 def _what(line: bytes, start: int) -> str:
     """The fault at a byte in a few words."""
-    lead, after = line[start], line[start + 1 : start + 4]
-    follows = 0
-    while follows < len(after) and 0x80 <= after[follows] < 0xC0:
-        follows += 1
-    if lead in (0xC0, 0xC1) and follows:
-        return "an overlong sequence"
-    if (lead == 0xE0 and follows >= 2) or (lead == 0xF0 and follows >= 3):
+    lead = line[start]
+    follows = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
+    if follows >= {0xC0: 1, 0xC1: 1, 0xE0: 2, 0xF0: 3}.get(lead, 4):
         return "an overlong sequence"
     if lead == 0xED and follows >= 2:
         return "a lone surrogate"

@@ -13,13 +13,10 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
 class Vocabulary:
-    """Tokens by id. The first four are always PAD, UNK, BOS and EOS.
-
-    Args:
-        tokens: all tokens in the order of their ids, the four specials first; no token twice, none empty.
+    """Tokens by id. The first four are always PAD, UNK, BOS and EOS; no token is there twice, none is empty.
 
     Raises:
-        CheckpointError: the list is not such a table.
+        CheckpointError: the list of tokens is not such a table.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -34,10 +31,7 @@ class Vocabulary:
     def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
         """Keeps the most frequent tokens; among equally frequent ones, those first in code-point order.
 
-        Args:
-            counts: how often each token occurs.
-            max_size: the most ids, the four specials included; None for no limit.
-            min_frequency: a token must occur at least this often.
+        `max_size` counts the four specials as well.
         """
         kept = sorted(
             (token for token, count in counts.items() if count >= min_frequency and token and token not in SPECIALS),
@@ -67,10 +61,7 @@ class Vocabulary:
         """Gives the unknown words of one source the ids V, V+1, ... in the order of their first occurrence.
 
         To be called on the *target* vocabulary: extended ids are what the decoder can emit (See et al. 2017,
-        section 2.2, the extended vocabulary).
-
-        Returns:
-            One id per source token, and the unknown words: the i-th has the id V+i.
+        section 2.2). Returns the id of each source token, and the unknown words in the order of their ids.
         """
         ids: list[int] = []
         extra: dict[str, int] = {}
@@ -80,10 +71,7 @@ class Vocabulary:
         return ids, list(extra)
 
     def extended_target_ids(self, tgt_tokens: Iterable[str], oov: Sequence[str]) -> list[int]:
-        """The target's ids where unknown words that occur in the source (`oov`) have their extended ids.
-
-        An unknown word that does not occur in the source stays UNK.
-        """
+        """The target's ids, extended ones for unknown words of the source (`oov`), UNK for other unknown words."""
         extra = {token: len(self.tokens) + number for number, token in enumerate(oov)}
         return [self._ids[token] if token in self._ids else extra.get(token, UNK) for token in tgt_tokens]
 
@@ -117,7 +105,7 @@ class Vocabulary:
 
 
 def read_file(path: Path, what: str = "the vocabulary") -> bytes:
-    """Reads a file of a run's vocabulary; `what` is what a message calls it.
+    """Reads a file of a run's vocabulary, which messages call `what`.
 
     Raises:
         CheckpointError: it cannot be read, or is no file.

@@ -1,8 +1,8 @@
 """Which tokens make a word: of a text whose words are known, and of tokens alone.
 
-Word alignments count the words of a text, which are what white space separates (as Python's `str.split` sees it). Each
-is cut into tokens by itself, so that it is always known which tokens are whose. That is how a tokenizer cuts a whole
-line, too: none joins characters across white space. Where only tokens are known, the mark of a word's beginning tells.
+Word alignments count what white space separates (as Python's `str.split` sees it). Each word is cut into tokens by
+itself, so that it is always known which tokens are whose. A tokenizer cuts a whole line in the same way: none joins
+characters across white space. Where only tokens are known, the mark of a word's beginning tells.
 """
 
 import unicodedata
@@ -18,14 +18,11 @@ from nmtkit.errors import DataError
 
 @dataclass(frozen=True)
 class WordCut:
-    """One line, cut into W words and P tokens."""
+    """One line, cut into words and token ids, without EOS; `shares` are the words' parts of the tokens."""
 
     words: list[str]
-    """W words."""
     ids: list[int]
-    """P token ids, without EOS."""
     shares: list[Share]
-    """Which tokens each of the words has, and which part of each; see `nmtkit.data.alignments.shares`."""
 
 
 def cut(
@@ -33,16 +30,11 @@ def cut(
 ) -> list[WordCut]:
     """Cuts lines into words and the words into tokens.
 
-    Args:
-        tokenizer: of that side.
-        lines: text as the model was trained on.
-        given: the same lines cut into words otherwise, by further white space: "l' homme ." for "l'homme.". Then these
-            are the words; None for a line whose words are what white space separates. A token that reaches over the end
-            of such a word counts for both, by characters.
-        places: what each line is called in messages.
+    A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None where
+    there is none. A token that reaches over the end of such a word counts for both, by characters.
 
     Raises:
-        DataError: a line of `given` does not spell the text; names it.
+        DataError: a line of `given` does not spell the text; names it as in `places`.
     """
     cuts = []
     for line in _cut_apart(tokenizer, lines, given, places):
@@ -59,10 +51,7 @@ def cut(
 def token_spans(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> list[list[tuple[int, int]]]:
-    """Which tokens each word of each line has: the first, and the one after the last; they stand in a row.
-
-    As `cut`, for whole corpora: without the tokens and the shares, and every word is looked at once.
-    """
+    """The first token of each word of each line and the one after its last: `cut` for corpora, each word seen once."""
     within: dict[tuple[str, ...], list[tuple[int, int]]] = {}  # spans within a word of the text, by its parts
     spans = []
     for line in _cut_apart(tokenizer, lines, given, places):
@@ -122,15 +111,9 @@ def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ..
 def token_links(
     links: Iterable[Link], src: Sequence[tuple[int, int]], tgt: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Links between words as links between tokens: every token of the one word with every token of the other.
+    """Links between words as links between their tokens, see `token_spans`: each token of one with each of the other.
 
-    Args:
-        links: between words.
-        src: the tokens of each source word, see `token_spans`.
-        tgt: the same for the target.
-
-    Returns:
-        Source and target token of each link, both from 0; no link occurs twice, also where a token has two words.
+    They are sorted. None occurs twice, also where a token belongs to two words.
     """
     return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
 
@@ -139,28 +122,24 @@ def token_links(
 
 
 def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
-    """The ids of what `Tokenizer.tokens` gave; an unknown token that spells a special one is no less unknown."""
+    """The ids of what `Tokenizer.tokens` gave; a token that spells a special one, such as "<s>", is unknown."""
     return [number if number >= len(SPECIALS) else UNK for number in tokenizer.vocabulary.ids(tokens)]
 
 
 def word_spans(tokens: Sequence[str]) -> list[range]:
-    """The words that white space separates, each as its tokens; it begins at the mark, the first one at once."""
-    return _spans([number for number, token in enumerate(tokens) if number == 0 or token.startswith(MARK)], len(tokens))
+    """The words that white space separates, each as its tokens: every mark begins one, and so does the first token."""
+    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(MARK)]
+    return [range(*span) for span in pairwise([*starts, len(tokens)])]
 
 
 def shown_word_spans(tokens: Sequence[str]) -> list[range]:
     """What a reader takes for words, each as its tokens.
 
-    They are those of `word_spans`, but "<s>" and "</s>" are words of their own, and in scripts written without spaces
-    (Han, kana, Thai, Lao, Khmer, Burmese) every token is one, except that punctuation joins what stands before it, as
-    it does elsewhere.
+    They are those of `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (Han,
+    kana, Thai, Lao, Khmer, Burmese) every token is one; punctuation joins what stands before it, as it does elsewhere.
     """
     starts = [i for i in range(len(tokens)) if i == 0 or _is_shown_apart(tokens[i - 1], tokens[i])]
-    return _spans(starts, len(tokens))
-
-
-def _spans(starts: list[int], count: int) -> list[range]:
-    return [range(start, end) for start, end in pairwise([*starts, count])]
+    return [range(*span) for span in pairwise([*starts, len(tokens)])]
 
 
 _STANDALONE = (SPECIALS[BOS], SPECIALS[EOS])

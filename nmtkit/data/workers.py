@@ -1,8 +1,7 @@
 """Work that is shared out to processes and comes back in order.
 
-The processes are programs of their own and import nothing but what the work needs: they start quickly, stay small, and
-do not mind what libraries or threads the caller has. They end by themselves when the caller does, however that happens:
-their input is closed then.
+The processes import only what the work needs: they start quickly, stay small, and do not mind what libraries or threads
+the caller has. They end when the caller does, however that happens, for their input is closed then.
 """
 
 import os
@@ -25,7 +24,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.data.workers import 
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -36,17 +35,11 @@ def in_order(
     size: Callable[[Item], int],
     alone: int,
 ) -> Generator[Result, None, None]:
-    """`work` of every item, in order, by several processes where that pays.
+    """`work`, which can be pickled, of every item, in order, by several processes where that pays.
 
-    A fault of `work` or of `items` is raised in its place, after the results of the items before it. To be closed if it
-    is not read to its end.
-
-    Args:
-        work: a pure function that can be pickled.
-        items: what to do; read ahead by a few items for each process.
-        processes: how many; 1 does everything in this one.
-        size: of an item.
-        alone: the first items, up to so much in all, are done in this process: no other one is started for less.
+    The first items, up to the size `alone` in all, are done in this process; then others start, and items are read
+    ahead by a few for each. A fault of `work` or of `items` is raised after the results of the items before it. To be
+    closed if it is not read to its end.
 
     Raises:
         NmtkitError: a process was ended from outside.
@@ -134,23 +127,21 @@ class _Pool(Generic[Item, Result]):
     def map(self, items: Iterator[Item]) -> Iterator[Result]:
         """The results in order."""
         waiting: deque[Future[Result]] = deque()
-        fault: NmtkitError | None = None
-        while True:
-            # Twice as many as there are processes: each has its next item ready.
-            while fault is None and len(waiting) < 2 * self._count:
-                try:
-                    item = next(items, None)
-                except NmtkitError as found:
-                    fault = found
-                    break
-                if item is None:
-                    break
-                waiting.append(self._threads.submit(self._turn, item))
-            if not waiting:
-                break
-            yield waiting.popleft().result()
-        if fault is not None:
-            raise fault
+        for coming in self._handed_out(items):
+            waiting.append(coming)
+            if len(waiting) == 2 * self._count:  # each process has its next item ready
+                yield waiting.popleft().result()
+        yield from (coming.result() for coming in waiting)
+
+    def _handed_out(self, items: Iterator[Item]) -> Iterator[Future[Result]]:
+        """A result to come for each item; a fault of the items themselves waits for its turn like one."""
+        try:
+            for item in items:
+                yield self._threads.submit(self._turn, item)
+        except NmtkitError as fault:
+            failed: Future[Result] = Future()
+            failed.set_exception(fault)
+            yield failed
 
     def _turn(self, item: Item) -> Result:
         process = self._idle.get()
@@ -162,7 +153,7 @@ class _Pool(Generic[Item, Result]):
 
 
 def serve() -> None:
-    """What a process does: reads the work, then an item at a time, and writes `(True, result)` or `(False, fault)`."""
+    """The program of a process: reads the work, then item by item, and writes `(True, result)` or `(False, fault)`."""
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not come between the results
     given = sys.stdin.buffer

@@ -147,7 +147,7 @@ def count_tokens(
         walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
         for done in encoded_blocks(walk.blocks(), encoder, checker):
             walk.add(done, done.settle(name, checker))
-            progress(done.verdict.read)
+            progress(len(done.verdict.keep))
         walk.close()
     diagnosis.splits["train"].src.covered = int(used["src"].sum())
     diagnosis.splits["train"].tgt.covered = int(used["tgt"].sum())
