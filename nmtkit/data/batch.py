@@ -31,9 +31,9 @@ R = TypeVar("R", bound="Rows")
 class Rows:
     """Tensors whose axis 0 is the same rows: sentences of a batch, or hypotheses of a search.
 
-    Expanding to beams, following the parents, dropping finished sentences and cutting micro-batches are all
-    `select` with a different index. Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers;
-    the last two are shared by all rows and pass through unchanged.
+    Expanding to beams, following the parents, dropping finished sentences and cutting micro-batches are all `select`
+    with a different index. Fields may be tensors, tuples of tensors, other `Rows`, None or plain numbers; all rows
+    share the last two, which never change.
     """
 
     def select(self: R, index: Tensor) -> R:
@@ -133,15 +133,10 @@ def collate(
     n_oov: int = 0,
     alignment: Sequences | None = None,
 ) -> Batch:
-    """Makes a batch of B examples on the CPU.
+    """Makes a batch on the CPU from the ids of each example, without BOS and EOS; see `Batch`.
 
-    Args:
-        src: source ids of each, without EOS.
-        tgt: target ids of each, without BOS and EOS; None for a batch to be translated.
-        src_extended: source ids in the extended target vocabulary, for models that copy; by default `src`.
-        tgt_extended: target ids in the extended vocabulary; by default `tgt`.
-        n_oov: the most unknown words of any example.
-        alignment: links between tokens of each: source position, target position, source position, ...
+    Extended ids are for models that copy; by default they are the plain ones. The alignment of an example is a row of
+    links between its tokens: source position, target position, source position, ...
     """
     assert len(src) > 0, "a batch has at least one example"
     src_ids, src_mask = _padded(src)
@@ -198,11 +193,7 @@ Part: TypeAlias = tuple[int, int | None, int, int]
 
 
 def _parts(given: Any, batch: int) -> list[Part]:
-    """The parts of an epoch up to a batch, as a state names them.
-
-    Raises:
-        CheckpointError: it is not a list of such parts.
-    """
+    """The parts of an epoch up to a batch, as a state names them; a CheckpointError if it names none."""
     try:
         parts: list[Part] = [(tokens, size, window, begin) for tokens, size, window, begin in given]
         for tokens, size, window, _ in parts:
@@ -239,9 +230,9 @@ def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
 
 
 def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Numbers]:
-    """Sorts sentences of these lengths `(n,)`, EOS counted, and cuts them into batches: the row numbers of each.
+    """Sorts sentences by their lengths `(n,)`, EOS counted, and cuts them into batches: the row numbers of each.
 
-    Target length comes first; within one target length, source lengths run up, within the next one down, so that
+    Target length comes first. Within one target length source lengths run up, within the next one down, so that
     neighbours are alike on both sides. Equal sentences stay in the order given.
     """
     order = np.lexsort((np.where(tgt % 2 == 0, src, -src), tgt))
@@ -252,15 +243,10 @@ def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Num
 def in_order_batches(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
-    """Puts sentences of like length together, the longest first, so that too large a budget fails at once.
+    """Puts sentences of like length, EOS counted, together; the row numbers of each batch.
 
-    Args:
-        lengths: tokens of each sentence, EOS counted.
-        batch_tokens: padded tokens in a batch, at most; a longer sentence is alone.
-        batch_size: sentences in a batch, at most.
-
-    Returns:
-        Row numbers of each batch; every number once. Put result i of a batch at its i-th number.
+    A batch has at most so many padded tokens and so many sentences; a longer sentence is alone. The longest come first,
+    so that too large a budget fails at once.
     """
     widths = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-widths, kind="stable")
@@ -268,10 +254,7 @@ def in_order_batches(
 
 
 def _load(store: Store, numbers: Numbers, limits: Limits | None) -> Batch:
-    """The batch of these examples as they were stored, cut to the limits.
-
-    A word of the target that only the part of the source that was cut off could have given is unknown.
-    """
+    """The batch of these examples, cut to the limits; target words that only the cut-off source has are unknown."""
     rows = numbers.tolist()
     src_limit, tgt_limit = limits or (None, None)
 
@@ -315,22 +298,14 @@ def batches_of(store: Store, batch_tokens: int, limits: Limits | None = None) ->
 class BatchStream(Iterator[Batch]):
     """Training batches without end: the corpus in a new random order each epoch.
 
-    The order depends on `seed` and the epoch alone. Of several processes, number r takes batches r, r + world, ... of
-    one common sequence that runs through the epochs, so that all have equally many and no batch is left out.
+    The order depends on `seed` and the epoch alone. Of `world` processes, number `rank` takes batches rank, rank +
+    world, ... of one common sequence that runs through the epochs, so that all have equally many and none is left out.
 
     Memory: 12 bytes for a training pair (its place in the order, and both lengths). With weights an epoch has the pairs
     of each file as often as its weight says; `seed` and the epoch alone choose which ones make up a fraction.
 
-    Args:
-        store: the tokenized pairs.
-        config: the budget.
-        seed: of the order and of sampling.
-        tokenizers: if given, and if they sample, every batch is tokenized anew from the stored text, drawn from (seed,
-            epoch, batch). Budgets go by the best cut: a batch may come out somewhat wider.
-        rank: the number of this process, from 0.
-        world: how many processes there are.
-        limits: where to cut what is longer; None gives all that was stored.
-        weights: how often the pairs of each file of the corpus come in an epoch; none: each once.
+    Tokenizers that sample cut every batch anew from the stored text, drawn from (seed, epoch, batch). Budgets go by the
+    best cut: such a batch may come out somewhat wider.
 
     Raises:
         DataError: the store has no targets, or no text although the tokenizers sample.
@@ -385,8 +360,8 @@ class BatchStream(Iterator[Batch]):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on where `state()` was taken: the next batch is the one that would have come.
 
-        With other settings than those of the state, what is left of the epoch is cut into batches by the new ones: in
-        this epoch too every example comes once. With other data than those of the state the epoch begins anew.
+        With other settings than then, they cut what is left of the epoch into batches: in this epoch too every example
+        comes once. With other data than then the epoch begins anew.
 
         Raises:
             CheckpointError: there is no such place; the data are not those of the state.

@@ -26,12 +26,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Ragged:
-    """n rows of different lengths, one behind the other."""
+    """n rows of different lengths `(n,)`, one behind the other in `flat`."""
 
     counts: Counts
-    """The length of each row, `(n,)`."""
     flat: Ids
-    """All rows, `(sum of counts,)`."""
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "Ragged":
@@ -53,7 +51,7 @@ class Ragged:
 
 
 def names(column: str) -> tuple[str, str]:
-    """What the two files of a column are called: of its values, and of its offsets."""
+    """What the files of a column's values and of its offsets are called."""
     return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
 
 
@@ -73,13 +71,7 @@ class _File:
 
 
 class ShardWriter:
-    """Writes one set of files; they go to temporary names until `publish`. What fails raises an OSError.
-
-    Args:
-        folder: made if need be.
-        name: of the split.
-        dtype: of the ids.
-    """
+    """Writes one set of files; they have temporary names until `publish`. What fails raises an OSError."""
 
     def __init__(self, folder: Path, name: str, dtype: npt.DTypeLike) -> None:
         self._folder = folder
@@ -114,12 +106,9 @@ class ShardWriter:
         self._files[name].write(data.tobytes())
 
     def publish(self, name: str, facts: Mapping[str, Any], durable: bool) -> None:
-        """Gives the files their place and writes the manifest.
+        """Calls the files `name` from now on, and writes the manifest.
 
-        Args:
-            name: what the set is called from now on.
-            facts: for the manifest.
-            durable: return only when all of it has reached the disk, so that not even a power cut takes it back.
+        With `durable` all of it has reached the disk then, so that not even a power cut takes it back.
         """
         manifest = manifest_path(self._folder, name)
         # The old manifest goes first: at no moment does one describe files that are not its own.
@@ -143,7 +132,7 @@ class ShardWriter:
 
 
 def manifest_path(folder: Path, name: str) -> Path:
-    """Where the manifest of a set of files, or of all shards of a store, is."""
+    """The file of the manifest of a set of files, or of all shards of a store."""
     return folder / f"{name}.json"
 
 
@@ -175,11 +164,6 @@ def read_manifest(folder: Path, name: str) -> dict[str, Any]:
 
 class Shard:
     """One set of files, opened for reading through the operating system's page cache.
-
-    Args:
-        folder: where it is.
-        name: what it was published as.
-        manifest: as `read_manifest` gives it.
 
     Raises:
         DataError: a file is missing, cut short or damaged; the message names it.

@@ -50,17 +50,11 @@ def _shard_name(name: str, number: int) -> str:
 class StoreWriter:
     """Writes one split, some examples at a time; to be used in a `with` statement.
 
-    Everything goes to temporary names. A store of one shard takes its place when the block ends without a fault; a
+    Everything has temporary names at first. A store of one shard takes its place when the block ends without a fault; a
     fault leaves an older store of that name as it was. The first complete shard of several removes an older store.
 
-    Args:
-        folder: made if need be.
-        name: the split's name.
-        dtype: of the ids.
-        tgt_size: V, kept in the manifest.
-        fingerprint: kept in the manifest.
-        shards: how many are there already, to go on with.
-        vocabulary: its checksum, kept in the manifest; empty: it is not known.
+    The manifest keeps V (`tgt_size`), the fingerprint and the checksum of the vocabulary, empty if it is not known.
+    Writing goes on after so many `shards`.
 
     Raises:
         DataError: the folder cannot be written.
@@ -105,10 +99,8 @@ class StoreWriter:
     ) -> None:
         """Appends some examples; every call gives the same columns.
 
-        Args:
-            columns: "src", "tgt", "src_extended", "tgt_extended": ids; "alignment": links; "src.text", "tgt.text".
-            by_file: how many of them come from each file of the split.
-            cut: by side, how many of them were longer than they are stored.
+        The columns are "src", "tgt", "src_extended", "tgt_extended" (ids), "alignment" (links), "src.text", "tgt.text".
+        `by_file` says how many of them come from each file of the split, `cut` by side how many were cut to be stored.
         """
         try:
             self._shard.add(columns)
@@ -119,11 +111,7 @@ class StoreWriter:
             self._cut[side] = self._cut.get(side, 0) + count
 
     def end_shard(self) -> None:
-        """Publishes what was added as a shard that stays, whatever happens from now on.
-
-        Raises:
-            DataError: the folder cannot be written.
-        """
+        """Publishes what was added as a shard that stays, whatever happens from now on."""
         try:
             manifest_path(self._folder, self._name).unlink(missing_ok=True)
             self._publish(_shard_name(self._name, self.shards), durable=True)
@@ -158,7 +146,7 @@ class StoreWriter:
             self._shard.discard()
 
     def _sweep(self) -> None:
-        """Removes what an earlier store of that name, or a writing that was killed, has left."""
+        """Removes the files of an earlier store of that name, and of a writing that was killed."""
         kept = {_shard_name(self._name, number) for number in range(self.shards)} or {self._name}
         for path in self._folder.iterdir():
             stem, _, rest = path.name.partition(".")
@@ -202,10 +190,7 @@ class Store:
     def is_current(
         folder: Path, name: str, fingerprint: str, notify: Callable[[str], None] = lambda text: None
     ) -> bool:
-        """Whether there is a whole store of that name with that fingerprint; reads it once, for its checksums.
-
-        What is damaged is told in a sentence.
-        """
+        """Whether there is a whole store with that fingerprint; reads it once, and tells in a sentence of damage."""
         try:
             store = Store.open(folder, name)
             if store.fingerprint != fingerprint:
@@ -244,11 +229,7 @@ class Store:
             )
 
     def check(self) -> None:
-        """Reads everything once and compares checksums.
-
-        Raises:
-            DataError: a file is not as it was written.
-        """
+        """Checks every shard, see `Shard.check`."""
         for shard in self._shards:
             shard.check()
 
@@ -280,7 +261,7 @@ class Store:
 
     def longer(self, side: str, limit: int) -> int:
         """How many examples have more tokens than that on one side ("src" or "tgt"), those cut when stored included."""
-        # What was cut to be stored is as long as the longest, so that it is counted here wherever anything is.
+        # Nothing is longer than what was cut to be stored: where anything is over the limit, that is counted as well.
         return int((self.lengths(side) > limit).sum()) or sum(shard.cut.get(side, 0) for shard in self._shards)
 
     def ids(self, column: str, number: int) -> Ids:

@@ -80,12 +80,7 @@ class TokenizerConfig(Settings):
 
 
 class Tokenizer(ABC):
-    """Cuts text into tokens and joins them again.
-
-    Args:
-        config: how it was learned.
-        vocabulary: its tokens.
-    """
+    """Cuts text into tokens and joins them again."""
 
     suffix: str
     """How the name of its file ends."""
@@ -96,12 +91,10 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
-        """The ids of each text, without BOS and EOS.
+        """The ids of each sentence or document of raw text, without BOS and EOS.
 
-        Args:
-            texts: raw text, one sentence (or document) each.
-            seed: if given, draws one of the possible cuts at random, at the rate `config.sampling`; the same texts
-                and seed give the same cuts. None gives the one best cut.
+        A seed draws one of the possible cuts at random, at the rate `config.sampling`; the same texts and seed give the
+        same cuts. None gives the one best cut.
         """
 
     @abstractmethod
@@ -117,12 +110,7 @@ class Tokenizer(ABC):
         return self.encode_many([text])[0]
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
-        """The tokens of some ids, "▁" at the beginnings of words; PAD, BOS and EOS are left out.
-
-        Args:
-            ids: plain ids, or extended ones (see `Vocabulary.extend`).
-            oov: the tokens of the ids from V upwards.
-        """
+        """The tokens of some ids, without PAD, BOS and EOS; `oov` has those of extended ids, from V upwards."""
         return self.vocabulary.tokens_of((number for number in ids if number not in (PAD, BOS, EOS)), oov)
 
     def join(self, pieces: Iterable[str]) -> str:
@@ -145,10 +133,6 @@ _SAMPLING = threading.Lock()
 class SentencePieceTokenizer(Tokenizer):
     """Subwords or characters by a sentencepiece model.
 
-    Args:
-        config: how it was learned.
-        model: the serialized model.
-
     Raises:
         CheckpointError: the bytes are not a sentencepiece model with our four special ids.
     """
@@ -166,9 +150,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
-        """Learns a model; the same lines give the same model on every machine.
-
-        `what` is what a message calls the lines.
+        """Learns a model from lines, which messages call `what`; the same lines give the same model on every machine.
 
         bpe: Sennrich et al. 2016, Algorithm 1. unigram: Kudo 2018, the language model of section 3.2.
 
@@ -252,16 +234,16 @@ _WORD = re.compile(rf"\d+(?:[.,]\d+)+|[\w{_MARKS}]+|[^\s]")
 class WordTokenizer(Tokenizer):
     """Words, numbers and single punctuation marks.
 
-    Text is split at white space; within, runs of letters and digits stay together (with their accents), so do the
-    digits of a number around a point or comma, and every other character stands alone. Joining gives the text back,
-    up to the width of white space and unknown words (an unknown piece is taken for a word of its own).
+    Text is split at white space. Within, runs of letters and digits stay together (with their accents), and so do the
+    digits of a number around a point or comma; every other character is alone. Joining gives the text back, up to the
+    width of white space and unknown words (an unknown piece counts as a word of its own).
     """
 
     suffix = ".vocab"
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "WordTokenizer":
-        """Takes the most frequent words; `what` is what a message calls the lines.
+        """Takes the most frequent words of the lines, which messages call `what`.
 
         Raises:
             DataError: no word is left.
@@ -307,9 +289,7 @@ class TokenizerPair:
     """The tokenizers of both sides; with a joint vocabulary they are the same object."""
 
     src: Tokenizer
-    """The source's."""
     tgt: Tokenizer
-    """The target's."""
 
     @property
     def shared(self) -> bool:
@@ -323,7 +303,7 @@ class TokenizerPair:
 
     @property
     def sum(self) -> str:
-        """The checksum of the vocabulary, by which weights know theirs."""
+        """The checksum by which weights know their vocabulary."""
         return sum_of_bytes(b"".join(name.encode() + content for name, content in self._contents().items()))
 
     def _contents(self) -> dict[str, bytes]:
@@ -395,15 +375,11 @@ def _load(config: TokenizerConfig, stem: Path) -> Tokenizer:
 
 
 class Sample:
-    """The pairs that a tokenizer is learned from, spread evenly over a corpus that is read once.
+    """At most `most` pairs that a tokenizer is learned from, spread evenly over a corpus that is read once.
 
-    Pairs lie on a line, each as long as its weight is times the smallest one's. Taken is what lies at every `stride`-th
-    place: with equal weights every pair, or every 2nd, 4th, 8th, ..., whichever is the first to fit. A pair with a
-    large weight may be taken several times.
-
-    Args:
-        most: the most pairs.
-        weights: of the files; none: all are equal.
+    Pairs lie on a line, each as long as the weight of its file is times the smallest one's. Taken is what lies at every
+    `stride`-th place: with equal weights every pair, or every 2nd, 4th, 8th, ..., whichever is the first to fit. A pair
+    with a large weight may be taken several times.
     """
 
     def __init__(self, most: int, weights: Sequence[float] = ()) -> None:
@@ -447,17 +423,7 @@ def learn(
     report: DataReport | None = None,
     weights: Sequence[float] = (),
 ) -> TokenizerPair:
-    """Learns the tokenizers from training pairs; memory is bounded, see `Sample`.
-
-    Args:
-        config: the settings.
-        pairs: source and target text; read once.
-        report: as of `learn_from`.
-        weights: how much the pairs of each file count; none: all the same.
-
-    Raises:
-        NmtkitError: as `learn_from`.
-    """
+    """Learns the tokenizers from a `Sample` of training pairs, which are read once; see `learn_from`."""
     sample = Sample(config.train_lines, weights)
     for pair in pairs:
         sample.add(pair)
@@ -465,12 +431,7 @@ def learn(
 
 
 def learn_from(config: TokenizerConfig, sample: Sample, report: DataReport | None = None) -> TokenizerPair:
-    """Learns the tokenizers from a sample.
-
-    Args:
-        config: the settings.
-        sample: of the training pairs.
-        report: if given, notes how many pairs were used of how many, and the sizes of the vocabularies.
+    """Learns the tokenizers from a sample of the training pairs; notes in the report what was learned from how many.
 
     Raises:
         RecipeError: `vocab_size` does not fit the text.
