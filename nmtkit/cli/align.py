@@ -12,10 +12,9 @@ import click
 from nmtkit import console
 from nmtkit.cli import opening, options
 from nmtkit.cli.options import Number
-from nmtkit.data.alignments import SYMMETRIZATIONS, Links, SoftAlignment, Symmetrization, pharaoh
+from nmtkit.data.alignments import SYMMETRIZATIONS, Links, SoftAlignment, SoftWriter, Symmetrization, pharaoh
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
-from nmtkit.data.soft_alignments import SoftWriter
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening

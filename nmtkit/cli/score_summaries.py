@@ -9,6 +9,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.scoring import Scoring
+from nmtkit.data.records import field_of, is_list_of_strings, parse_record, text_of
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import Comparison, copied_right, split_sentences
@@ -23,7 +24,6 @@ from nmtkit.metrics.report import (
     signatures,
 )
 from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.settings import parse_json, shortened
 
 
 @dataclass(frozen=True)
@@ -108,46 +108,28 @@ def _texts(path: str, field: str, option: str) -> list[str]:
     """The lines of a text file, or one field of a file whose name ends in .jsonl or .jsonl.gz."""
     if not path.endswith((".jsonl", ".jsonl.gz")):
         return scoring.read_texts(path, f"give a file whose name ends in .jsonl, and {option} KEY")
-    texts = []
-    for where, value in _values(path, field, option):
-        # A list holds the sentences one by one; newlines keep them apart for ROUGE-Lsum.
-        text = "\n".join(value) if _is_list_of_strings(value) else value
-        if not isinstance(text, str):
-            raise DataError(f"{where}: field {field!r} is neither a string nor a list of strings")
-        texts.append(text)
-    return texts
+    # A list holds the sentences one by one; newlines keep them apart for ROUGE-Lsum.
+    return [text_of(record, field, where, f"say {option}", joint="\n") for where, record in _records(path)]
 
 
 def _phrases(path: str, field: str) -> list[list[str]]:
     """The lists of wanted words in a JSONL file."""
     found = []
-    for where, value in _values(path, field, "--wanted-field"):
-        if not _is_list_of_strings(value):
+    for where, record in _records(path):
+        value = field_of(record, field, where, "say --wanted-field")
+        if not is_list_of_strings(value):
             raise DataError(f"{where}: field {field!r} is not a list of strings")
         found.append(value)
     return found
 
 
-def _values(path: str, field: str, option: str) -> list[tuple[str, Any]]:
-    """Where it stands and its value, for one field of every line of a JSONL file."""
-    found = []
-    for number, line in enumerate(read_lines(path), start=1):
-        where = f"{path}, line {number}"
-        record = parse_json(line, where)
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
-        if field not in record:
-            raise DataError(
-                f"{where}: no field {field!r}; it has {shortened(', '.join(record)) or 'none'}: say {option}"
-            )
-        found.append((where, record[field]))
-    if not found:
+def _records(path: str) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a JSONL file, each after its place."""
+    lines = ((f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), start=1))
+    records = [(where, parse_record(line, where)) for where, line in lines]
+    if not records:
         raise DataError(f"{path}: no lines; there is nothing to score")
-    return found
-
-
-def _is_list_of_strings(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+    return records
 
 
 def _is_empty(text: str) -> bool:

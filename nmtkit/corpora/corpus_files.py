@@ -19,8 +19,8 @@ from nmtkit.corpora.entries import Entry
 from nmtkit.corpora.filters import cleaned, count_words
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained
-from nmtkit.data.script import is_unspaced
 from nmtkit.data.splitting import Divider
+from nmtkit.data.text import is_unspaced
 from nmtkit.errors import DataError
 from nmtkit.experiment.corpus_size import Counts
 from nmtkit.settings import parse_json

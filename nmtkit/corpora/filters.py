@@ -12,7 +12,7 @@ import numpy as np
 from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.readers import Pair
 from nmtkit.data.hashes import HashSet, PairHashes
-from nmtkit.data.script import is_unspaced
+from nmtkit.data.text import is_unspaced
 
 CHUNK = 10_000
 """Pairs that are compared with all earlier ones at once."""

@@ -9,7 +9,7 @@ from typing import Literal
 from nmtkit.corpora.archives import members
 from nmtkit.corpora.readers import READERS, Pair, Reader
 from nmtkit.corpora.texts import decoded, file_of, text_lines
-from nmtkit.data.story import parse_story
+from nmtkit.data.reading import parse_story
 from nmtkit.errors import DataError
 from nmtkit.settings import Field, parse_json
 

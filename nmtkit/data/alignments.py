@@ -1,21 +1,27 @@
 """Word alignments: the formats they are written in, how they are read off attention, how two directions are combined.
 
-Everything here is pure and knows no model. Positions are counted from 0 in memory; what a file counts from is stated
-by whoever reads it.
+Nothing here knows a model. Positions count from 0 in memory; whoever reads a file says what it counts from.
 """
 
+import io
+import json
 import re
+import zipfile
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import accumulate, chain
-from typing import Any, Literal, get_args
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TextIO, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import DataError
+from nmtkit.files import replacing, writing
 
 Link = tuple[int, int]
 """Source position and target position, both counted from 0."""
@@ -247,67 +253,67 @@ def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
     return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
 
 
-Share = tuple[int, list[float]]
-"""What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""
+class SoftWriter:
+    """Writes weights between words as JSON or as numpy arrays; memory does not grow with their number.
 
-TABLE = 128
-"""So many words are merged at a time: a table of all words and all pieces would grow with the square of a line."""
-
-
-def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Share]:
-    """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
-
-    Lengths are characters; no word has 0. A piece that a word boundary cuts belongs to both words, by characters; its
-    parts sum to one. Where the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
-    piece without characters (a mark of a word's beginning) belongs to the word that begins after it, or to the last.
+    The file, NAME.json or NAME.npz, appears under its name when all is written: one that is there is whole.
     """
-    ends = list(accumulate(piece_lengths))
-    scale = ends[-1] / sum(word_lengths)
-    found = []
-    first, begin = 0, 0.0
-    for number, characters in enumerate(accumulate(word_lengths), start=1):
-        end, last = characters * scale, number == len(word_lengths)
-        while first < len(ends) and (ends[first] < begin or (ends[first] == begin and piece_lengths[first])):
-            first += 1
-        parts: list[float] = []
-        for piece in range(first, len(ends)):
-            length = piece_lengths[piece]
-            start = ends[piece] - length
-            if start >= end and not (last and not length):
-                break
-            parts.append((min(ends[piece], end) - max(start, begin)) / length if length else 1.0)
-        found.append((first, parts))
-        begin = end
-    return found
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix not in (".json", ".npz"):
+            raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
+        self._path = path
+        self._count = 0
+        self._text: TextIO | None = None
+        self._archive: zipfile.ZipFile | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> "SoftWriter":
+        with writing(self._path), ExitStack() as opened:
+            beside = opened.enter_context(replacing(self._path))
+            if self._path.suffix == ".json":
+                self._text = opened.enter_context(beside.open("w", encoding="utf-8"))
+                self._text.write("[")
+            else:
+                self._archive = opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
+            self._opened = opened.pop_all()
+        return self
+
+    def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+        """Writes the next pair, and what the other direction's model says of it."""
+        self._count += 1
+        with writing(self._path):
+            if self._text is not None:
+                record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
+                if reverse is not None:
+                    record["reverse_weights"] = _rounded(reverse)
+                self._text.write(",\n" if self._count > 1 else "\n")
+                self._text.write(json.dumps(record, ensure_ascii=False))
+            else:
+                self._add_array(str(self._count), alignment.weights)
+                if reverse is not None:
+                    self._add_array(f"{self._count}.reverse", reverse.weights)
+
+    def _add_array(self, name: str, weights: NDArray[np.float64]) -> None:
+        assert self._archive is not None
+        packed = io.BytesIO()
+        np.save(packed, weights.astype(np.float32))
+        self._archive.writestr(f"{name}.npy", packed.getvalue())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with writing(self._path), self._opened:
+                if self._text is not None:
+                    self._text.write("\n]\n")
+        else:
+            with suppress(OSError):
+                self._opened.__exit__(kind, fault, traceback)
 
 
-def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
-    """The first piece that W neighbouring words have, and their shares `(W,P)` from that piece to their last."""
-    first = min((start for start, parts in words if parts), default=0)
-    end = max((start + len(parts) for start, parts in words if parts), default=0)
-    found = np.zeros((len(words), end - first))
-    for row, (start, parts) in zip(found, words, strict=True):
-        row[start - first : start - first + len(parts)] = parts
-    return first, found
-
-
-def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequence[Share]) -> NDArray[np.float64]:
-    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `shares` of the pieces.
-
-    Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
-    are averaged. A piece of two words counts for each with its share. The row of a word without pieces is zero.
-    """
-    merged = np.zeros((len(tgt_shares), len(src_shares)))
-    columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
-    for row in range(0, len(tgt_shares), TABLE):
-        first, parts = share_table(tgt_shares[row : row + TABLE])
-        pieces = parts.sum(axis=1, keepdims=True)
-        rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
-        seen = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
-        for column, start, added in columns:
-            part = seen[:, start : start + added.shape[1]] @ added.T
-            merged[row : row + TABLE, column : column + TABLE] = part
-    return merged
+def _rounded(alignment: SoftAlignment) -> list[list[float]]:
+    return [[round(weight, 6) for weight in row] for row in alignment.weights.tolist()]
 
 
 # ------------------------------------------------------------------------------------------------- two directions
@@ -328,7 +334,7 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
-    """Combines the alignments of two directions into one.
+    """Combines the alignments of two directions, both as (source, target) of the first, into one.
 
     Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
     System Description for the 2005 IWSLT Speech Translation Evaluation":
@@ -342,8 +348,6 @@ def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links
     * grow-diag-strict and grow-diag-final-strict: the same two, where every link that is added must join a source *and*
       a target word that have none. So the published alignment-scripts of Zenkel et al. 2019 do it under the names
       grow-diagonal and grow-diagonal-final.
-
-    Both directions are (source, target) of the first.
     """
     if method == "intersection":
         return forward & backward
@@ -368,10 +372,8 @@ class _Growing:
         self._targets = {target for _, target in links}
 
     def grow(self, union: Links, both: bool) -> None:
-        """Adds neighbours until nothing changes.
-
-        A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind it in the next.
-        """
+        """Adds neighbours until nothing changes."""
+        # A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind in the next.
         changed = True
         while changed:
             changed = False

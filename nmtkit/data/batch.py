@@ -188,27 +188,24 @@ class BatchConfig(Settings):
     shuffled. Larger: less padding. It should be many times what a batch holds."""
 
 
-Part: TypeAlias = tuple[int, int | None, int, int]
-"""The settings that a part of an epoch was cut with (tokens, size, window), and the number of its first batch."""
+Part: TypeAlias = tuple[BatchConfig, int]
+"""The settings that a part of an epoch was cut with, and the number of its first batch."""
 
 
 def _parts(given: Any, batch: int) -> list[Part]:
     """The parts of an epoch up to a batch, as a state names them; a CheckpointError if it names none."""
     try:
-        parts: list[Part] = [(tokens, size, window, begin) for tokens, size, window, begin in given]
-        for tokens, size, window, _ in parts:
-            BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window)
-        begins = [begin for *_, begin in parts]
+        parts = [
+            (BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window), begin)
+            for tokens, size, window, begin in given
+        ]
+        begins = [begin for _, begin in parts]
         whole = all(type(begin) is int for begin in begins) and [0, *begins, batch] == sorted([0, *begins, batch])
     except (TypeError, ValueError):
         whole = False
     if not whole or not parts:
         raise CheckpointError("`stream.settings` does not say how an epoch was cut into batches")
     return parts
-
-
-def _numbers_of(config: BatchConfig) -> tuple[int, int | None, int]:
-    return config.batch_tokens, config.batch_size, config.sort_window
 
 
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
@@ -354,7 +351,7 @@ class BatchStream(Iterator[Batch]):
 
     def state(self) -> dict[str, Any]:
         """Where the stream stands, for `restore`; the same in all processes of a run."""
-        settings = [list(part) for part in self._parts]
+        settings = [[own.batch_tokens, own.batch_size, own.sort_window, begin] for own, begin in self._parts]
         return {"epoch": self._epoch, "batch": self._number, "settings": settings, "data": self._store.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -366,14 +363,14 @@ class BatchStream(Iterator[Batch]):
         Raises:
             CheckpointError: there is no such place; the data are not those of the state.
         """
-        epoch, batch, own = state["epoch"], state["batch"], _numbers_of(self._config)
+        epoch, batch = state["epoch"], state["batch"]
         if state.get("data", self._store.identity) != self._store.identity:
             self._begin(epoch)
             return
         # A state of an earlier version says nothing of settings: they could not change.
-        parts = _parts(state.get("settings", [[*own, 0]]), batch)
-        if parts[-1][:-1] != own:
-            parts.append((*own, batch))
+        parts = _parts(state["settings"], batch) if "settings" in state else [(self._config, 0)]
+        if parts[-1][0] != self._config:
+            parts.append((self._config, batch))
         self._begin(epoch, parts)
         for _ in range(batch - self._number):
             self._take()
@@ -397,7 +394,7 @@ class BatchStream(Iterator[Batch]):
 
     def _begin(self, epoch: int, parts: Sequence[Part] = ()) -> None:
         self._epoch = epoch
-        self._parts = list(parts) or [(*_numbers_of(self._config), 0)]
+        self._parts = list(parts) or [(self._config, 0)]
         self._number = self._parts[-1][-1]
         self._pending = self._batches_of_epoch(epoch)
         self._coming = next(self._pending)
@@ -418,8 +415,7 @@ class BatchStream(Iterator[Batch]):
         draw = np.random.default_rng((self._seed, epoch))
         order = self._examples_of_epoch(draw)
         draw.shuffle(order)
-        for (tokens, size, window, begin), (*_, end) in pairwise(self._parts):
-            config = BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window)
+        for (config, begin), (_, end) in pairwise(self._parts):
             left = np.ones(len(order), dtype=bool)
             for places in islice(self._places(order, config, draw), end - begin):
                 left[places] = False

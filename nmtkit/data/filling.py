@@ -1,23 +1,216 @@
-"""From text to a store: it is checked, encoded and written shard by shard, and gone on with where it was stopped."""
+"""From text to a store: it is checked, encoded and written shard by shard, and goes on where it was stopped."""
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from nmtkit.data.alignments import Links
 from nmtkit.data.blocks import Block
-from nmtkit.data.checking import Checker, SplitReport
-from nmtkit.data.encoding import Encoder, encoded_blocks
-from nmtkit.data.shards import VERSION, write_manifest
+from nmtkit.data.checking import Checker, Lengths, SplitReport, Verdict
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.hashes import Mask
+from nmtkit.data.shards import VERSION, Ragged, write_manifest
 from nmtkit.data.store import StoreWriter
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import UNK
+from nmtkit.data.words import token_links, token_spans
+from nmtkit.data.workers import in_order
 from nmtkit.errors import DataError
 from nmtkit.settings import parse_json
+
+ALONE = 1 << 22
+"""So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The columns of a block that are encoded, for the pairs that stay: cheap to send to another process."""
+
+    lines: Lengths
+    """Their lines, `(n,)`."""
+    files: Lengths
+    """Which of the files each is from, `(n,)`."""
+    src: Sequence[str]
+    tgt: Sequence[str] | None
+    links: Sequence[Links] | None
+    src_words: Sequence[str] | None
+    tgt_words: Sequence[str] | None
+
+    @classmethod
+    def of(cls, block: Block, keep: Mask) -> "Chunk":
+        """The pairs of a block for which `keep`, `(n,)`, is true."""
+        rows = None if keep.all() else np.flatnonzero(keep).tolist()
+
+        def kept(column: Sequence[Value] | None) -> Sequence[Value] | None:
+            return column if rows is None or column is None else [column[row] for row in rows]
+
+        return cls(
+            lines=block.lines[keep],
+            files=block.files[keep],
+            src=kept(block.src) or [],
+            tgt=kept(block.tgt),
+            links=kept(block.links),
+            src_words=kept(block.beside.get("src_words")),
+            tgt_words=kept(block.beside.get("tgt_words")),
+        )
+
+    @property
+    def size(self) -> int:
+        """Characters."""
+        return sum(map(len, self.src)) + sum(map(len, self.tgt or ()))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A chunk of n examples, cut into tokens and ready to be stored."""
+
+    lengths: Mapping[str, Lengths]
+    """By side, the tokens of each, those that were cut off included, `(n,)`."""
+    unknown: Mapping[str, Lengths]
+    """By side, how many tokens of those that are left are unknown, `(n,)`."""
+    columns: Mapping[str, Ragged]
+    """What is stored; see `nmtkit.data.store`."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encodes the chunks of one split; links are stored for train only."""
+
+    split: str
+    tokenizers: TokenizerPair
+    config: DataConfig
+    keep_text: bool = False
+    """Also keep the raw text: for references, and for tokenizers that sample."""
+    copying: bool = False
+    """Also give extended ids, for models that copy unknown words."""
+
+    @property
+    def dtype(self) -> str:
+        """Of the ids."""
+        sizes = len(self.tokenizers.src.vocabulary), len(self.tokenizers.tgt.vocabulary)
+        largest = max(*sizes, *self.config.limits)  # limits: of positions
+        # Extended ids may lie above the vocabulary by as many as a source has tokens.
+        return "<u2" if largest <= 1 << 16 and not self.copying else "<i4"
+
+    def limit(self, side: str) -> int | None:
+        """Where a side ("src" or "tgt") is cut, in tokens; None if over-long text is not cut."""
+        return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
+
+    def __call__(self, chunk: Chunk) -> Encoded:
+        """Encodes one chunk.
+
+        Raises:
+            DataError: words given beside the text do not spell it.
+        """
+        texts = {"src": chunk.src} if chunk.tgt is None else {"src": chunk.src, "tgt": chunk.tgt}
+        lengths, unknown, columns = {}, {}, {}
+        for side, lines in texts.items():
+            rows = (self.tokenizers.src if side == "src" else self.tokenizers.tgt).encode_many(lines)
+            lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+            limit = self.limit(side)
+            columns[side] = Ragged.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
+            unknown[side] = _count(columns[side], UNK)
+        if self.copying:
+            columns.update(self._extended(texts))
+        if self.split == "train" and chunk.links is not None:
+            columns["alignment"] = self._alignment(chunk, chunk.links)
+        if self.keep_text:
+            columns.update({f"{side}.text": Ragged.of_texts(lines) for side, lines in texts.items()})
+        return Encoded(lengths, unknown, columns)
+
+    def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, Ragged]:
+        """Both sides in the extended target vocabulary of each example."""
+        vocabulary = self.tokenizers.tgt.vocabulary
+        ids: dict[str, list[list[int]]] = {f"{side}_extended": [] for side in texts}
+        for number, source in enumerate(texts["src"]):
+            extended, oov = vocabulary.extend(self.tokenizers.src.tokens(source)[: self.limit("src")])
+            ids["src_extended"].append(extended)
+            if "tgt" in texts:
+                tokens = self.tokenizers.tgt.tokens(texts["tgt"][number])[: self.limit("tgt")]
+                ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
+        return {column: Ragged.of(rows, self.dtype) for column, rows in ids.items()}
+
+    def _alignment(self, chunk: Chunk, links: Sequence[Links]) -> Ragged:
+        """The links between the tokens of each example, those of cut-off tokens left out, as one row of numbers."""
+        places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
+        src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
+        none = [None] * len(places)
+        src = token_spans(self.tokenizers.src, chunk.src, chunk.src_words or none, src_places)
+        tgt = token_spans(self.tokenizers.tgt, chunk.tgt or (), chunk.tgt_words or none, tgt_places)
+        src_limit, tgt_limit = (self.limit(side) or math.inf for side in ("src", "tgt"))
+        rows = []
+        for between, source, target in zip(links, src, tgt, strict=True):
+            found = token_links(between, source, target)
+            rows.append([at for s, t in found if s < src_limit and t < tgt_limit for at in (s, t)])
+        return Ragged.of(rows, self.dtype)
+
+
+def _count(rows: Ragged, number: int) -> Lengths:
+    """How often a number stands in each row, `(n,)`."""
+    until = np.concatenate([[0], np.cumsum(rows.flat == number)])
+    ends = np.cumsum(rows.counts)
+    counted: Lengths = until[ends] - until[ends - rows.counts]
+    return counted
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """One block on its way into a store; the verdict on its text is not counted yet."""
+
+    chunk: Chunk
+    verdict: Verdict
+    encoded: Encoded
+
+    def settle(self, split: str, checker: Checker) -> Mask:
+        """Counts all that was found in the report; for each pair of the chunk, whether it stays, `(n,)`."""
+        report, encoded = checker.count(split, self.verdict), self.encoded
+        stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
+        report.kept += int(stays.sum())
+        for side, unknown in encoded.unknown.items():
+            report.count(side, encoded.columns[side].counts[stays], unknown[stays])
+        if "alignment" in encoded.columns:
+            links = int(encoded.columns["alignment"].counts[stays].sum()) // 2
+            report.links = (report.links or 0) + links
+        return stays
+
+
+def encoded_blocks(
+    blocks: Iterable[Block], encoder: Encoder, checker: Checker, processes: int = 1
+) -> Generator[EncodedBlock, None, None]:
+    """Checks and encodes the sound blocks of a split, in their order. To be closed if it is not read to its end.
+
+    Nothing is counted in the report until a block is settled. Several processes encode a large corpus; the result does
+    not depend on their number.
+
+    Raises:
+        DataError: the text is faulty.
+    """
+    judged: deque[tuple[Chunk, Verdict]] = deque()
+
+    def chunks() -> Iterator[Chunk]:
+        for block in blocks:
+            verdict = checker.judge(block)
+            chunk = Chunk.of(block, verdict.keep)
+            judged.append((chunk, verdict))
+            yield chunk
+
+    with closing(in_order(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE)) as results:
+        for encoded in results:
+            yield EncodedBlock(*judged.popleft(), encoded)
+
+
+# -------------------------------------------------------------------------------------------------- shard by shard
 
 
 def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:

@@ -8,12 +8,22 @@ characters across white space. Where only tokens are known, the mark of a word's
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
-from nmtkit.data.alignments import Link, Share, shares
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.alignments import Link
 from nmtkit.data.tokenizer import MARK, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 from nmtkit.errors import DataError
+
+Share = tuple[int, list[float]]
+"""What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""
+
+TABLE = 128
+"""So many words are merged at a time: a table of all words and all pieces would grow with the square of a line."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,65 @@ def token_links(
     They are sorted. None occurs twice, also where a token belongs to two words.
     """
     return sorted({(s, t) for i, j in links for s in range(*src[i]) for t in range(*tgt[j])})
+
+
+# ---------------------------------------------------------------------------------------------------- shares of pieces
+
+
+def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Share]:
+    """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
+
+    Lengths are characters; no word has 0. A piece that a word boundary cuts belongs to both words, by characters; its
+    parts sum to one. Where the tokenizer changed the length of the text (NFKC may), boundaries move in proportion. A
+    piece without characters (a mark of a word's beginning) belongs to the word that begins after it, or to the last.
+    """
+    ends = list(accumulate(piece_lengths))
+    scale = ends[-1] / sum(word_lengths)
+    found = []
+    first, begin = 0, 0.0
+    for number, characters in enumerate(accumulate(word_lengths), start=1):
+        end, last = characters * scale, number == len(word_lengths)
+        while first < len(ends) and (ends[first] < begin or (ends[first] == begin and piece_lengths[first])):
+            first += 1
+        parts: list[float] = []
+        for piece in range(first, len(ends)):
+            length = piece_lengths[piece]
+            start = ends[piece] - length
+            if start >= end and not (last and not length):
+                break
+            parts.append((min(ends[piece], end) - max(start, begin)) / length if length else 1.0)
+        found.append((first, parts))
+        begin = end
+    return found
+
+
+def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
+    """The first piece that W neighbouring words have, and their shares `(W,P)` from that piece to their last."""
+    first = min((start for start, parts in words if parts), default=0)
+    end = max((start + len(parts) for start, parts in words if parts), default=0)
+    found = np.zeros((len(words), end - first))
+    for row, (start, parts) in zip(found, words, strict=True):
+        row[start - first : start - first + len(parts)] = parts
+    return first, found
+
+
+def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequence[Share]) -> NDArray[np.float64]:
+    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `shares` of the pieces.
+
+    Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
+    are averaged. A piece of two words counts for each with its share. The row of a word without pieces is zero.
+    """
+    merged = np.zeros((len(tgt_shares), len(src_shares)))
+    columns = [(start, *share_table(src_shares[start : start + TABLE])) for start in range(0, len(src_shares), TABLE)]
+    for row in range(0, len(tgt_shares), TABLE):
+        first, parts = share_table(tgt_shares[row : row + TABLE])
+        pieces = parts.sum(axis=1, keepdims=True)
+        rows = np.divide(parts, pieces, out=np.zeros_like(parts), where=pieces > 0)
+        seen = rows @ weights[first : first + parts.shape[1]].astype(np.float64)  # (words of the table, S')
+        for column, start, added in columns:
+            part = seen[:, start : start + added.shape[1]] @ added.T
+            merged[row : row + TABLE, column : column + TABLE] = part
+    return merged
 
 
 # ------------------------------------------------------------------------------------------------------- tokens alone

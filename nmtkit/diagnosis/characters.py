@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.script import SCRIPTS, UNSPACED, script_of
+from nmtkit.data.text import SCRIPTS, UNSPACED, script_of
 
 DIGIT = 100
 """The class of a digit of any script."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.faults import UNREADABLE, Kind, Place
-from nmtkit.data.script import SCRIPTS
+from nmtkit.data.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 
 EXAMPLES = 5

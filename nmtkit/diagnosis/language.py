@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.script import SCRIPTS
+from nmtkit.data.text import SCRIPTS
 from nmtkit.diagnosis.characters import NEWLINE, TextArrays
 
 BUCKETS = 1 << 16

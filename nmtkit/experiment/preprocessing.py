@@ -5,8 +5,7 @@ from typing import Any
 
 from nmtkit.data.blocks import Block, LinkBase
 from nmtkit.data.checking import Checker, DataReport, read_files
-from nmtkit.data.encoding import Encoder
-from nmtkit.data.filling import FileSums, ShardProgress, fill_store, fingerprint
+from nmtkit.data.filling import Encoder, FileSums, ShardProgress, fill_store, fingerprint
 from nmtkit.data.reading import read_pairs, refuse_records, sound_blocks
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Sample, TokenizerPair, learn, learn_from

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 from nmtkit import device as devices
-from nmtkit.data.alignments import Share, SoftAlignment, merge
+from nmtkit.data.alignments import SoftAlignment
 from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.data.tokenizer import MARK
-from nmtkit.data.words import cut, known_ids, shown_word_spans
+from nmtkit.data.words import Share, cut, known_ids, merge, shown_word_spans
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import HeadedModel, headed
 from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow

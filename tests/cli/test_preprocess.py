@@ -17,16 +17,16 @@ import pytest
 from conftest import environment
 from in_process import Console, console_in
 
-from nmtkit.data import encoding, store, text
+from nmtkit.data import filling, store, text
 from nmtkit.data.store import Store
 
 PROGRAM = """
 import os, signal, sys
 from nmtkit.cli import main
-from nmtkit.data import encoding, store, text
+from nmtkit.data import filling, store, text
 from nmtkit.data.filling import ShardProgress
 
-store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
+store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
 note = ShardProgress.shard_done
 
 def noted(self, shards, *given):
@@ -45,7 +45,7 @@ main()
 def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
-    monkeypatch.setattr(encoding, "ALONE", 1)
+    monkeypatch.setattr(filling, "ALONE", 1)
     monkeypatch.setattr(text, "BYTES", 2000)
     monkeypatch.setattr(text, "ROWS", 1)
     return console_in(tmp_path, monkeypatch, capsys)

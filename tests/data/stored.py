@@ -6,8 +6,7 @@ from pathlib import Path
 
 from nmtkit.data.blocks import Block, Example
 from nmtkit.data.checking import Checker
-from nmtkit.data.encoding import Encoder
-from nmtkit.data.filling import ShardProgress, fill_store
+from nmtkit.data.filling import Encoder, ShardProgress, fill_store
 from nmtkit.data.tokenizer import TokenizerPair
 
 

@@ -15,17 +15,13 @@ from nmtkit import metrics
 from nmtkit.data import alignments as alignment
 from nmtkit.data.alignments import (
     SYMMETRIZATIONS,
-    TABLE,
     Links,
     SoftAlignment,
     doubt_of,
     links_of,
-    merge,
     parse_alignments,
     pharaoh,
     reversed_links,
-    share_table,
-    shares,
     symmetrize,
 )
 from nmtkit.errors import DataError
@@ -166,57 +162,6 @@ def test_links_of_weights_by_hand() -> None:
     soft = SoftAlignment(["a", "b", "c"], ["x", "y", "z"], weights)
     assert soft.links() == {(1, 0), (0, 1)}
     assert soft.links_of_columns() == {(0, 1), (1, 0), (2, 0)}
-
-
-def test_shares_by_hand() -> None:
-    # "n'a" as n|'a against n'|a, and a mark of its own before it.
-    assert shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
-    assert shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
-    assert shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
-    assert share_table(shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
-    # Twice as many characters after normalization: boundaries move along.
-    assert shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
-    # Pieces of no characters alone are the last word's.
-    assert shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
-@unhurried
-def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
-    first, shared = share_table(shares(pieces, words))
-    assert first == 0
-    assert shared.sum(axis=0) == pytest.approx(np.ones(len(pieces)))
-
-
-def test_merge_by_hand() -> None:
-    weights = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.25, 0.25, 0.25]])
-    src = [(0, [1.0, 1.0]), (2, [1.0])]  # the first two columns are one word
-    tgt = [(0, [1.0]), (1, [1.0, 0.5]), (2, [0.5]), (0, list[float]())]
-    expected = [
-        [0.75, 0.25],
-        [(1.0 + 0.5 * 0.5) / 1.5, 0.5 * 0.25 / 1.5],  # a whole row and half a row
-        [0.5, 0.25],
-        [0.0, 0.0],  # a word without pieces
-    ]
-    assert merge(weights, src, tgt) == pytest.approx(np.array(expected))
-
-
-def test_long_lines_are_merged_as_short_ones_are() -> None:
-    """In tables of `TABLE` words, which ends of tables that stand in the middle of a token do not change."""
-    draw = np.random.default_rng(5)
-    sides = []
-    for words in (2 * TABLE + 3, TABLE + 1):
-        lengths = draw.integers(1, 9, words).tolist()
-        left, pieces = sum(lengths), []
-        while left:
-            pieces.append(min(left, int(draw.integers(1, 7))))
-            left -= pieces[-1]
-        sides.append((len(pieces), shares(pieces, lengths)))
-    (src_size, src), (tgt_size, tgt) = sides
-    weights = draw.random((tgt_size, src_size))
-    of_src, of_tgt = share_table(src)[1], share_table(tgt)[1]
-    expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
-    assert merge(weights, src, tgt) == pytest.approx(expected)
 
 
 # ---- two directions

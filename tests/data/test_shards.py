@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stored import write_store
 
-from nmtkit.data import encoding, store
+from nmtkit.data import filling, store
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.blocks import Example
 from nmtkit.data.checking import Checker, DataReport, SplitReport
@@ -31,7 +31,7 @@ SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicat
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards and what is done alone as small as the corpora of these tests."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 150)
-    monkeypatch.setattr(encoding, "ALONE", 1)
+    monkeypatch.setattr(filling, "ALONE", 1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -184,14 +184,14 @@ def test_ragged_rows_by_hand() -> None:
 PROGRAM = """
 import json, os, pickle, signal, sys
 from pathlib import Path
-from nmtkit.data import encoding, filling, store
+from nmtkit.data import filling, store
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig
 from nmtkit.data.store import Store
 from stored import blocks_of, write_store
 
 folder, place, processes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-store.SHARD_EXAMPLES, encoding.ALONE = 150, 1
+store.SHARD_EXAMPLES, filling.ALONE = 150, 1
 settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
 
 def end(now):

@@ -8,8 +8,7 @@ import pytest
 
 from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import read_pairs
-from nmtkit.data.story import read_story
+from nmtkit.data.reading import read_pairs, read_story
 from nmtkit.errors import DataError
 
 STORY = """\

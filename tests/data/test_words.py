@@ -5,10 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.alignments import share_table
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
-from nmtkit.data.words import WordCut, cut, known_ids, word_spans
+from nmtkit.data.words import TABLE, WordCut, cut, known_ids, merge, share_table, shares, word_spans
 from nmtkit.errors import DataError
 
 KINDS = ["bpe", "unigram", "char", "word"]
@@ -139,3 +138,57 @@ def test_a_word_begins_at_the_mark() -> None:
 def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(DataError, match=message):
         cut(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], ["line 6", "line 7"])
+
+
+# ---- shares of pieces
+
+
+def test_shares_by_hand() -> None:
+    # "n'a" as n|'a against n'|a, and a mark of its own before it.
+    assert shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
+    assert shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
+    assert shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
+    assert share_table(shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
+    # Twice as many characters after normalization: boundaries move along.
+    assert shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
+    # Pieces of no characters alone are the last word's.
+    assert shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
+    first, shared = share_table(shares(pieces, words))
+    assert first == 0
+    assert shared.sum(axis=0) == pytest.approx(np.ones(len(pieces)))
+
+
+def test_merge_by_hand() -> None:
+    weights = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.25, 0.25, 0.25]])
+    src = [(0, [1.0, 1.0]), (2, [1.0])]  # the first two columns are one word
+    tgt = [(0, [1.0]), (1, [1.0, 0.5]), (2, [0.5]), (0, list[float]())]
+    expected = [
+        [0.75, 0.25],
+        [(1.0 + 0.5 * 0.5) / 1.5, 0.5 * 0.25 / 1.5],  # a whole row and half a row
+        [0.5, 0.25],
+        [0.0, 0.0],  # a word without pieces
+    ]
+    assert merge(weights, src, tgt) == pytest.approx(np.array(expected))
+
+
+def test_long_lines_are_merged_as_short_ones_are() -> None:
+    """In tables of `TABLE` words, which ends of tables that stand in the middle of a token do not change."""
+    draw = np.random.default_rng(5)
+    sides = []
+    for words in (2 * TABLE + 3, TABLE + 1):
+        lengths = draw.integers(1, 9, words).tolist()
+        left, pieces = sum(lengths), []
+        while left:
+            pieces.append(min(left, int(draw.integers(1, 7))))
+            left -= pieces[-1]
+        sides.append((len(pieces), shares(pieces, lengths)))
+    (src_size, src), (tgt_size, tgt) = sides
+    weights = draw.random((tgt_size, src_size))
+    of_src, of_tgt = share_table(src)[1], share_table(tgt)[1]
+    expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
+    assert merge(weights, src, tgt) == pytest.approx(expected)

@@ -9,7 +9,7 @@ import pytest
 import real_looking
 
 from nmtkit.data.reading import SplitReader
-from nmtkit.data.script import SCRIPTS
+from nmtkit.data.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import ExamineOptions, examine
 from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts

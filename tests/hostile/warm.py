@@ -176,10 +176,10 @@ class Warm:
 def serve(small_shards: bool) -> None:
     """Forks a process for every order, says "PID" then and "PID CODE" when it ends."""
     from nmtkit.cli import COMMANDS
-    from nmtkit.data import encoding, store, text
+    from nmtkit.data import filling, store, text
 
     if small_shards:
-        store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
+        store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
     drawing = [f"matplotlib.backends.backend_{kind}" for kind in ("agg", "svg", "pdf")]
     for name in ["torch._dynamo", "sacrebleu", "rouge_score.rouge_scorer", *drawing]:  # what commands load later on
         importlib.import_module(name)
