@@ -350,7 +350,7 @@ class BatchStream(Iterator[Batch]):
         return self._epoch
 
     def state(self) -> dict[str, Any]:
-        """Where the stream stands, for `restore`; the same in all processes of a run."""
+        """How far the stream has come, for `restore`; the same in all processes of a run."""
         settings = [[own.batch_tokens, own.batch_size, own.sort_window, begin] for own, begin in self._parts]
         return {"epoch": self._epoch, "batch": self._number, "settings": settings, "data": self._store.identity}
 

@@ -63,7 +63,7 @@ class Block:
     unread: set[int] = field(default_factory=set)
     """Pairs, by their place in the block, with a line that could not be read; nothing else is said about them."""
     messages: list[tuple[int, str]] = field(default_factory=list)
-    """For each of these lines the pair, and what is told where lines must be sound."""
+    """For each of these lines the pair, and the message for those who need sound lines."""
     names: list[str] = field(default_factory=list)
     """The files of stories."""
     marks: tuple[int, int] = (0, 0)
@@ -160,7 +160,7 @@ class Block:
             self.messages.append((row, not_utf8(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
     def note_unusable(self, kind: Kind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
-        """Notes unusable pairs, why each is so, and what is told of it."""
+        """Notes pairs that cannot be used: why, and what a place shows of them."""
         self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
         self.messages += why.items()
 

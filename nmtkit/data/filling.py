@@ -157,7 +157,7 @@ class Encoder:
 
 
 def _count(rows: Ragged, number: int) -> Lengths:
-    """How often a number stands in each row, `(n,)`."""
+    """How often each row has a number, `(n,)`."""
     until = np.concatenate([[0], np.cumsum(rows.flat == number)])
     ends = np.cumsum(rows.counts)
     counted: Lengths = until[ends] - until[ends - rows.counts]
@@ -180,8 +180,7 @@ class EncodedBlock:
         for side, unknown in encoded.unknown.items():
             report.count(side, encoded.columns[side].counts[stays], unknown[stays])
         if "alignment" in encoded.columns:
-            links = int(encoded.columns["alignment"].counts[stays].sum()) // 2
-            report.links = (report.links or 0) + links
+            report.links = (report.links or 0) + int(encoded.columns["alignment"].counts[stays].sum()) // 2
         return stays
 
 
@@ -219,13 +218,11 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     Raises:
         DataError: a file is missing.
     """
-    files = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except OSError as fault:
-            raise DataError(f"{path}: cannot read it: {fault.strerror}") from fault
-        files.append((path, status.st_size, status.st_mtime_ns))
+    try:
+        found = [(path, os.stat(path)) for path in paths]
+    except OSError as fault:
+        raise DataError(f"{fault.filename}: cannot read it: {fault.strerror}") from fault
+    files = [(path, status.st_size, status.st_mtime_ns) for path, status in found]
     text = json.dumps([VERSION, settings, files], sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
@@ -329,9 +326,7 @@ def fill_store(
 
     Train is thinned out as the checker's settings say, the other splits are checked only. One checker sees all splits,
     train first; its report is filled. Complete shards are noted in `progress`; those noted there are not done again.
-
-    Returns:
-        The number of examples stored.
+    Returns the number of examples stored.
 
     Raises:
         DataError: the input is faulty, no example is left, or the folder cannot be written.

@@ -30,12 +30,12 @@ Item = TypeVar("Item")
 
 
 def place_of(group: str) -> int:
-    """Where a group stands, from 0 to 2^64 - 1: spread evenly over all groups, and always the same for a name."""
+    """The place of a group, from 0 to 2^64 - 1: always the same for a name; those of all groups are spread evenly."""
     return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big")
 
 
 class Foremost(Generic[Item]):
-    """Holds the items of the groups that stand foremost, and gives back those of the hindmost where told to."""
+    """Holds the items of the foremost groups, and gives back those of the hindmost when told to."""
 
     def __init__(self) -> None:
         self._groups: dict[int, list[tuple[int, Item]]] = {}

@@ -244,7 +244,7 @@ class Store:
 
     @property
     def by_file(self) -> list[int]:
-        """How many examples come from each file of the split; those of a file stand together, in the order of files."""
+        """How many examples come from each file of the split; those of a file are together, in the order of files."""
         return [sum(counts) for counts in zip_longest(*(shard.by_file for shard in self._shards), fillvalue=0)]
 
     def has(self, column: str) -> bool:

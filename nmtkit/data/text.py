@@ -44,7 +44,7 @@ class TextBlock(NamedTuple):
     mark: int
     """Bytes of the byte-order mark before the first line."""
     data: bytes
-    """The lines as they stand in the file."""
+    """The lines as the file has them."""
 
 
 class _LineTooLong(Exception):

@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -90,10 +91,8 @@ class _Process:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with suppress(OSError):  # what was never read cannot be flushed any more
                 pipe.close()
-            except OSError:  # what was never read cannot be flushed any more
-                continue
 
 
 class _Pool(Generic[Item, Result]):
