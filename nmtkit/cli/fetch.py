@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.entries import Entry
+from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.fetching import Fetched, Telling, already_there, fetch
 from nmtkit.errors import NmtkitError
 
@@ -48,7 +47,7 @@ def command(
       nmtkit fetch tatoeba-en-fr --to data/tatoeba --yes
       nmtkit fetch ours --catalogue ours.yaml
     """
-    known = Catalogue.load(catalogue)
+    known = Catalogue(catalogue)
     if lists:
         _list(known)
         return

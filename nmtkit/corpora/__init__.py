@@ -5,7 +5,6 @@ Importing this package registers every source and every reader.
 
 from nmtkit.corpora import aligned as aligned
 from nmtkit.corpora import apt as apt
-from nmtkit.corpora import descriptions as descriptions
-from nmtkit.corpora import help_pages as help_pages
+from nmtkit.corpora import debian as debian
 from nmtkit.corpora import sources as sources
 from nmtkit.corpora import stories as stories

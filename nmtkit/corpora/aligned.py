@@ -18,13 +18,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.corpora.readers import READERS, Pair, Reader
-from nmtkit.corpora.texts import LONGEST, text_lines
+from nmtkit.corpora.readers import LONGEST, READERS, Pair, Reader, text_lines
 from nmtkit.errors import DataError
 from nmtkit.settings import Field, Settings
 
 MARK_UP = "lines of mark-up about talks: title, description, address and the like"
-"""What the lines of a file of talks are counted as that are no sentence of a talk."""
 
 _ABOUT = re.compile(r"\s*</?([A-Za-z]\w*)[^<>]*>")
 _TALK = re.compile(r"\s*<talkid>\s*([^<]*?)\s*</talkid>", re.IGNORECASE)
@@ -34,29 +32,17 @@ _TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Unit:
-    """One text of one side."""
+    """One text of one side, without the tags about it."""
 
     text: str
-    """Without the tags about it."""
     place: str = ""
     """What it belongs to, in words; the unit of the other side must belong to the same. Empty where nothing says it."""
     group: str = ""
     """What may not be divided between splits; empty: the source text itself."""
 
 
-def plain(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Unit]:
-    """Every line is a unit."""
-    return map(Unit, lines)
-
-
 def talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Unit]:
-    """The sentences of `train.tags` files: all lines but those that begin with a tag, which speak about the talk.
-
-    Args:
-        lines: of the file.
-        where: what messages call it.
-        dropped: where the lines are counted that are left out.
-    """
+    """The sentences of `train.tags` files: all lines but those that begin with a tag, which speak about the talk."""
     talk = ""
     for line in lines:
         if not _ABOUT.match(line):
@@ -69,11 +55,6 @@ def talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[U
 
 def segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Unit]:
     """What stands between <seg> and </seg>, in one line or several.
-
-    Args:
-        lines: of the file.
-        where: what messages call it.
-        dropped: not used; nothing is left out.
 
     Raises:
         DataError: a segment is not closed, or closed without having been opened; with the line.
@@ -119,12 +100,12 @@ def _attribute(text: str, name: str) -> str:
     return next((value for value in found.groups() if value is not None), "") if found else ""
 
 
+# What makes units out of the lines of a text; takes what messages call the text, and where to count what is left out.
 FORMS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Unit]]] = {
-    "lines": plain,
+    "lines": lambda lines, where, dropped: map(Unit, lines),
     "talks": talks,
     "segments": segments,
 }
-"""What makes units out of the lines of a text, by `form`."""
 
 
 class Part(Settings):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 from nmtkit.errors import DataError
 
@@ -36,14 +36,13 @@ DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOF
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an archive may hold."""
+    """The most that an archive may hold."""
 
     total_bytes: int = 200 << 30
-    """The most bytes that may come out of all its members together."""
+    """Of all its members together."""
     members: int = 2_000_000
-    """The most members."""
     ratio: float = 200.0
-    """The most bytes that may come out for each byte of the archive; text packs to a tenth or so, bombs to less than a
+    """Bytes that come out for each byte of the archive; text packs to a tenth or so, bombs to less than a
     thousandth."""
 
 
@@ -62,7 +61,7 @@ class Member:
 
     name: str
     """Its path in the archive, with `/` between folders."""
-    open: Callable[[], BinaryIO]
+    open: Callable[[], io.BufferedReader]
     """Opens it to be read, as a stream. Members of a tar must be read before the next member is asked for; members of a
     zip can be read at any time and several at once."""
 
@@ -71,10 +70,6 @@ def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
     """The plain files of an archive, one at a time; a file that is no archive is its own only member.
 
     The kind is told by the first bytes, not by the name. Folders are passed over.
-
-    Args:
-        path: the archive.
-        limits: how much may come out of it; beyond, reading ends with an error.
 
     Raises:
         DataError: it cannot be read, is damaged, encrypted, too large, or a member has a dangerous or doubled name or
@@ -108,10 +103,8 @@ class _Budget:
         self.bytes_out = 0
         self.names: set[str] = set()
         self.count = 0
-        try:
+        with self.clear_messages():
             self.most = max(FREE_BYTES, round(limits.ratio * path.stat().st_size))
-        except OSError as fault:
-            raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
     def spend(self, count: int) -> None:
         """Counts bytes that came out."""
@@ -146,19 +139,16 @@ class _Budget:
         if not is_plain:
             raise DataError(f"{self.path}: the member {name!r} is no plain file but a link or a device; refused")
 
-    def damaged(self, fault: Exception) -> DataError:
-        """What to say of a fault of the standard library's."""
-        if isinstance(fault, OSError) and fault.errno is not None:
-            return DataError(f"{self.path}: cannot read it: {fault.strerror or fault}")
-        return DataError(f"{self.path}: damaged archive ({fault or type(fault).__name__}); delete it and fetch again")
-
     @contextmanager
     def clear_messages(self) -> Iterator[None]:
         """Turns the standard library's errors into ours."""
         try:
             yield
         except DAMAGES as fault:
-            raise self.damaged(fault) from fault
+            said = f"damaged archive ({fault or type(fault).__name__}); delete it and fetch again"
+            if isinstance(fault, OSError) and fault.errno is not None:
+                said = f"cannot read it: {fault.strerror or fault}"
+            raise DataError(f"{self.path}: {said}") from fault
 
 
 class StreamOf(io.RawIOBase):
@@ -220,7 +210,7 @@ def _spelled(raw: bytes) -> str:
 def _zip_members(path: Path, budget: _Budget) -> Iterator[Member]:
     archive = zipfile.ZipFile(path)  # stays open for as long as there are members to be opened
 
-    def opened(info: zipfile.ZipInfo) -> BinaryIO:
+    def opened(info: zipfile.ZipInfo) -> io.BufferedReader:
         with budget.clear_messages():
             return _guarded(archive.open(info), budget)
 

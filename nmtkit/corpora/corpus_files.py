@@ -14,8 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit.corpora.catalogue import Corpus
-from nmtkit.corpora.entries import Entry
+from nmtkit.corpora.catalogue import Corpus, Entry
 from nmtkit.corpora.filters import cleaned, count_words
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from nmtkit.corpora.entries import Keep
+from nmtkit.corpora.catalogue import Keep
 from nmtkit.corpora.readers import Pair
 from nmtkit.data.hashes import HashSet, PairHashes
 from nmtkit.data.text import is_unspaced

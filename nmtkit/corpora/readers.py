@@ -1,4 +1,4 @@
-"""The contract of a reader: what makes pairs of texts out of the files that a corpus is published as.
+"""The contract of a reader, which makes pairs of texts out of the files that a corpus is published as; and their lines.
 
 A reader is a group of settings, `read:` of a corpus in the catalogue, that knows how to read. To add one: a class in a
 file of this folder, registered here under the `kind` that the catalogue calls it by, and the file's name in
@@ -16,14 +16,24 @@ file of this folder, registered here under the `kind` that the catalogue calls i
             ...
 """
 
+import gzip
+import io
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, StreamOf, members
+from nmtkit.data.text import sound_lines
+from nmtkit.errors import DataError
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
+
+LONGEST = 1 << 24
+"""The most bytes of a line: a longer one is no text, and would not fit in memory whatever the file is."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +41,12 @@ class Pair:
     """One sentence and its translation, or one article and its summary; each is one line without a line end."""
 
     src: str
-    """Source text."""
     tgt: str
-    """Target text."""
     group: str = ""
     """What may not be divided between splits: pairs of one page, one family of packages, one source sentence. Empty:
     the source text itself."""
     split: str = ""
-    """"train", "valid" or "test" where the corpus itself says so; empty where it is for `splits` to decide."""
+    """"train", "valid" or "test" where the corpus itself says so; else empty, and `split` of the entry decides."""
 
 
 class Reader(Settings):
@@ -55,8 +63,8 @@ class Reader(Settings):
 
         Args:
             files: what the corpus's sources gave, in the order in which the catalogue names them.
-            dropped: how many items were left out, by the reason in a few words ("no translation"). To be counted up by
-                the reader; it is shown to the user and stands in the card.
+            dropped: how many items were left out, by the reason in a few words ("no translation"). The reader counts
+                it up; the user is shown it, and it stands in the card.
 
         Raises:
             DataError: a file is damaged or not of the layout that was expected; the message names it and its member.
@@ -64,4 +72,83 @@ class Reader(Settings):
 
 
 READERS: Registry[type[Reader]] = Registry("reader")
-"""Every reader by its kind."""
+
+
+def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
+    r"""The lines of one published text, without line ends, one at a time.
+
+    Only \n and \r\n end a line, as in all else that nmtkit reads. A byte-order mark at the beginning is left out.
+
+    Args:
+        files: what the corpus's sources gave.
+        place: FILE, or FILE:MEMBER for a member of an archive; FILE is the name of one of `files`. Either may be
+            gzip-compressed.
+
+    Raises:
+        DataError: there is no such file or member, it is damaged, not UTF-8, or has a line that is too long; the
+            message names it, and the line.
+    """
+    with _opened(files, place) as stream:
+        yield from decoded(stream, place)
+
+
+def decoded(stream: BinaryIO, where: str) -> Iterator[str]:
+    """The same of a stream that is open; `where` is what messages call it."""
+    return sound_lines(stream, where, "; is it the file it should be?", "fetch it again", LONGEST)
+
+
+def file_of(files: Sequence[Path], name: str) -> Path:
+    """The file of that name; a DataError where the sources gave none, with what they gave."""
+    found = next((path for path in files if path.name == name), None)
+    if found is None:
+        given = ", ".join(path.name for path in files)
+        raise DataError(f"{name}: no source of the corpus gives a file of this name, only {given}; correct the entry")
+    return found
+
+
+@contextmanager
+def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
+    """The stream that `place` names; the archive is open for as long as it is read."""
+    name, _, member = place.partition(":")
+    path = file_of(files, name)
+    # What is no archive is its own only member, without the ending where it is packed.
+    wanted = (member,) if member else (path.name, path.stem)
+    seen: list[str] = []
+    count = 0
+    for found in members(path):
+        if found.name in wanted:
+            with found.open() as stream:
+                yield _unpacked(stream, place)
+            return
+        count += 1
+        if count <= 10:
+            seen.append(found.name)
+    there = (", ".join(seen) + (f" and {count - 10} more" if count > 10 else "")) or "nothing"
+    if not member:
+        raise DataError(f"{path}: this is an archive of {there}: name one as {name}:MEMBER in the entry")
+    raise DataError(f"{path}: there is no {member} in it, only {there}; was it published anew?")
+
+
+def _unpacked(stream: io.BufferedReader, place: str) -> BinaryIO:
+    """The stream, decompressed where it begins like a gzip file: under the same limit as the archive it lies in."""
+    if stream.peek(2)[:2] != b"\x1f\x8b":
+        return stream
+    packed = unpacked = 0
+
+    def read_packed(size: int) -> bytes:
+        nonlocal packed
+        data = stream.read(size)
+        packed += len(data)
+        return data
+
+    file = gzip.GzipFile(fileobj=StreamOf(read_packed))
+
+    def read(size: int) -> bytes:
+        nonlocal unpacked
+        data = file.read(size)
+        unpacked += len(data)
+        if unpacked > max(FREE_BYTES, LIMITS.ratio * packed):
+            raise DataError(f"{place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
+        return data
+
+    return io.BufferedReader(StreamOf(read), BUFFER)

@@ -3,12 +3,12 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from nmtkit.corpora.archives import members
-from nmtkit.corpora.readers import READERS, Pair, Reader
-from nmtkit.corpora.texts import decoded, file_of, text_lines
+from nmtkit.corpora.readers import READERS, Pair, Reader, decoded, file_of, text_lines
 from nmtkit.data.reading import parse_story
 from nmtkit.errors import DataError
 from nmtkit.settings import Field, parse_json
@@ -20,21 +20,10 @@ NO_SUMMARY = "articles without a text or without a summary"
 BUTTONS = "lines of buttons of the web page, inside of articles"
 
 # What stood on the pages of the BBC about an article, and was taken for a part of it when they were collected.
-_BUTTONS = frozenset(
-    (
-        "Share this with",
-        "Email",
-        "Facebook",
-        "Messenger",
-        "Twitter",
-        "Pinterest",
-        "WhatsApp",
-        "Linkedin",
-        "LinkedIn",
-        "Copy this link",
-        "These are external links and will open in a new window",
-    )
-)
+_BUTTONS = {
+    *("Share this with", "Email", "Facebook", "Messenger", "Twitter", "Pinterest", "WhatsApp", "Linkedin", "LinkedIn"),
+    *("Copy this link", "These are external links and will open in a new window"),
+}
 
 
 @READERS.register("stories")
@@ -49,11 +38,7 @@ class Stories(Reader):
     web page, of which the name is the SHA-1 sum."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The stories that the lists name, in the order of the archives.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
+        """The stories that the lists name, in the order of the archives."""
         split_of: dict[str, str] = {}
         for split, names in self.lists.items():
             for name in names:
@@ -72,18 +57,11 @@ class Pages(Reader):
     """The JSON file: an object with lists of ids below train, validation and test."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The articles that the splits name, in the order of the archive; the first sentence is the summary.
-
-        Raises:
-            DataError: a file is missing, damaged or of another layout.
-        """
+        """The articles that the splits name, in the order of the archive; the first sentence is the summary."""
         split_of: dict[str, str] = {}
         for theirs, split in (("train", "train"), ("validation", "valid"), ("test", "test")):
             _enter(split_of, split, _ids(files, self.splits, theirs), dropped)
-
-        def parse(lines: Iterable[str], where: str) -> tuple[str, str]:
-            return _parse_page(lines, where, dropped)
-
+        parse = partial(_parse_page, dropped=dropped)
         yield from _articles(files, [self.archive], ".summary", split_of, parse, dropped)
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.corpora.catalogue import Catalogue
-from nmtkit.corpora.entries import Keep
+from nmtkit.corpora.catalogue import Catalogue, Keep
 from nmtkit.corpora.sources import Address
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.settings import beside_package
@@ -43,7 +42,7 @@ ours-{corpus}-{src}-{tgt}:
 def load(folder: Path, text: str) -> Catalogue:
     path = folder / "catalogue.yaml"
     path.write_text(text, encoding="utf-8")
-    return Catalogue.load(path)
+    return Catalogue(path)
 
 
 def fault_of(folder: Path, text: str, name: str) -> str:
@@ -86,7 +85,7 @@ def test_names_that_are_not_there(tmp_path):
 def test_an_entry_of_the_user_takes_the_place_of_ours(tmp_path):
     mine = PLAIN.replace("ours:", "tatoeba-en-de:")
     assert load(tmp_path, mine).get("tatoeba-en-de").entry.title == "Our own"
-    assert load(tmp_path, PLAIN).names() == sorted([*Catalogue.load().names(), "ours"])
+    assert load(tmp_path, PLAIN).names() == sorted([*Catalogue().names(), "ours"])
 
 
 FAULTS = {
@@ -142,10 +141,10 @@ def test_a_pattern_that_is_none(tmp_path, pattern):
 
 def test_a_catalogue_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match="No such file"):
-        Catalogue.load(tmp_path / "none.yaml")
+        Catalogue(tmp_path / "none.yaml")
 
 
-OURS = Catalogue.load()
+OURS = Catalogue()
 
 
 @pytest.mark.parametrize("name", OURS.names())

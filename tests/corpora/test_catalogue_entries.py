@@ -22,7 +22,7 @@ from nmtkit.corpora.stories import Pages, Stories
 from nmtkit.errors import DataError
 from nmtkit.settings import load_yaml
 
-CATALOGUE = Catalogue.load()
+CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 MULTI30K = DATA / "multi30k" / "raw"
 CASES = [(name, make) for corpora in LAYOUTS.values() for name, make in corpora.items()]

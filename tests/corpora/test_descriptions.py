@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from debian_archive import Debian
 
-from nmtkit.corpora.descriptions import (
+from nmtkit.corpora.catalogue import Keep
+from nmtkit.corpora.debian import (
     DebianDescriptions,
     DebianSummaries,
     descriptions,
@@ -13,7 +14,6 @@ from nmtkit.corpora.descriptions import (
     stanzas,
     units,
 )
-from nmtkit.corpora.entries import Keep
 from nmtkit.corpora.filters import cleaned
 from nmtkit.corpora.readers import Pair
 from nmtkit.data.splitting import Divider
@@ -297,7 +297,7 @@ def test_the_real_summaries(debian: Debian) -> None:
     train: list[Pair] = []
     divider = Divider(0.02, 0.02, None, train.append)
     for pair in found:
-        divider.add(pair)
+        divider.add(pair.group or pair.src, pair)
     trained, tested = (
         {" ".join(pair.src.lower().split()[:25]) for pair in pairs} for pairs in (train, divider.held("test"))
     )

@@ -54,7 +54,7 @@ class Desk:
         }
         catalogue = self.folder.parent / "catalogue.yaml"
         catalogue.write_text(json.dumps({"pairs": entry}))
-        return Catalogue.load(catalogue).get("pairs")
+        return Catalogue(catalogue).get("pairs")
 
     def fetch(self, corpus: Corpus) -> module.Fetched:
         telling = Telling(self.said.append, lambda there, total: None, self.counted.append)
@@ -298,7 +298,7 @@ def test_the_card_names_packages_with_their_versions(archive, tmp_path):
         "read": {"kind": "libreoffice_help"},
     }
     (tmp_path / "catalogue.yaml").write_text(json.dumps({"help": entry}))
-    corpus = Catalogue.load(tmp_path / "catalogue.yaml").get("help")
+    corpus = Catalogue(tmp_path / "catalogue.yaml").get("help")
     telling = Telling(lambda text: None, lambda there, total: None, lambda count: None)
     fetched = fetch(corpus, tmp_path / "help", telling, "nmtkit fetch help", tmp_path / "downloads")
     named = [(one["origin"], one["version"], one["vouched"]) for one in fetched.card["sources"]]

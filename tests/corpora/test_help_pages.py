@@ -7,7 +7,7 @@ import pytest
 from debian_archive import Debian, build, has_apt
 
 from nmtkit.corpora.apt import AptPackage
-from nmtkit.corpora.help_pages import LibreOfficeHelp, page_paragraphs, pages
+from nmtkit.corpora.debian import LibreOfficeHelp, page_paragraphs, pages
 from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError
 

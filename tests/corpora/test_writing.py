@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from nmtkit.corpora import filters
+from nmtkit.corpora.catalogue import Entry, Keep
 from nmtkit.corpora.corpus_files import Written, recipe_data, write_pairs
-from nmtkit.corpora.entries import Entry, Keep
 from nmtkit.corpora.filters import Filter, count_words, one_line, share_of_letters
 from nmtkit.corpora.readers import Pair
 from nmtkit.errors import DataError

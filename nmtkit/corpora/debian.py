@@ -1,4 +1,4 @@
-"""What Debian says of its packages: translated paragraph by paragraph, and as articles with their one-line summaries.
+"""What is in Debian's packages and is said of them: descriptions with their translations, and LibreOffice's help pages.
 
 The index of packages and the translations of their descriptions are text in stanzas: fields, whose further lines begin
 with a space. A description begins with one line, the summary; " ." stands between the paragraphs of the rest, and lines
@@ -7,30 +7,36 @@ that begin with two spaces are not to be wrapped: lists, mostly.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from nmtkit.corpora.apt import package_files
 from nmtkit.corpora.readers import READERS, Pair, Reader
 from nmtkit.errors import DataError
 
 _BULLET = re.compile(r"[-*+o•·] +")
 _VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")
 _PLACEHOLDERS = re.compile(r"transitional|dummy package", re.IGNORECASE)
+_ROOT = "usr/share/libreoffice/help/"
+_BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
+_SWITCHES = ("switch", "switchinline")
+_CODE = ("code", "codeintable", "smathcode")
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is said of one package in one language."""
+    """What is said of one package in one language: a summary of one line, and the lines of each further paragraph."""
 
     package: str
     sum: str
     """The MD5 sum of the English description, which all its translations carry."""
     summary: str
-    """The first line."""
     paragraphs: list[list[str]]
-    """The lines of each paragraph of the rest, with their leading spaces but for the first one."""
+    """Lines with their leading spaces but for the first one."""
 
 
 @READERS.register("debian_descriptions")
@@ -48,11 +54,7 @@ class DebianDescriptions(Reader):
     """The language of the target."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, in the order of the source's index; the target's descriptions are in memory, 10 to 40 MB.
-
-        Raises:
-            DataError: a file is damaged, or one is missing.
-        """
+        """The pairs, in the order of the source's index; the target's descriptions are in memory, 10 to 40 MB."""
         families = _families(files)
         targets = {item.sum: item for item in descriptions(_of_language(files, self.tgt), self.tgt)}
         for item in descriptions(_of_language(files, self.src), self.src):
@@ -88,11 +90,7 @@ class DebianSummaries(Reader):
     """The fewest words of a long description."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, in the order of the index; a hash of each first paragraph stays in memory.
-
-        Raises:
-            DataError: a file is damaged, or one is missing.
-        """
+        """The pairs, in the order of the index; the letters of each first paragraph stay in memory."""
         families = _families(files)
         beginnings: set[str] = set()
         for item in descriptions(_of_language(files, self.language), self.language):
@@ -120,7 +118,7 @@ def stanzas(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str]]:
     name = ""
     try:
         with open(path, encoding="utf-8", newline="\n") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(chain(file, "\n"), start=1):
                 if line[0] in " \t":
                     if name in fields:
                         fields[name] += "\n" + line.rstrip("\n")
@@ -138,27 +136,17 @@ def stanzas(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str]]:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
     except UnicodeDecodeError as fault:
         raise DataError(f"{path}: not UTF-8 text; fetch it again") from fault
-    if fields:
-        yield fields
 
 
 def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
-    """The descriptions in some indexes of translations, each text once.
-
-    Args:
-        paths: the indexes of one language.
-        language: which, as Debian calls it.
-
-    Raises:
-        DataError: an index is damaged.
-    """
-    field = f"Description-{language}"
+    """The descriptions in some indexes of translations into one language, each text once."""
+    text = f"Description-{language}"
     seen: set[str] = set()
     for path in paths:
-        for stanza in stanzas(path, ("Package", "Description-md5", field)):
+        for stanza in stanzas(path, ("Package", "Description-md5", text)):
             if len(stanza) == 3 and stanza["Description-md5"] not in seen:
                 seen.add(stanza["Description-md5"])
-                summary, *lines = stanza[field].split("\n")
+                summary, *lines = stanza[text].split("\n")
                 yield Description(stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines))
 
 
@@ -219,3 +207,145 @@ def _of_language(files: Sequence[Path], language: str) -> list[Path]:
 def _letters(text: str) -> str:
     """What texts have in common that differ in digits, capitals or punctuation alone."""
     return re.sub(r"[\W\d_]+", "", text.lower())
+
+
+# -------------------------------------------------------------------------------------------------------- help pages
+
+
+@READERS.register("libreoffice_help")
+class LibreOfficeHelp(Reader):
+    """Paragraphs of LibreOffice's help from two packages, source and target, joined by page and id; grouped by page."""
+
+    kind: Literal["libreoffice_help"] = "libreoffice_help"
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pairs, page after page of the source's package; the target's paragraphs are in memory, some 10 MB."""
+        src_file, tgt_file = files
+        targets = dict(pages(tgt_file))
+        for page, sources in pages(src_file):
+            yield from _joined(page, sources, targets.get(page, {}), dropped)
+
+
+def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """The help pages in a package: the path of each below its language, and its paragraphs.
+
+    Raises:
+        DataError: it is damaged, or has no help pages.
+    """
+    found = False
+    for path, data in package_files(deb):
+        if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
+            found = True
+            try:
+                html = data.decode("utf-8")
+            except UnicodeDecodeError as fault:
+                raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
+            yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
+    if not found:
+        raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
+
+
+def page_paragraphs(html: str) -> dict[str, list[str]]:
+    """The paragraphs and headings of a help page by their id, in the order of their first; code is left out.
+
+    An id may occur several times where a page embeds a part of another one, so each has a list of texts.
+    Where the text depends on the system or the module ("Command" or "Ctrl"), it is the text for all others, or the
+    first where there is none for all others.
+    """
+    parser = _PageParser()
+    parser.feed(html)
+    parser.close()
+    return parser.texts
+
+
+def _joined(
+    page: str, sources: Mapping[str, list[str]], targets: Mapping[str, list[str]], dropped: Counter[str]
+) -> Iterator[Pair]:
+    """Pairs the texts of equal ids; those that are repeated, in the order in which they stand."""
+    for name, texts in sources.items():
+        translated = targets.get(name)
+        if translated is None:
+            dropped["paragraph that the other language does not have"] += len(texts)
+        elif len(translated) != len(texts):
+            dropped["paragraph repeated more often in one language"] += len(texts)
+        else:
+            for src, tgt in zip(texts, translated, strict=True):
+                if src and tgt:
+                    yield Pair(src, tgt, group=page)
+                elif src or tgt:
+                    dropped["paragraph that is empty in one language"] += 1
+
+
+@dataclass
+class _Span:
+    """An open span within a block; a switch holds variants, texts of which the reader sees one."""
+
+    name: str
+    kind: Literal["plain", "switch", "variant"]
+    outer: list[str]
+    """The pieces of the text about it."""
+    variants: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Of a switch: the id of each variant, and its text in pieces."""
+
+
+class _PageParser(HTMLParser):
+    """Collects the texts of blocks by their id."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: dict[str, list[str]] = {}
+        self._name = ""  # the id of the open block; empty outside of blocks
+        self._tag = ""
+        self._pieces: list[str] = []  # the text of the innermost switch or variant, or of the block
+        self._spans: list[_Span] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Opens a block, or a span in it."""
+        if not self._name:
+            if tag in _BLOCKS:
+                self._open_block(tag, dict(attrs))
+        elif tag == "span":
+            self._open_span(dict(attrs))
+        elif tag == "br":
+            self._pieces.append(" ")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Closes what is open."""
+        if self._name and tag == "span" and self._spans:
+            self._close_span(self._spans.pop())
+        elif self._name and tag == self._tag:
+            while self._spans:
+                self._close_span(self._spans.pop())
+            self.texts.setdefault(self._name, []).append(" ".join("".join(self._pieces).split()))
+            self._name = ""
+
+    def handle_data(self, data: str) -> None:
+        """Collects text."""
+        if self._name:
+            self._pieces.append(data)
+
+    def _open_block(self, tag: str, attributes: dict[str, str | None]) -> None:
+        name = attributes.get("id") or ""
+        if name.startswith(("par_", "hd_")) and attributes.get("class") not in _CODE:
+            self._name, self._tag, self._pieces = name, tag, []
+
+    def _open_span(self, attributes: dict[str, str | None]) -> None:
+        span = _Span(attributes.get("id") or "", "plain", self._pieces)
+        if attributes.get("class") in _SWITCHES:
+            span.kind = "switch"
+        elif "hidden" in attributes:
+            span.kind = "variant"
+        if span.kind != "plain":
+            self._pieces = []
+        self._spans.append(span)
+
+    def _close_span(self, span: _Span) -> None:
+        if span.kind == "plain":
+            return
+        if span.kind == "variant" and self._spans and self._spans[-1].kind == "switch":
+            self._spans[-1].variants.append((span.name, self._pieces))
+        elif span.kind == "switch":
+            # What stands between the variants is white space of the page's making.
+            common = [pieces for name, pieces in span.variants if name.startswith("default")]
+            span.outer.extend((common or [pieces for _, pieces in span.variants] or [self._pieces])[0])
+        self._pieces = span.outer
