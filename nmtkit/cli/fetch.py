@@ -8,7 +8,9 @@ import click
 
 from nmtkit import console
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
-from nmtkit.corpora.fetching import Fetched, Telling, already_there, fetch
+from nmtkit.corpora.corpus_files import largest_first
+from nmtkit.corpora.fetching import Fetched, already_there, cache_folder, fetch
+from nmtkit.corpora.sources import Workplace
 from nmtkit.errors import NmtkitError
 
 CORPORA = Path("corpora")
@@ -97,26 +99,20 @@ def _languages(name: str, entry: Entry) -> str:
 def _show(corpus: Corpus, stderr: bool) -> None:
     entry = corpus.entry
     languages = entry.src if entry.src == entry.tgt else f"{entry.src} to {entry.tgt}"
-    about = {
-        "": f"{corpus.name}: {entry.title}",
-        "task": f"{entry.task}, {languages}",
-        "size": entry.size,
-        "licence": entry.licence,
-        "homepage": entry.homepage,
-        "to be cited": entry.citation,
-    }
-    lines = [f"{f'{key}: ' if key else ''}{value}" for key, value in about.items() if value]
-    lines += [f"from: {source.named()}" for source in entry.sources]
-    console.say("\n".join(lines), stderr=stderr)
+    about = [
+        (corpus.name, entry.title),
+        ("task", f"{entry.task}, {languages}"),
+        ("size", entry.size),
+        ("licence", entry.licence),
+        ("homepage", entry.homepage),
+        ("to be cited", entry.citation),
+        *(("from", source.named()) for source in entry.sources),
+    ]
+    console.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
 
 
 def _ask(corpus: Corpus) -> None:
-    """Asks on a terminal.
-
-    Raises:
-        NmtkitError: there is nobody to ask.
-        Abort: the answer is no.
-    """
+    """Asks on a terminal; raises where there is nobody to ask, or the answer is no."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise NmtkitError(
             f"nothing was downloaded: there is no terminal to ask on; to agree to the licence and the size of "
@@ -135,8 +131,8 @@ def _fetch(corpus: Corpus, folder: Path) -> Fetched:
         def pairs_there(count: int) -> None:
             display.update(f"{count:,} pairs for training")
 
-        telling = Telling(display.message, bytes_there, pairs_there)
-        return fetch(corpus, folder, telling, shlex.join(["nmtkit", *sys.argv[1:]]))
+        work = Workplace(cache_folder(), display.message, bytes_there, pairs_there)
+        return fetch(corpus, folder, work, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
 def _say_what_next(found: Fetched) -> None:
@@ -147,9 +143,8 @@ def _say_what_next(found: Fetched) -> None:
         for name, count in card["counts"].items()
     ]
     console.table(f"{found.folder}", ["split", "pairs", "source words", "target words"], rows)
-    dropped = sorted(card["dropped"].items(), key=lambda item: (-item[1], item[0]))
-    if dropped:
-        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped))
+    if card["dropped"]:
+        console.say("left out: " + ", ".join(f"{count:,} {reason}" for reason, count in largest_first(card["dropped"])))
     for name, count in card["overlaps_kept"].items():
         console.say(f"{count:,} pairs of {name} have a side that stands in train; the corpus gives them so")
     recipe = shlex.quote(str(found.recipe))

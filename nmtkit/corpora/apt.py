@@ -47,16 +47,14 @@ _FRESH = 600.0  # seconds
 
 @dataclass(frozen=True)
 class Package:
-    """One version of a package, as the signed index describes it."""
+    """One version of a package, and the sum and the bytes of its file, as the signed index describes them."""
 
     name: str
     version: str
     architecture: str
     """"all", or the machine's."""
     sha256: str
-    """Of its file, as hexadecimal digits."""
     size: int
-    """Of its file, in bytes."""
 
     @property
     def file_name(self) -> str:
@@ -73,7 +71,7 @@ class Index:
     language: str
     """Of translations; else empty."""
     release: str
-    """The release it belongs to: bookworm 12.11."""
+    """Such as bookworm 12.11."""
     path: Path
     """Plain text in stanzas."""
 
@@ -114,16 +112,12 @@ class Apt:
     def refresh(self) -> list[str]:
         """Reads the index of packages from the machine's sources, or what changed in it since the last time.
 
-        What was read a few minutes ago is not asked for again: a corpus may have several packages.
-
         Returns:
             apt's warnings: sources that could not be read, though others could.
 
         Raises:
             DataError: no source could be read.
         """
-        if self.fresh:
-            return []
         done = self._run("apt-get", "update")
         if not any(path.is_file() for path in (self._folder / "lists").glob("*_Packages")):
             raise DataError(
@@ -153,11 +147,7 @@ class Apt:
         return sorted(found)
 
     def find(self, name: str) -> Package:
-        """The newest version of a package that apt would install.
-
-        Raises:
-            DataError: there is no such package; near names are offered.
-        """
+        """The newest version of a package that apt would install; a DataError with near names where there is none."""
         shown = self._run("apt-cache", "show", "--no-all-versions", name).stdout
         fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", shown.split("\n\n")[0]))
         if fields.get("Package") != name:
@@ -170,11 +160,7 @@ class Apt:
         return Package(name, fields["Version"], fields["Architecture"], fields["SHA256"].lower(), int(fields["Size"]))
 
     def download(self, package: Package, folder: Path) -> Path:
-        """Downloads the file of a package into a folder.
-
-        Raises:
-            DataError: it could not be downloaded; the message has apt's reason.
-        """
+        """Downloads the file of a package into a folder; a DataError has apt's reason."""
         path = folder / package.file_name
         done = self._run("apt-get", "download", f"{package.name}={package.version}", cwd=folder)
         if done.returncode or not path.is_file():
@@ -192,8 +178,7 @@ class Apt:
             "Dir::Cache::archives": self._folder / "cache" / "archives",
         }
         options = [word for key, path in places.items() for word in ("-o", f"{key}={path}/")]
-        command = [program, "-c", str(self._folder / "apt.conf"), *options, *words]
-        return _output(command, cwd)
+        return _output([program, "-c", str(self._folder / "apt.conf"), *options, *words], cwd)
 
     def _unwanted_targets(self) -> str:
         """Settings that switch off every kind of index but those that are read here."""
@@ -272,11 +257,7 @@ class AptPackage(CorpusSource):
         return f"Debian package {self.package}"
 
     def obtain(self, work: Workplace) -> list[Obtained]:
-        """Downloads the package through apt, or finds it in the cache.
-
-        Raises:
-            DataError: there is no apt here, no network, or no such package.
-        """
+        """Downloads the package through apt, or finds it in the cache."""
         apt = _refreshed(work, "apt")
         package = apt.find(self.package)
         path = work.folder / package.file_name
@@ -305,11 +286,7 @@ class AptDescriptions(CorpusSource):
         return f"Debian's descriptions of packages ({', '.join(self.languages)})"
 
     def obtain(self, work: Workplace) -> list[Obtained]:
-        """Reads the indexes through apt: of packages, and of their descriptions in each language.
-
-        Raises:
-            DataError: there is no apt here, no network, or no descriptions in a language.
-        """
+        """Reads the indexes through apt: of packages, and of their descriptions in each language."""
         apt = _refreshed(work, f"apt-{'-'.join(sorted(self.languages))}", self.languages)
         indexes = apt.indexes()
         missing = sorted(set(self.languages) - {index.language for index in indexes})
@@ -318,23 +295,19 @@ class AptDescriptions(CorpusSource):
                 f"the sources of apt on this machine have no descriptions of packages in {', '.join(missing)}; "
                 f"they have: {', '.join(apt.languages()) or 'none'}"
             )
-        return [
-            Obtained(
-                index.path,
-                f"Debian's {index.kind}{f' ({index.language})' if index.language else ''}",
-                file_sum(index.path),
-                index.path.stat().st_size,
-                index.release,
-            )
-            for index in indexes
-        ]
+        obtained = []
+        for index in indexes:
+            origin = f"Debian's {index.kind}{f' ({index.language})' if index.language else ''}"
+            size = index.path.stat().st_size
+            obtained.append(Obtained(index.path, origin, file_sum(index.path), size, index.release))
+        return obtained
 
 
 def _refreshed(work: Workplace, folder: str, languages: Sequence[str] = ()) -> Apt:
     """Apt with that folder in the cache, and an index of packages that is no more than minutes old."""
     apt = Apt(work.folder / folder, languages)
-    if not apt.fresh:
+    if not apt.fresh:  # a corpus may have several packages
         work.notify("asking apt for the index of packages")
-    for warning in apt.refresh():
-        work.notify(f"apt warns: {warning}")
+        for warning in apt.refresh():
+            work.notify(f"apt warns: {warning}")
     return apt

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from nmtkit.corpora.catalogue import Corpus, Entry
@@ -29,9 +28,6 @@ from nmtkit.version import __version__
 JSON_NAME = "card.json"
 TEXT_NAME = "CARD.md"
 SPLITS = ("train", "valid", "test")
-FIELDS = ("article", "summary")
-"""The two texts of a line of JSON."""
-OVERLAPS = "a side also stands in {}"
 TOLD_EVERY = 1_000
 """Pairs between two reports of progress."""
 
@@ -71,7 +67,7 @@ def file_names(entry: Entry, split: str) -> list[str]:
 def recipe_data(entry: Entry, splits: Iterable[str]) -> dict[str, Any]:
     """The group `data` of a recipe that lies beside the files."""
     if TASKS.get(entry.task).in_one_language:
-        keys = {"src_field": FIELDS[0], "tgt_field": FIELDS[1]}
+        keys = dict(zip(("src_field", "tgt_field"), TASKS.get(entry.task).fields, strict=True))
         return {split: {"jsonl": file_names(entry, split)[0], **keys} for split in splits}
     return {split: dict(zip(("src", "tgt"), file_names(entry, split), strict=True)) for split in splits}
 
@@ -91,7 +87,7 @@ def write_pairs(
         entry: settings of the corpus.
         pairs: all of the corpus, as its reader gives them.
         folder: for the files.
-        dropped: what the reader has left out; what is left out here is added.
+        dropped: what the reader has left out, by reason; what is left out here is added.
         progress: takes the number of pairs of train that are written, every now and then.
 
     Raises:
@@ -121,11 +117,9 @@ def write_pairs(
     progress(train.count.pairs)
     held = {name: divider.held(name) for name in ("test", "valid")}
     wanted = {text for pairs in (*held.values(), *given.values()) for pair in pairs for text in (pair.src, pair.tgt)}
-    # Those of the texts that stand in train.
-    known = {text for pair in _read_back(entry, folder) for text in pair if text in wanted} if wanted else set()
-    overlaps = {name: sum(pair.src in known or pair.tgt in known for pair in pairs) for name, pairs in given.items()}
-    overlaps = {name: count for name, count in overlaps.items() if count}
-    _leave_out_overlaps(held, given["test"], known, dropped)
+    in_train = {text for pair in _read_back(entry, folder) for text in pair if text in wanted} if wanted else set()
+    overlaps = Counter(name for name in given for pair in given[name] if in_train & {pair.src, pair.tgt})
+    _leave_out_overlaps(held, given["test"], in_train, dropped)
     counts, files = {"train": train.count}, dict(train.sums)
     for name in ("test", "valid"):
         if held[name] or given[name]:
@@ -134,7 +128,7 @@ def write_pairs(
                     writer.add(pair)
             counts[name], files = writer.count, {**files, **writer.sums}
     ordered = {name: counts[name] for name in SPLITS if name in counts}
-    return Written(ordered, dict(dropped), overlaps, files, size)
+    return Written(ordered, dict(dropped), dict(overlaps), files, size)
 
 
 def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:
@@ -147,26 +141,29 @@ def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: s
         dropped: counted up.
     """
     for name, earlier in (("test", "train"), ("valid", "train or test")):
-        kept = [pair for pair in held[name] if pair.src not in known and pair.tgt not in known]
+        kept = [pair for pair in held[name] if not known & {pair.src, pair.tgt}]
         if len(kept) < len(held[name]):
-            dropped[f"{name}: {OVERLAPS.format(earlier)}"] += len(held[name]) - len(kept)
+            dropped[f"{name}: a side also stands in {earlier}"] += len(held[name]) - len(kept)
         held[name] = kept
-        if name == "test":
-            known |= {text for pair in (*kept, *given) for text in (pair.src, pair.tgt)}
+        known |= {text for pair in (*kept, *given) for text in (pair.src, pair.tgt)}
 
 
-class _Writer:
+class _Writer(ExitStack):
     """The files of one split while they are written."""
 
     def __init__(self, entry: Entry, folder: Path, split: str) -> None:
+        super().__init__()
         self.count = Count()
-        self.sums: dict[str, str] = {}
-        self._names = file_names(entry, split)
+        self._keys = TASKS.get(entry.task).fields
         self._unspaced = is_unspaced(entry.src), is_unspaced(entry.tgt)
-        self._digests = [hashlib.sha256() for _ in self._names]
-        self._closing = ExitStack()
-        opened = [open(folder / name, "wb") for name in self._names]  # noqa: SIM115  # closed by the stack
-        self._files = [self._closing.enter_context(file) for file in opened]
+        self._digests = {name: hashlib.sha256() for name in file_names(entry, split)}
+        opened = [open(folder / name, "wb") for name in self._digests]  # noqa: SIM115  # closed by the stack
+        self._files = [self.enter_context(file) for file in opened]
+
+    @property
+    def sums(self) -> dict[str, str]:
+        """The SHA-256 sum of each file, by its name."""
+        return {name: digest.hexdigest() for name, digest in self._digests.items()}
 
     def add(self, pair: Pair) -> None:
         """Writes a pair."""
@@ -175,20 +172,11 @@ class _Writer:
         self.count.tgt_words += count_words(pair.tgt, self._unspaced[1])
         texts = [pair.src, pair.tgt]
         if len(self._files) == 1:
-            texts = [json.dumps(dict(zip(FIELDS, texts, strict=True)), ensure_ascii=False)]
-        for text, file, digest in zip(texts, self._files, self._digests, strict=True):
+            texts = [json.dumps(dict(zip(self._keys, texts, strict=True)), ensure_ascii=False)]
+        for text, file, digest in zip(texts, self._files, self._digests.values(), strict=True):
             line = f"{text}\n".encode()
             file.write(line)
             digest.update(line)
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
-        self.sums = {name: digest.hexdigest() for name, digest in zip(self._names, self._digests, strict=True)}
 
 
 def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
@@ -198,8 +186,8 @@ def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
         files = [closing.enter_context(open(folder / name, encoding="utf-8", newline="\n")) for name in names]
         if len(files) == 1:
             for line in files[0]:
-                record: Mapping[str, str] = json.loads(line)
-                yield record[FIELDS[0]], record[FIELDS[1]]
+                src, tgt = json.loads(line).values()
+                yield src, tgt
         else:
             for src, tgt in zip(*files, strict=True):
                 yield src.rstrip("\n"), tgt.rstrip("\n")
@@ -245,11 +233,7 @@ def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, co
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:
-    """The card in a folder; None where there is none.
-
-    Raises:
-        DataError: it is damaged.
-    """
+    """The card in a folder; None where there is none. A DataError where it is damaged."""
     path = folder / JSON_NAME
     try:
         card = parse_json(path.read_bytes(), "its text")
@@ -287,7 +271,7 @@ def _as_text(card: Mapping[str, Any]) -> str:
         lines.append(f"| {name} | {count['pairs']:,} | {count['src_words']:,} | {count['tgt_words']:,} |")
     if card["dropped"]:
         lines += ["", "## What was left out", "", "| reason | pairs |", "|---|---:|"]
-        lines += [f"| {reason} | {count:,} |" for reason, count in _largest_first(card["dropped"])]
+        lines += [f"| {reason} | {count:,} |" for reason, count in largest_first(card["dropped"])]
     for name, count in card["overlaps_kept"].items():
         lines += ["", f"{count:,} pairs of {name} have a side that also stands in train; the corpus gives them so."]
     lines += ["", "## Files", "", "| file | SHA-256 |", "|---|---|"]
@@ -295,5 +279,6 @@ def _as_text(card: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+def largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The names and their counts; of equal ones, the names in alphabetical order."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

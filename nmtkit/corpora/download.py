@@ -33,9 +33,7 @@ ATTEMPTS = 6
 """How often in a row it is tried without one byte more."""
 LONGEST_WAIT = 120.0
 """The most seconds between two attempts; a server that asks for more is not waited for."""
-
 CHUNK = 1 << 18
-"""Bytes that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,6 @@ class Version:
     """What a server says of a file, by which a part is known to belong to it."""
 
     url: str
-    """Its address."""
     etag: str = ""
     """The server's mark of this version; one that promises only likeness does not count."""
     modified: str = ""
@@ -95,25 +92,10 @@ class PartialFile:
         self._facts.unlink(missing_ok=True)
 
 
-def require_room(path: Path, count: int) -> None:
-    """Raises a DataError where a file of so many bytes more does not fit beside `path`."""
-    free = shutil.disk_usage(path.parent).free
-    if count > free:
-        raise DataError(f"{path.parent}: {count:,} bytes are to be downloaded, and {free:,} are free; make room")
-
-
-def sum_so_far(path: Path) -> "hashlib._Hash":
-    """The SHA-256 sum of a file, to be gone on with; that of nothing where there is no file."""
-    digest = hashlib.sha256()
-    with suppress(FileNotFoundError), open(path, "rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest
-
-
 def file_sum(path: Path) -> str:
     """The SHA-256 sum of a file, as hexadecimal digits."""
-    return sum_so_far(path).hexdigest()
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class TryAgain(Exception):
@@ -135,14 +117,13 @@ class Unreachable(TryAgain):
 
 @dataclass(frozen=True)
 class Habits:
-    """How patient a download is."""
+    """Whom a download tells how it goes, and how patient it is."""
 
     notify: Callable[[str], None]
     """Takes a sentence for the user."""
     progress: Callable[[int, int | None], None]
     """Takes how many bytes are there, and how many there will be where that is known."""
     sleep: Callable[[float], None] = time.sleep
-    """Waits so many seconds."""
     timeout: tuple[float, float] = TIMEOUT
     """Seconds to wait for a connection, and for the next bytes."""
 
@@ -151,7 +132,7 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
     """Downloads a file; what an earlier attempt left of it is made use of.
 
     Args:
-        url: its address; http or https, and never from https to http.
+        url: http or https; it may not lead from https to http.
         target: where to; its folder exists.
         habits: how patient to be, and whom to tell.
         sha256: the sum it must have; empty: any.
@@ -219,10 +200,16 @@ def _attempt(
             raise TryAgain("the file has changed; all over again")
         if size is not None and version.total not in (None, size):
             raise _of_other_size(url, f"{version.total:,}", size, part)
-        require_room(part.path, (version.total or size or start) - start)
-        digest = sum_so_far(part.path)
-        habits.progress(start, version.total or size)
-        with open(part.path, "ab") as file:
+        expected = version.total or size
+        missing, free = (expected or start) - start, shutil.disk_usage(part.path.parent).free
+        if missing > free:
+            raise DataError(
+                f"{part.path.parent}: {missing:,} bytes are to be downloaded, and {free:,} are free; make room"
+            )
+        habits.progress(start, expected)
+        with open(part.path, "a+b") as file:
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256")  # of what is there; what comes is added
             there = start
             for block in _blocks(response):
                 file.write(block)
@@ -230,8 +217,7 @@ def _attempt(
                 there += len(block)
                 if size is not None and there > size:
                     raise _of_other_size(url, "more", size, part)
-                habits.progress(there, version.total or size)
-    expected = version.total or size
+                habits.progress(there, expected)
     if expected is not None and there < expected:
         raise TryAgain(f"the connection ended after {there:,} of {expected:,} bytes")
     return digest.hexdigest()

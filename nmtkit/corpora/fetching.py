@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,26 +31,12 @@ from nmtkit.settings import beside_package, dump_yaml, load_yaml
 
 
 @dataclass(frozen=True)
-class Telling:
-    """Whom fetching tells how it goes."""
-
-    say: Callable[[str], None]
-    """Takes a sentence."""
-    bytes_there: Callable[[int, int | None], None]
-    """Takes how many bytes of the file that is being downloaded are there, and how many it has where that is known."""
-    pairs_there: Callable[[int], None]
-    """Takes how many pairs are written."""
-
-
-@dataclass(frozen=True)
 class Fetched:
-    """A corpus in its folder."""
+    """A corpus in its folder, the recipe that trains on it, and what is in card.json."""
 
     folder: Path
     recipe: Path
-    """The recipe that trains on it."""
     card: dict[str, Any]
-    """What is in card.json."""
 
 
 def cache_folder() -> Path:
@@ -87,7 +73,7 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     return card
 
 
-def fetch(corpus: Corpus, folder: Path, telling: Telling, command: str, downloads: Path | None = None) -> Fetched:
+def fetch(corpus: Corpus, folder: Path, work: Workplace, command: str) -> Fetched:
     """Obtains, reads, filters, divides and writes a corpus.
 
     All is made in a folder beside it that takes its place when it is whole, so that no half of a corpus is left when
@@ -96,31 +82,27 @@ def fetch(corpus: Corpus, folder: Path, telling: Telling, command: str, download
     Args:
         corpus: by its whole name.
         folder: for its files.
-        telling: whom to tell how it goes.
+        work: where downloads are kept, and whom to tell how it goes.
         command: what the user typed, for the card.
-        downloads: the cache of downloads; default: `cache_folder()`.
 
     Raises:
         DataError: it cannot be obtained, read or written; the message says why and what to do.
     """
     earlier = _earlier_card(corpus, folder)
-    downloads = downloads or cache_folder()
-    _make(downloads)
-    work = Workplace(downloads, telling.say, telling.bytes_there)
+    _make(work.folder)
     obtained = [one for source in corpus.entry.sources for one in source.obtain(work)]
     _compare(obtained, earlier, folder)
     _make(folder.parent)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         temporary.chmod(0o777 & ~_umask())
-        telling.say("reading and writing the pairs")
-        dropped: Counter[str] = Counter()
-        read: Counter[str] = Counter()
+        work.notify("reading and writing the pairs")
+        dropped, read = Counter[str](), Counter[str]()
         pairs = _tallied(corpus.entry.read.pairs([one.path for one in obtained], dropped), read)
-        written = write_pairs(corpus.entry, pairs, temporary, dropped, telling.pairs_there)
+        written = write_pairs(corpus.entry, pairs, temporary, dropped, work.count)
         for split, count in corpus.entry.expected.items():
             if read[split] != count:
-                telling.say(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
+                work.notify(f"{split} has {read[split]:,} pairs as it was published, but {count:,} were expected")
         card = make_card(corpus, obtained, written, command)
         write_card(card, temporary)
         recipe = temporary / f"{corpus.name}.yaml"

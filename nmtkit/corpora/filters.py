@@ -18,7 +18,6 @@ CHUNK = 10_000
 """Pairs that are compared with all earlier ones at once."""
 LINE_ENDS = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029\0]+")
 """What some program or other takes for the end of a line or of a text."""
-
 LONE_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 

@@ -26,7 +26,6 @@ class Obtained:
     origin: str
     """Its address, or the name of its package."""
     sha256: str
-    """The sum of its bytes, as hexadecimal digits."""
     size: int
     """In bytes."""
     version: str = ""
@@ -37,14 +36,16 @@ class Obtained:
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where a source puts its files, and whom it tells how it goes."""
+    """Where the sources of a corpus put their files, and whom a fetch tells how it goes."""
 
     folder: Path
-    """The cache of all downloads, which exists: what stays there is found by the next fetch of any corpus."""
+    """The cache of all downloads: what stays there is found by the next fetch of any corpus."""
     notify: Callable[[str], None]
     """Takes a sentence for the user."""
     progress: Callable[[int, int | None], None]
     """Takes how many bytes of the present file are there, and how many it has where that is known."""
+    count: Callable[[int], None] = lambda pairs: None
+    """Takes how many pairs are written."""
 
 
 class CorpusSource(Settings):
@@ -67,7 +68,6 @@ class CorpusSource(Settings):
 
 
 SOURCES: Registry[type[CorpusSource]] = Registry("source")
-"""Every kind of source by its name."""
 
 
 @SOURCES.register("url")

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,9 +15,9 @@ from layouts import LAYOUTS, Layout
 
 from nmtkit.corpora.aligned import Aligned, TabSeparated
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import Telling, fetch
+from nmtkit.corpora.fetching import Fetched, fetch
 from nmtkit.corpora.readers import Reader
-from nmtkit.corpora.sources import Address
+from nmtkit.corpora.sources import Address, Workplace
 from nmtkit.corpora.stories import Pages, Stories
 from nmtkit.errors import DataError
 from nmtkit.settings import load_yaml
@@ -38,15 +38,11 @@ def of_the_web() -> list[str]:
     return names
 
 
-@dataclass
-class Heard:
-    """What a fetch told."""
-
-    said: list[str] = field(default_factory=list)
-
-    @property
-    def telling(self) -> Telling:
-        return Telling(self.said.append, lambda there, total: None, lambda count: None)
+def fetched_to(folder: Path, corpus: Corpus) -> tuple[Fetched, list[str]]:
+    """Fetches a corpus to the folder `there` below; with what was told."""
+    said: list[str] = []
+    work = Workplace(folder / "downloads", said.append, lambda there, total: None)
+    return fetch(corpus, folder / "there", work, f"nmtkit fetch {corpus.name}"), said
 
 
 def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) -> Corpus:
@@ -101,8 +97,7 @@ def test_fetched_from_a_server_with_its_layout(
     (tmp_path / "made").mkdir()
     layout = make(tmp_path / "made")
     corpus = served(CATALOGUE.get(name), layout, site)
-    heard = Heard()
-    fetched = fetch(corpus, tmp_path / "there", heard.telling, f"nmtkit fetch {name}", tmp_path / "downloads")
+    fetched, said = fetched_to(tmp_path, corpus)
 
     assert not [one for one in site.asked if one.status != 200]
     assert len(site.asked) == len(layout.files) == len(corpus.entry.sources)
@@ -124,11 +119,11 @@ def test_fetched_from_a_server_with_its_layout(
                 assert f"In {corpus.entry.src} " in src
                 assert f"In {corpus.entry.tgt} " in tgt
     for split, count in corpus.entry.expected.items():
-        assert f"{split} has {given[split]:,} pairs as it was published, but {count:,} were expected" in heard.said
+        assert f"{split} has {given[split]:,} pairs as it was published, but {count:,} were expected" in said
     for source in corpus.entry.sources:
         assert isinstance(source, Address)
         told = f"nothing vouches for {source.file_name}: {source.without_sum}"
-        assert any(line.startswith(told) for line in heard.said) == (not source.sha256)
+        assert any(line.startswith(told) for line in said) == (not source.sha256)
     recipe, _ = load_yaml(fetched.recipe)
     assert counts.keys() <= recipe["data"].keys()
 
@@ -137,7 +132,7 @@ def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, 
     layout = LAYOUTS["multi30k-en-de"]["multi30k-en-de"](tmp_path)
     corpus = served(CATALOGUE.get("multi30k-en-de"), layout, site, keep_sums=True)
     with pytest.raises(DataError, match=r"train\.de\.gz"):
-        fetch(corpus, tmp_path / "there", Heard().telling, "", tmp_path / "downloads")
+        fetched_to(tmp_path, corpus)
     assert not (tmp_path / "there").exists()
 
 
@@ -145,11 +140,10 @@ def test_a_file_that_is_not_the_one_of_the_catalogue_is_refused(tmp_path: Path, 
 def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogue(tmp_path: Path, site: Site) -> None:
     files = {path.name: path for path in MULTI30K.glob("*.gz")}
     corpus = served(CATALOGUE.get("multi30k-en-de"), Layout(files, {}), site, keep_sums=True)
-    heard = Heard()
-    fetched = fetch(corpus, tmp_path / "there", heard.telling, "", tmp_path / "downloads")
+    fetched, said = fetched_to(tmp_path, corpus)
     counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
     assert counts == corpus.entry.expected
-    assert not [line for line in heard.said if "expected" in line or "nothing vouches" in line]
+    assert not [line for line in said if "expected" in line or "nothing vouches" in line]
     assert pairs_in(fetched.folder, "train", corpus)[0] == (
         "Two young, White males are outside near many bushes.",
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",
@@ -164,7 +158,7 @@ def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site
     with pytest.raises(
         DataError, match=r"there is no deu\.txt in it, only _about\.txt, DEU\.txt; was it published anew"
     ):
-        fetch(corpus, tmp_path / "there", Heard().telling, "", tmp_path / "downloads")
+        fetched_to(tmp_path, corpus)
     assert not (tmp_path / "there").exists()
 
 

@@ -14,7 +14,8 @@ import pytest
 from nmtkit import recipe
 from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import Telling, already_there, cache_folder, fetch
+from nmtkit.corpora.fetching import already_there, cache_folder, fetch
+from nmtkit.corpora.sources import Workplace
 from nmtkit.data.reading import read_pairs
 from nmtkit.errors import DataError
 
@@ -57,8 +58,8 @@ class Desk:
         return Catalogue(catalogue).get("pairs")
 
     def fetch(self, corpus: Corpus) -> module.Fetched:
-        telling = Telling(self.said.append, lambda there, total: None, self.counted.append)
-        return fetch(corpus, self.folder, telling, "nmtkit fetch pairs")
+        work = Workplace(cache_folder(), self.said.append, lambda there, total: None, self.counted.append)
+        return fetch(corpus, self.folder, work, "nmtkit fetch pairs")
 
     def left(self) -> set[str]:
         """The names beside the corpus's folder, hidden ones as well."""
@@ -299,8 +300,8 @@ def test_the_card_names_packages_with_their_versions(archive, tmp_path):
     }
     (tmp_path / "catalogue.yaml").write_text(json.dumps({"help": entry}))
     corpus = Catalogue(tmp_path / "catalogue.yaml").get("help")
-    telling = Telling(lambda text: None, lambda there, total: None, lambda count: None)
-    fetched = fetch(corpus, tmp_path / "help", telling, "nmtkit fetch help", tmp_path / "downloads")
+    work = Workplace(tmp_path / "downloads", lambda text: None, lambda there, total: None)
+    fetched = fetch(corpus, tmp_path / "help", work, "nmtkit fetch help")
     named = [(one["origin"], one["version"], one["vouched"]) for one in fetched.card["sources"]]
     assert named == [("help-en-us", "4:7.4-en-us", True), ("help-de", "4:7.4-de", True)]
     text = (tmp_path / "help" / "CARD.md").read_text(encoding="utf-8")
