@@ -14,11 +14,9 @@ import numpy as np
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.attended import AttentionPicture
-from nmtkit.pictures.drawing import Panel
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import attention_page, picture_format, write_picture
-from nmtkit.pictures.summary_panel import SummaryPanel
-from nmtkit.pictures.translation_panel import TranslationPanel
+from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -119,9 +117,9 @@ def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | 
 def _panels(pictures: Sequence[AttentionPicture], families: list[str], grid: bool) -> list[Panel]:
     longest = max(max(picture.weights.shape) for picture in pictures)
     return [
-        SummaryPanel.measure(picture, families, pictures if grid else [picture])
+        SummaryPanel(picture, families, pictures if grid else [picture])
         if picture.is_summary
-        else TranslationPanel.measure(picture, families, longest if grid else max(picture.weights.shape))
+        else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape))
         for picture in pictures
     ]
 

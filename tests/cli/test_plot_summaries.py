@@ -11,7 +11,7 @@ from in_process import Console, console_in
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import MODELS
-from nmtkit.pictures.summary_panel import MOST_ROWS
+from nmtkit.pictures.panels import MOST_ROWS
 
 MODEL = "model: {kind: pointer_generator, embedding_size: 16, hidden_size: 16}"
 ARTICLE = "ba ce Zanzibar di 4711 fo"  # two words that the model cannot know

@@ -13,9 +13,9 @@ from PIL import Image
 from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
 from nmtkit.errors import NmtkitError
-from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, save, summary_panel
+from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels, save
 from nmtkit.pictures.attended import condense
-from nmtkit.pictures.summary_panel import COPIED, COPYING, GENERATING, MOST_ROWS
+from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MOST_ROWS
 
 
 def test_coverage_is_the_sum_over_the_summary():
@@ -152,7 +152,7 @@ def test_the_strips_are_as_long_as_their_numbers(tmp_path: Path):
     copied = [height / strip for *_, height in boxes(tmp_path / "a.svg", COPYING)]
     np.testing.assert_allclose(generated, P_GEN, atol=1e-4)
     np.testing.assert_allclose(np.add(generated, copied), 1.0, atol=1e-4)
-    blue = boxes(tmp_path / "a.svg", summary_panel.COVERAGE)  # cells may have that colour too, but bars are less high
+    blue = boxes(tmp_path / "a.svg", panels.COVERAGE)  # cells may have that colour too, but bars are less high
     bars = [width / strip for *_, width, height in blue if height < 0.2 * 72]
     np.testing.assert_allclose(bars, np.array(COVERAGE) / 0.9, atol=1e-4)
 
