@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from nmtkit.console.tables import console_on, write_line
@@ -38,28 +39,19 @@ class _Frame(Progress):
                 yield Text(task.fields["facts"], "cyan")
 
 
-class _Fact(ProgressColumn):
+def _fact(name: str, style: str = "none") -> TextColumn:
     """A field of the task, cut with "…" where the line is full."""
-
-    def __init__(self, name: str, style: str = "") -> None:
-        super().__init__()
-        self._name, self._style = name, style
-
-    def render(self, task: Task) -> Text:
-        """See `ProgressColumn`."""
-        return Text(task.fields[self._name], self._style, no_wrap=True, overflow="ellipsis")
+    column = Column(no_wrap=True, overflow="ellipsis")
+    return TextColumn(f"{{task.fields[{name}]}}", style=style, markup=False, table_column=column)
 
 
 class _Display(ABC):
     """What the displays share; each is a context manager, so that the cursor and the last line are right in the end."""
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
-        """Shows nothing yet.
+    _last_line = False  # whether the last state is told where there is no terminal
 
-        Args:
-            stream: Where to write; stderr if not given.
-            seconds_between_lines: How often to write a line where there is no terminal.
-        """
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+        """Shows nothing yet; without a `stream` it will write to stderr."""
         self._file = stream or sys.stderr
         console = console_on(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
@@ -109,8 +101,8 @@ class _Display(ABC):
             write_line(text, self._file)
 
     def close(self) -> None:
-        """Shows the last state in a terminal, if it was not shown, and ends the display."""
-        if self._is_news and self._is_live:
+        """Shows the last state, if it was not shown, and ends the display."""
+        if self._is_news and (self._is_live or self._last_line):
             self._show()
         if self._frame.live.is_started:
             self._frame.stop()
@@ -127,6 +119,8 @@ class _Display(ABC):
 class TrainingDisplay(_Display):
     """The progress of training, on stderr: two live lines in a terminal, else a plain line now and then."""
 
+    _last_line = True
+
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
         """See `_Display`."""
         super().__init__(stream, seconds_between_lines)
@@ -141,8 +135,7 @@ class TrainingDisplay(_Display):
         Args:
             update: Optimizer steps done since training began, earlier runs included.
             share: How much of the training, or of its stage, that is, from 0 to 1; None if its end is not known.
-            metrics: `tokens_per_second`, `loss` (nats per token), `perplexity`, `learning_rate`, `gradient_norm`;
-                any others are shown after them by name.
+            metrics: Those of `METRICS`; any others are shown after them by name.
         """
         if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
             self._first = (share, time.monotonic())
@@ -150,7 +143,7 @@ class TrainingDisplay(_Display):
         self._tell(share)
 
     def _columns(self) -> Sequence[ProgressColumn]:
-        return _Fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _Fact("left")
+        return _fact("text", "bold"), BarColumn(None), TaskProgressColumn(), _fact("left")
 
     def _line(self) -> str:
         share = "" if self._share is None else f" ({self._share:.0%})"
@@ -170,12 +163,6 @@ class TrainingDisplay(_Display):
         first, then = self._first
         return f"{_clock((time.monotonic() - then) / (self._share - first) * max(1 - self._share, 0.0))} left"
 
-    def close(self) -> None:
-        """Shows the last update, if it was not shown, and ends the display."""
-        if self._is_news:
-            self._show()
-        super().close()
-
 
 class WorkDisplay(_Display):
     """How far a long piece of work is, on stderr: a live line in a terminal, else a plain line now and then."""
@@ -183,17 +170,12 @@ class WorkDisplay(_Display):
     _text = ""
 
     def update(self, text: str, share: float | None = None) -> None:
-        """Shows how far it is.
-
-        Args:
-            text: In words.
-            share: From 0 to 1; None if the end is not known.
-        """
+        """Shows how far it is, in words, and as a share from 0 to 1 where the end is known."""
         self._text = text
         self._tell(share, at_once=self._is_live and share == 1.0)
 
     def _columns(self) -> Sequence[ProgressColumn]:
-        return BarColumn(30), TaskProgressColumn(), _Fact("text", "cyan")
+        return BarColumn(30), TaskProgressColumn(), _fact("text", "cyan")
 
     def _line(self) -> str:
         return self._text
@@ -206,13 +188,7 @@ class LineProgress(_Display):
     """
 
     def __init__(self, unit: str = "lines", total: int | None = None, stream: TextIO | None = None) -> None:
-        """Starts the clock.
-
-        Args:
-            unit: What is counted, in the plural.
-            total: How many there will be, if known.
-            stream: See `_Display`.
-        """
+        """Starts the clock; `unit` is what is counted, in the plural."""
         super().__init__(stream, seconds_between_lines=math.inf)
         self._unit = unit
         self._total = total
@@ -227,7 +203,7 @@ class LineProgress(_Display):
         self._tell(None)
 
     def _columns(self) -> Sequence[ProgressColumn]:
-        return [_Fact("text", "cyan")]
+        return [_fact("text", "cyan")]
 
     def _line(self) -> str:
         elapsed = max(time.monotonic() - self._started, 1e-9)

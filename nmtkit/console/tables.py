@@ -77,7 +77,7 @@ def histogram(
         title: Stands above the labels.
         labels: What each bar is.
         series: Name and count of each label, for every series.
-        width: The columns to fit into; the terminal's own width, at most 100, if not given.
+        width: The columns to fit into; if not given, those of the terminal, but at most 100.
     """
     file = sys.stdout
     width = width or min(console_on(file).width, 100)

@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 class SourceWindow:
     """The stretch of the source that local attention could see while it wrote one target word (Luong et al. 2015, 3.2).
 
-    Attributes:
-        centre: p_t, in source columns: 0 is the middle of the first column, 0.5 its right edge.
-        half_width: D, how far the window reaches to the left of the centre, and to the right unless told otherwise.
-        right_width: How far it reaches to the right where that differs, as it may once subwords were merged.
+    All in source columns: 0 is the middle of the first column, 0.5 its right edge.
     """
 
     centre: float
+    """p_t."""
     half_width: float
+    """D, how far the window reaches to the left of the centre, and to the right unless told otherwise."""
     right_width: float | None = None
+    """How far it reaches to the right where that differs, as it may once subwords were merged."""
 
     @property
     def left(self) -> float:
-        """Where the window begins, in source columns; it may lie before the sentence."""
+        """Where the window begins; it may lie before the sentence."""
         return self.centre - self.half_width
 
     @property
     def right(self) -> float:
-        """Where the window ends, in source columns; it may lie behind the sentence."""
+        """Where the window ends; it may lie behind the sentence."""
         return self.centre + (self.half_width if self.right_width is None else self.right_width)
 
 
@@ -44,7 +44,7 @@ class AttentionPicture:
     Attributes:
         src_words: The S labels of the columns.
         tgt_words: The T labels of the rows.
-        weights: Attention weights, (T, S), not negative.
+        weights: (T, S), not negative.
         title: What the picture shows, such as the model's name.
         score: Log-probability of the target (natural log), if known.
         gold: Pairs (source index, target index), from 0, that are known to be right; drawn as outlines.
@@ -94,10 +94,8 @@ class AttentionPicture:
     @property
     def heading(self) -> str:
         """The title with the score behind it, and how much of the source was not read."""
-        heading = with_score(self.title, self.score)
-        if self.left_out:
-            heading += f"  (the last {self.left_out:,} source tokens were not read)"
-        return heading.strip()
+        unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
+        return (with_score(self.title, self.score) + unread).strip()
 
     def outside(self, row: int, column: int) -> bool:
         """Whether a column was out of the row's sight: outside its window, and without any weight."""

@@ -26,17 +26,13 @@ NARROWEST = 2.1
 
 @dataclass(frozen=True, eq=False)
 class Entropies:
-    """The entropies of one kind of attention.
-
-    Attributes:
-        name: Which attention.
-        values: Nats, (L, A): the mean over all rows of all sentences.
-        uniform: Nats: what attention that looks everywhere alike would have, the most there can be.
-    """
+    """The entropies of one kind of attention, in nats."""
 
     name: str
     values: NDArray[np.float64]
+    """(L, A): the mean over all rows of all sentences."""
     uniform: float
+    """What attention that looks everywhere alike would have, the most there can be."""
 
 
 def entropy(weights: NDArray[Any]) -> NDArray[np.float64]:
@@ -81,9 +77,6 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> 
 
     Raises:
         NmtkitError: The format is unknown, a value is not a number, or the file cannot be written.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters of the title.
     """
     suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
@@ -137,15 +130,10 @@ def _draw_table(axes: Axes, part: Entropies, top: float) -> Any:
 
 
 def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:
-    """Writes a table of position vectors (Vaswani et al. 2017, 3.5) as colours: a row for each position.
-
-    `table` is (positions, width of the model).
+    """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours.
 
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters of the title.
     """
     suffix = picture_format(path)
     title = printable(title)

@@ -27,29 +27,20 @@ Curves = Sequence[tuple[Points, Points]]
 
 @dataclass(frozen=True)
 class Training:
-    """What one run logged; a list is empty where it logged none.
-
-    Attributes:
-        name: What to call the run.
-        loss: Training loss in nats a token, without label smoothing.
-        perplexity: Of the training batches.
-        lr: Learning rate.
-        valid_loss: Nats a token on the validation set.
-        valid_perplexity: On the validation set.
-        valid_score: On the validation set.
-        metric: What that score is.
-        stages: Name of each stage of training and its last update so far; empty if there are no stages.
-    """
+    """What one run logged of its training batches and of the validation set; a list is empty where it logged none."""
 
     name: str
     loss: Points = ()
+    """Nats a token, without label smoothing, as `valid_loss`."""
     perplexity: Points = ()
     lr: Points = ()
     valid_loss: Points = ()
     valid_perplexity: Points = ()
     valid_score: Points = ()
     metric: str = "BLEU"
+    """What that score is."""
     stages: Sequence[tuple[str, int]] = ()
+    """Name of each stage of training and its last update so far; empty if there are no stages."""
 
 
 def save_training(runs: Sequence[Training], path: str | Path) -> None:
@@ -59,9 +50,6 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
 
     Raises:
         NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters of a name.
     """
     suffix = picture_format(path)
     if not any(points for run in runs for points in (run.loss, run.valid_loss)):
@@ -79,14 +67,13 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
         grid = figure.add_gridspec(
             2, 2, left=0.07, right=0.985, bottom=0.075, top=below - 0.02, wspace=0.17, hspace=0.32
         )
-        first: Axes | None = None
+        axes: Axes | None = None
         for number, (title, series) in enumerate(_panels(runs)):
-            axes = figure.add_subplot(grid[divmod(number, 2)], sharex=first)
-            first = axes
+            axes = figure.add_subplot(grid[divmod(number, 2)], sharex=axes)
             _draw_panel(axes, title, series, colours)
             _stages(axes, runs, colours, named=number == 0)
-        for axes in figure.axes[2:]:
-            axes.set_xlabel("updates", fontsize=10, color=drawing.FAINT)
+            if number > 1:
+                axes.set_xlabel("updates", fontsize=10, color=drawing.FAINT)
         drawing.save_figure(figure, path, f"Training of {', '.join(names)}")
 
 
@@ -187,15 +174,12 @@ def save_by_length(
     Args:
         ranges: A label for each range of lengths, such as "1-10".
         systems: (name, score in each range); None where a range has no sentence leaves a gap.
-        path: The file; its suffix chooses the format.
+        path: Its suffix chooses the format.
         counts: How many sentences each range has, written below its label.
         metric: What the scores are.
 
     Raises:
         NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters of a name.
     """
     suffix = picture_format(path)
     assert all(len(scores) == len(ranges) for _, scores in systems), "a score for each range"

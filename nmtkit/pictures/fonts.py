@@ -40,11 +40,7 @@ def choose_fonts(text: str) -> tuple[list[str], set[str]]:
 
 
 def warn_of_letters(text: str, missing: set[str]) -> None:
-    """Warns of letters without a glyph, and of scripts that the installed matplotlib cannot set.
-
-    Warns:
-        PictureWarning: Some of the letters cannot be shown as they should.
-    """
+    """Warns (PictureWarning) of letters without a glyph, and of scripts that the installed matplotlib cannot set."""
     from matplotlib import __version_info__
 
     faults = []

@@ -91,24 +91,15 @@ class _Sheet:
 
 
 def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool) -> bytes:
-    """The content of a .png, .svg or .pdf file; `path` is for messages.
-
-    Raises:
-        NmtkitError: The sheet is too large to be read.
-
-    Warns:
-        PictureWarning: No installed font can show some of the letters.
-    """
+    """The content of a .png, .svg or .pdf file; `path` is for messages."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
     with drawing.settings("".join((*headings, *words)), suffix) as families:
         panels = _panels(pictures, families, grid)
         if grid:
             sheets = [_grid(panels)]
-        elif suffix == ".pdf":
-            sheets = [_shelves([panel]) for panel in panels]
         else:
-            sheets = [_shelves(panels)]
+            sheets = [_shelves(part) for part in ([[panel] for panel in panels] if suffix == ".pdf" else [panels])]
         for sheet in sheets:
             drawing.check_sheet(sheet.width, sheet.height, suffix, path)
         return drawing.content(map(_figure, sheets), suffix)

@@ -36,11 +36,7 @@ Word = tuple[str, dict[str, str]]
 
 
 def picture_format(path: str | Path) -> str:
-    """Tells the format of a picture file from its suffix; to be called before the work whose result goes there.
-
-    Raises:
-        NmtkitError: The suffix names no known format, or the folder does not exist.
-    """
+    """The suffix of a picture file; refuses one of no known format, or in no folder. Called before the work is done."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
@@ -52,11 +48,7 @@ def picture_format(path: str | Path) -> str:
 
 
 def write_picture(content: bytes, path: str | Path) -> None:
-    """Writes a finished picture.
-
-    Raises:
-        NmtkitError: The file cannot be written.
-    """
+    """Writes a finished picture, or raises an NmtkitError."""
     try:
         Path(path).write_bytes(content)
     except OSError as error:
