@@ -62,20 +62,6 @@ class Package:
         return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
 
 
-@dataclass(frozen=True)
-class Index:
-    """A file that apt read from one of the machine's sources."""
-
-    kind: str
-    """"Packages" or "Translations"."""
-    language: str
-    """Of translations; else empty."""
-    release: str
-    """Such as bookworm 12.11."""
-    path: Path
-    """Plain text in stanzas."""
-
-
 class Apt:
     """apt with folders of its own.
 
@@ -127,16 +113,21 @@ class Apt:
         self._stamp.touch()
         return _complaints(done)
 
-    def indexes(self) -> list[Index]:
-        """The indexes that were read, in the order of the machine's sources."""
+    def indexes(self) -> list[tuple[str, Obtained]]:
+        """The indexes that were read, of packages and of their descriptions, in the order of the machine's sources.
+
+        Each comes with its language, which is empty for packages; its version is the release, such as bookworm 12.11.
+        """
         form = "$(CREATED_BY)|$(LANGUAGE)|$(CODENAME) $(VERSION)|$(FILENAME)"
         found = []
         for line in self._run("apt-get", "indextargets", "--format", form).stdout.splitlines():
-            kind, language, release, path = line.split("|", 3)
+            kind, language, release, name = line.split("|", 3)
             # What a source does not have keeps its placeholder.
-            clean = [re.sub(r"\$\([A-Z_]+\)", "", text).strip() for text in (language, release)]
-            if kind in ("Packages", "Translations") and Path(path).is_file():
-                found.append(Index(kind, clean[0], clean[1], Path(path)))
+            language, release = (re.sub(r"\$\([A-Z_]+\)", "", text).strip() for text in (language, release))
+            path = Path(name)
+            if kind in ("Packages", "Translations") and path.is_file():
+                origin = f"Debian's {kind}{f' ({language})' if language else ''}"
+                found.append((language, Obtained(path, origin, file_sum(path), path.stat().st_size, release)))
         return found
 
     def languages(self) -> list[str]:
@@ -253,7 +244,7 @@ class AptPackage(CorpusSource):
     """Its name."""
 
     def named(self) -> str:
-        """The package's name."""
+        """See `CorpusSource`."""
         return f"Debian package {self.package}"
 
     def obtain(self, work: Workplace) -> list[Obtained]:
@@ -282,25 +273,20 @@ class AptDescriptions(CorpusSource):
     """The languages of the descriptions, as Debian calls them: en, pt_BR."""
 
     def named(self) -> str:
-        """The languages."""
+        """See `CorpusSource`."""
         return f"Debian's descriptions of packages ({', '.join(self.languages)})"
 
     def obtain(self, work: Workplace) -> list[Obtained]:
         """Reads the indexes through apt: of packages, and of their descriptions in each language."""
         apt = _refreshed(work, f"apt-{'-'.join(sorted(self.languages))}", self.languages)
         indexes = apt.indexes()
-        missing = sorted(set(self.languages) - {index.language for index in indexes})
+        missing = sorted(set(self.languages) - {language for language, _ in indexes})
         if missing:
             raise DataError(
                 f"the sources of apt on this machine have no descriptions of packages in {', '.join(missing)}; "
                 f"they have: {', '.join(apt.languages()) or 'none'}"
             )
-        obtained = []
-        for index in indexes:
-            origin = f"Debian's {index.kind}{f' ({index.language})' if index.language else ''}"
-            size = index.path.stat().st_size
-            obtained.append(Obtained(index.path, origin, file_sum(index.path), size, index.release))
-        return obtained
+        return [index for _, index in indexes]
 
 
 def _refreshed(work: Workplace, folder: str, languages: Sequence[str] = ()) -> Apt:

@@ -201,13 +201,7 @@ def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, co
     entry = corpus.entry
     return {
         "name": corpus.name,
-        "title": entry.title,
-        "task": entry.task,
-        "src": entry.src,
-        "tgt": entry.tgt,
-        "licence": entry.licence,
-        "homepage": entry.homepage,
-        "citation": entry.citation,
+        **entry.model_dump(include={"title", "task", "src", "tgt", "licence", "homepage", "citation"}),
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "nmtkit": __version__,
@@ -222,9 +216,7 @@ def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, co
             }
             for one in obtained
         ],
-        "read": entry.read.model_dump(mode="json"),
-        "keep": entry.keep.model_dump(mode="json"),
-        "split": entry.split.model_dump(mode="json"),
+        **entry.model_dump(mode="json", include={"read", "keep", "split"}),
         "counts": {name: vars(count) for name, count in written.counts.items()},
         "dropped": written.dropped,
         "overlaps_kept": written.overlaps,

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -99,12 +99,7 @@ def file_sum(path: Path) -> str:
 
 
 class TryAgain(Exception):
-    """An attempt failed in a way that another may not.
-
-    Args:
-        why: in a few words.
-        wait: the seconds that the server asks to wait; None if it does not.
-    """
+    """An attempt failed in a way that another may not; `wait`: the seconds that the server asks for, if it does."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
         super().__init__(why)
@@ -176,12 +171,7 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
 def _attempt(
     session: requests.Session, url: str, part: PartialFile, habits: Habits, sha256: str, size: int | None
 ) -> str:
-    """Asks for what is missing and appends it; gives the sum of the whole.
-
-    Raises:
-        TryAgain: it did not come to the end; what came is kept.
-        DataError: there is no sense in another attempt.
-    """
+    """Asks for what is missing and appends it; gives the sum of the whole. What came before a `TryAgain` is kept."""
     # A sum vouches for the whole, even where the server has no mark of its version.
     start = part.size if part.version.condition or sha256 else 0
     with _answer(session, url, start, part, habits) as response:
@@ -288,8 +278,7 @@ def _of_other_size(url: str, found: str, size: int, part: PartialFile) -> DataEr
 
 def _is_same(one: Version, other: Version) -> bool:
     """Whether nothing speaks against two answers being of the same version; servers may leave out what they said."""
-    pairs = ((one.etag, other.etag), (one.modified, other.modified), (one.total, other.total))
-    return all(not mine or not theirs or mine == theirs for mine, theirs in pairs)
+    return all(not a or not b or a == b for a, b in zip(astuple(one), astuple(other), strict=True))
 
 
 def _status(response: requests.Response) -> str:

@@ -115,7 +115,7 @@ class Address(CorpusSource):
         return self
 
     def named(self) -> str:
-        """The address."""
+        """See `CorpusSource`."""
         return self.url
 
     @property
@@ -125,11 +125,7 @@ class Address(CorpusSource):
         return self.file or (end if is_name(end) else "download")
 
     def obtain(self, work: Workplace) -> list[Obtained]:
-        """Downloads it, or finds it in the cache.
-
-        Raises:
-            DataError: it cannot be had, or is not the file that the sum is of.
-        """
+        """Downloads it, or finds it in the cache."""
         # Many files of the web have the same name, so each address has its own folder.
         folder = work.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
         target, kept_sum = folder / self.file_name, folder / "sha256"
