@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
@@ -26,17 +25,15 @@ JOINING = ("ARABIC", "SYRIAC", "DEVANAGARI", "BENGALI", "TAMIL", "TELUGU", "THAI
 def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     """Prints where a model looked.
 
-    A translation is a heat-map: a row for each target word, a column for each source word. A colour terminal shows a
-    background colour and the weight in hundredths in each cell, anything else a block that is the darker the larger the
-    weight. The strongest colour or block stands for the largest weight, which is told below. Source words stand upright
-    over their columns, or are numbered where they are long or of a joining script. When they do not fit beside one
-    another, several panels follow. Where attention is local, a "+" marks the centre of each row's window, and what lies
-    outside the window is dotted, or has no colour.
+    A translation is a heat-map: a row for each target word, a column for each source word. A cell has a background
+    colour and the weight in hundredths in a colour terminal, elsewhere a block. The strongest colour or block stands
+    for the largest weight, which is told below. Source words stand upright over their columns, or are numbered where
+    they are long or of a joining script. Those that do not fit follow in further panels. Where attention is local, a
+    "+" marks the centre of each row's window, and what lies outside the window is dotted, or has no colour.
 
     A picture that `is_summary` has too many words for columns. First comes the article, shaded by its coverage: how
-    much each of its words was looked at in all. A colour terminal shows it as background colours, anything else as
-    blocks below the words. Then a line for each word of the summary: its p_gen, a "*" if it was copied, and as many of
-    the words that it looked at most as fit, with their weights.
+    much each of its words was looked at in all. Then a line for each word of the summary: its p_gen, a "*" if it was
+    copied, and as many of the words that it looked at most as fit, with their weights.
 
     Args:
         picture: What to show.
@@ -46,18 +43,13 @@ def show_attention(picture: AttentionPicture, width: int | None = None) -> None:
     width = width or console.width
     heading = printable(picture.heading)
     lines = list(Text(heading, style="bold").wrap(console, width)) if heading else []
+    coloured = console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
     if picture.weights.size == 0:
         lines.append(Text("(no words)"))
-    elif picture.is_summary:
-        lines += _Summary(picture, width, _is_coloured(console)).lines()
     else:
-        lines += _HeatMap(picture, width, _is_coloured(console)).lines()
+        lines += (_Summary if picture.is_summary else _HeatMap)(picture, width, coloured).lines()
     for line in lines:
         console.print(line, soft_wrap=True)
-
-
-def _is_coloured(console: Console) -> bool:
-    return console.is_terminal and not console.no_color and console.color_system in ("256", "truecolor")
 
 
 class _Shaded:
@@ -139,14 +131,14 @@ class _HeatMap(_Shaded):
 
     def _legend(self) -> list[Text]:
         """The numbered source words."""
-        lines, line = [], ""
+        lines: list[str] = []
         for number, word in enumerate(self.src_words, start=1):
             entry = f"{number} {_then_left_to_right(word)}"
-            if line and cell_len(line) + 2 + cell_len(entry) > self.width:
-                lines.append(line)
-                line = ""
-            line = f"{line}  {entry}" if line else entry
-        return [Text(piece) for line in [*lines, line] for piece in _cut(line, self.width)]
+            if lines and cell_len(lines[-1]) + 2 + cell_len(entry) <= self.width:
+                lines[-1] += f"  {entry}"
+            else:
+                lines.append(entry)
+        return [Text(piece) for line in lines for piece in _cut(line, self.width)]
 
 
 class _Summary(_Shaded):

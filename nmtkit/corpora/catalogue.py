@@ -209,11 +209,7 @@ class Catalogue:
         ]
 
     def get(self, name: str) -> Corpus:
-        """The corpus of that whole name.
-
-        Raises:
-            RecipeError: there is none, with the nearest name; or its entry is not valid, with the line.
-        """
+        """The corpus of that whole name; a RecipeError where there is none, or its entry is not valid."""
         for entry_name, template in self._templates.items():
             values = _values(entry_name, name, template.parameters)
             if values is not None:

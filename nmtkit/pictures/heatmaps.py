@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,9 +28,9 @@ GRID_SHAPE = 4 / 3
 def save(pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Path, grid: bool = False) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
-    A picture that `is_summary` has a heat-map of its own kind in .png, .svg and .pdf, with the rows and columns of a
-    translation changed over, and two coloured texts in .html. Of an article longer than 60 words the heat-map has a row
-    for each of the words that were looked at most, and adds up the stretches between them.
+    A picture that `is_summary` has a heat-map of its own kind in .png, .svg and .pdf, with rows and columns changed
+    over, and two coloured texts in .html. Of an article longer than 60 words the heat-map has a row for each of the
+    words that were looked at most, and adds up the stretches between them.
 
     Several pictures fill one sheet line by line in .png and .svg, have a page each in .pdf and follow one another in
     .html. Words longer than 36 letters are shortened in the middle with "…" in .png, .svg and .pdf, never in .html.
@@ -81,8 +80,7 @@ def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class _Sheet:
+class _Sheet(NamedTuple):
     """Panels with the places of their upper left corners, in inches from the sheet's own."""
 
     places: list[tuple[Panel, float, float]]
@@ -95,7 +93,13 @@ def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | 
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
     with drawing.settings("".join((*headings, *words)), suffix) as families:
-        panels = _panels(pictures, families, grid)
+        longest = max(max(picture.weights.shape) for picture in pictures)
+        panels = [
+            SummaryPanel(picture, families, pictures if grid else [picture])
+            if picture.is_summary
+            else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape))
+            for picture in pictures
+        ]
         if grid:
             sheets = [_grid(panels)]
         else:
@@ -103,16 +107,6 @@ def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | 
         for sheet in sheets:
             drawing.check_sheet(sheet.width, sheet.height, suffix, path)
         return drawing.content(map(_figure, sheets), suffix)
-
-
-def _panels(pictures: Sequence[AttentionPicture], families: list[str], grid: bool) -> list[Panel]:
-    longest = max(max(picture.weights.shape) for picture in pictures)
-    return [
-        SummaryPanel(picture, families, pictures if grid else [picture])
-        if picture.is_summary
-        else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape))
-        for picture in pictures
-    ]
 
 
 def _shelves(panels: Sequence[Panel]) -> _Sheet:
