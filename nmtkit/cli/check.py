@@ -17,7 +17,7 @@ from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import refuse_records
 from nmtkit.diagnosis import report
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.mend import LOG, mend, require_new
@@ -149,9 +149,10 @@ def command(
     fixed = Path(fix_path) if fix_path else None
     if fixed is not None:
         require_new(fixed)
-    options = ExamineOptions(in_one_language=subject.in_one_language)
     with console.LineProgress("MB") as shown:
-        diagnosis = examine(subject.splits, options, _by_megabyte(shown), subject.see(with_tokens))
+        diagnosis = examine(
+            subject.splits, subject.in_one_language, progress=_by_megabyte(shown), see=subject.see(with_tokens)
+        )
     sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
@@ -163,7 +164,7 @@ def command(
     if json_path != "-":
         show_examination(diagnosis, sheets)
     if fixed is not None:
-        refused = _fix(subject, options, fixed, "stderr" if json_path == "-" else "stdout")
+        refused = _fix(subject, fixed, "stderr" if json_path == "-" else "stdout")
         wrong = refused or report.is_wrong(diagnosis, strict, fixed=True)
     else:
         wrong = report.is_wrong(diagnosis, strict)
@@ -238,10 +239,10 @@ def _count_tokens(subject: Subject, diagnosis: Diagnosis) -> tuple[list[Sheet], 
         return [], None, not report.is_wrong(diagnosis)
 
 
-def _fix(subject: Subject, options: ExamineOptions, out: Path, stream: console.Stream) -> bool:
+def _fix(subject: Subject, out: Path, stream: console.Stream) -> bool:
     """Writes cleaned files and says what became of each split; returns whether one was refused."""
     with console.LineProgress("MB") as shown:
-        done = mend(subject.splits, options, out, _by_megabyte(shown))
+        done = mend(subject.splits, out, subject.in_one_language, _by_megabyte(shown))
     rows = []
     for name, split in done.items():
         if split.refused:

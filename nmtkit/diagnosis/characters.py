@@ -1,5 +1,6 @@
-"""The characters of a block of lines as arrays: scripts, odd characters, words; every line counted at once."""
+"""The characters of a block of lines as arrays: scripts, words, and what should not stand in a text."""
 
+import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
@@ -7,6 +8,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data import faults
+from nmtkit.data.blocks import Block
+from nmtkit.data.faults import Kind
 from nmtkit.data.text import SCRIPTS, UNSPACED, script_of
 
 DIGIT = 100
@@ -14,26 +18,21 @@ DIGIT = 100
 SPACE, NEWLINE, SEPARATOR = 200, 201, 202
 """The classes of what stands between words: white space, the end of a line, and what some take for the end of one."""
 NUL, BOM, CONTROL, REPLACED = range(203, 207)
-"""The classes of other characters that should not stand in a text."""
-ODD = SEPARATOR
-"""This class and those behind it are odd."""
+"""The classes of other characters that should not stand in a text; all classes from `SEPARATOR` on are odd."""
 
 _SEPARATORS = "\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines takes for the end of a line, but for \n
-_LETTERS = {"Lu", "Ll", "Lt", "Lo"}
-_TABLED = 0x20000
-"""Behind here all letters are Han."""
+_FAR = 0x20000  # from here on all letters are Han
 
 
 @cache
 def classes() -> NDArray[np.uint8]:
     """For every code point its class: a script, white space, the end of a line, something odd, or 0."""
     table = np.zeros(0x110000, dtype=np.uint8)
-    table[0x20000:0x32000] = SCRIPTS.index("Han")
-    for code in range(_TABLED):
-        letter = chr(code)
-        category = unicodedata.category(letter)
-        if category in _LETTERS:
-            table[code] = script_of(letter)
+    table[_FAR:0x32000] = SCRIPTS.index("Han")
+    for code in range(_FAR):
+        category = unicodedata.category(chr(code))
+        if category in ("Lu", "Ll", "Lt", "Lo"):
+            table[code] = script_of(chr(code))
         elif category == "Nd":
             table[code] = DIGIT
         elif category == "Cc":
@@ -51,15 +50,14 @@ class TextArrays:
     """n lines of one side of a block, and what they are made of."""
 
     lines: list[str]
-    """The lines."""
     codes: NDArray[np.uint32]
-    """`(c,)`: all code points, one line behind the other, each with its end."""
+    """`(c,)`: all code points, one line after the other, each with its line feed."""
     kinds: NDArray[np.uint8]
     """`(c,)`: their classes."""
     starts: NDArray[np.int64]
     """`(n,)`: where each line begins."""
     lengths: NDArray[np.int64]
-    """`(n,)`: characters of each line, without its end."""
+    """`(n,)`: characters of each line, without its line feed."""
     words: NDArray[np.int64]
     """`(n,)`: words of each line, between white space."""
     letters: dict[int, NDArray[np.int64]]
@@ -91,7 +89,7 @@ class TextArrays:
         )
 
     def line_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which lines some characters belong to."""
+        """The line of each of some characters."""
         return np.searchsorted(self.starts, places, side="right") - 1
 
     def all_letters(self) -> NDArray[np.int64]:
@@ -99,7 +97,7 @@ class TextArrays:
         return sum(self.letters.values(), start=np.zeros_like(self.lengths))
 
     def all_words(self) -> NDArray[np.int64]:
-        """`(n,)`: words of each line, about; two letters for one word in scripts that put no space between words."""
+        """`(n,)`: words of each line, about: where a script puts no space between words, two letters are one."""
         dense = np.zeros_like(self.words)
         for script, letters in self.letters.items():
             if SCRIPTS[script] in UNSPACED:
@@ -110,3 +108,142 @@ class TextArrays:
 def _per_line(chosen: NDArray[np.bool_], ends: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many chosen characters each line has."""
     return np.diff(np.searchsorted(np.flatnonzero(chosen), ends), prepend=0)
+
+
+# ------------------------------------------------------------------------------------------------------ odd characters
+
+_ODD = {
+    NUL: faults.NUL,
+    SEPARATOR: faults.SEPARATOR,
+    BOM: faults.BOM,
+    CONTROL: faults.CONTROL,
+    REPLACED: faults.REPLACED,
+}
+_TAGS = (
+    "a|abbr|b|big|blockquote|body|br|center|cite|code|dd|div|dl|dt|em|font|form|h[1-6]|head|hr|html|i|img|input|li|link|meta|"
+    "nobr|ol|p|pre|q|ref|s|script|seg|small|span|strike|strong|style|sub|sup|table|tbody|td|th|thead|title|tr|tt|u|ul|unk"
+)
+_ENTITIES = r"&(?:[A-Za-z][A-Za-z0-9]{1,7}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
+_MARKUP = re.compile(rf"{_ENTITIES}|</?(?:{_TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE)
+_PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
+
+
+def find_oddities(block: Block, side: str, text: TextArrays) -> None:
+    """Adds the odd characters of one side ("src" or "tgt"), which is `text`, to the faults of a block."""
+
+    def add(kind: Kind, places: dict[int, int]) -> None:
+        block.add(kind, list(places), lambda row: block.side(side, row, places[row]))
+
+    broken = _mojibake(text)
+    add(faults.MOJIBAKE, broken)
+    odd = np.flatnonzero(text.kinds >= SEPARATOR)
+    for number, kind in _ODD.items() if len(odd) else ():
+        places = _first_in_line(text, odd[text.kinds[odd] == number])
+        if number == CONTROL:  # a part of UTF-8 that was read as Latin-1
+            places = {row: place for row, place in places.items() if row not in broken}
+        add(kind, places)
+    add(faults.MARKUP, _matches(text, "&<", _MARKUP))
+    add(faults.PIECES, _matches(text, "@\u2581", _PIECES))
+
+
+def _first_in_line(text: TextArrays, places: NDArray[np.int64]) -> dict[int, int]:
+    """For each line that holds some of these characters, where in the line the first one stands."""
+    rows, first = np.unique(text.line_of(places), return_index=True)
+    return dict(zip(rows.tolist(), (places[first] - text.starts[rows]).tolist(), strict=True))
+
+
+def _matches(text: TextArrays, signs: str, pattern: re.Pattern[str]) -> dict[int, int]:
+    """The lines that match, and where; a line without any of the signs is not looked at."""
+    found = {}
+    signed = np.zeros(len(text.codes), dtype=bool)
+    for sign in signs:
+        signed |= text.codes == ord(sign)
+    for row in np.unique(text.line_of(np.flatnonzero(signed))).tolist():
+        if match := pattern.search(text.lines[row]):
+            found[row] = match.start()
+    return found
+
+
+# What the bytes 0x80 to 0xBF of UTF-8 look like where they were read as Windows-1252, or as Latin-1.
+_LATER = bytes(range(0x80, 0xC0)).decode("cp1252", errors="ignore") + bytes(range(0x80, 0xC0)).decode("latin-1")
+_RUN = re.compile(f"(?:[\\u00c2-\\u00df][{_LATER}]|[\\u00e0-\\u00ef][{_LATER}]{{2}}|[\\u00f0-\\u00f4][{_LATER}]{{3}})+")
+
+
+@cache
+def _is_later() -> NDArray[np.bool_]:
+    table = np.zeros(0x110000, dtype=bool)
+    table[[ord(letter) for letter in _LATER]] = True
+    return table
+
+
+def _mojibake(text: TextArrays) -> dict[int, int]:
+    """The lines that hold UTF-8 read in another encoding, and where it begins."""
+    lead = np.flatnonzero((text.codes >= 0xC2) & (text.codes <= 0xF4))
+    lead = lead[_is_later()[text.codes[lead + 1]]]  # the last code is a line feed: there always is a next one
+    found = {}
+    for row in np.unique(text.line_of(lead)).tolist():
+        line = text.lines[row]
+        mended = read_again(line)
+        if mended != line:
+            found[row] = next(place for place, letter in enumerate(line) if mended[place : place + 1] != letter)
+    return found
+
+
+def read_again(line: str) -> str:
+    """The line with every run of UTF-8 that was read as Windows-1252 or Latin-1 read as UTF-8 again.
+
+    The line stays as it is if no run makes sense for certain: "IRM\u00c3»" is Portuguese, and "\u00c3»" no letter.
+    """
+    certain = False
+
+    def read(match: re.Match[str]) -> str:
+        nonlocal certain
+        run = match.group()
+        try:
+            result = b"".join(map(_byte, run)).decode("utf-8")
+        except UnicodeDecodeError:
+            return run
+        letters = all(map(str.isalpha, result))
+        european = letters and all(letter < "\u0180" or "\u1e00" <= letter < "\u1f00" for letter in result)
+        signs = all("\xa0" <= letter <= "\xbf" or "\u2010" <= letter <= "\u203a" or letter == "€" for letter in result)
+        if european and len(result) == 1:
+            certain |= (
+                line[match.start() - 1 : match.start()].islower() or line[match.end() : match.end() + 1].islower()
+            )
+        else:  # one letter of a far script is chance, several are not
+            certain |= signs or (letters and len(result) > 1)
+        return result if european or signs or len(result) > 1 else run
+
+    result = _RUN.sub(read, line)
+    return result if certain else line
+
+
+def _byte(letter: str) -> bytes:
+    try:
+        return letter.encode("cp1252")
+    except UnicodeEncodeError:
+        return letter.encode("latin-1")
+
+
+@cache
+def _replacements() -> dict[int, str]:
+    """What becomes of odd characters that can be mended: a space where they part words, else nothing."""
+    mended = [number for number, kind in _ODD.items() if kind.mends]
+    codes = np.flatnonzero(np.isin(classes(), mended)).tolist()
+    return {code: " " if chr(code).isspace() else "" for code in codes}
+
+
+@cache
+def _mendable() -> re.Pattern[str]:
+    return re.compile("[" + "".join(re.escape(chr(code)) for code in _replacements()) + "]")
+
+
+def put_right(text: str) -> tuple[str, list[str]]:
+    """A line put right, and by name the kinds of faults that it had; none if it stays as it is."""
+    found = []
+    while (again := read_again(text)) != text:  # what was read wrongly twice is read again twice
+        text, found = again, [faults.MOJIBAKE.name]
+    odd = {_ODD[int(classes()[ord(letter)])].name for letter in _mendable().findall(text)}
+    if odd:
+        text = text.translate(_replacements()).strip()
+    return text, found + sorted(odd)

@@ -2,145 +2,132 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
-from nmtkit.data.faults import HELD_OUT, LINE_COUNTS, SHIFT, SWAPPED_FILES, Fault
+from nmtkit.data.faults import (
+    DUPLICATE,
+    HELD_OUT,
+    IN_TRAIN,
+    IN_VALID,
+    LINE_COUNTS,
+    SHIFT,
+    SRC_IN_TRAIN,
+    SRC_IN_VALID,
+    SWAPPED_FILES,
+    TGT_IN_TRAIN,
+    Fault,
+    Kind,
+    Rows,
+)
+from nmtkit.data.hashes import HashSet, Mask, PairHashes, Sought
 from nmtkit.data.reading import SplitReader
-from nmtkit.data.text import Watch
-from nmtkit.diagnosis.characters import TextArrays
+from nmtkit.diagnosis.characters import TextArrays, find_oddities
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.misalignment import ShiftWatch, where_they_part
-from nmtkit.diagnosis.norms import Norms, first_texts, learn_norms
-from nmtkit.diagnosis.oddities import find_oddities
-from nmtkit.diagnosis.overlap import Overlap, note_overlaps
-from nmtkit.diagnosis.pairs import examine_pairs
-
-
-@dataclass(frozen=True)
-class ExamineOptions:
-    """How a corpus is examined."""
-
-    in_one_language: bool = False
-    """Whether both sides are in one language, as a summary and its article are."""
-    duplicates: bool = True
-    """Whether to look for pairs that occur twice, in one split or in two of them, which takes up to 16 bytes of
-    memory for each pair of train."""
+from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norms
 
 
 def examine(
     splits: Mapping[str, Files],
-    options: ExamineOptions,
-    progress: Callable[[int], None] | None = None,
-    see: Callable[[Block], None] | None = None,
+    in_one_language: bool = False,
+    duplicates: bool = True,
+    progress: Callable[[int], object] = lambda count: None,
+    see: Callable[[Block], object] = lambda block: None,
 ) -> Diagnosis:
     """Examines all splits of a corpus, each in one reading.
 
     Args:
         splits: their files by name; "train", or the first if there is none of that name, is what the others are
             compared with.
-        options: how.
+        in_one_language: whether both sides are in one language, as a summary and its article are.
+        duplicates: whether to look for pairs that occur twice, in one split or in two of them, which takes up to 16
+            bytes of memory for each pair of train.
         progress: is told, now and then, how many bytes of the files have been read since the last time.
         see: is given every block of pairs before it is examined: for whoever wants something else of the same reading.
     """
     diagnosis = Diagnosis()
-    for _ in verdicts(splits, options, diagnosis, progress, see):
+    for _ in verdicts(splits, diagnosis, in_one_language, duplicates, progress, see):
         pass
     return diagnosis
 
 
 def verdicts(
     splits: Mapping[str, Files],
-    options: ExamineOptions,
     diagnosis: Diagnosis,
-    progress: Callable[[int], None] | None = None,
-    see: Callable[[Block], None] | None = None,
+    in_one_language: bool = False,
+    duplicates: bool = True,
+    progress: Callable[[int], object] = lambda count: None,
+    see: Callable[[Block], object] = lambda block: None,
 ) -> Iterator[Block]:
     """As `examine`, and gives every block of pairs with the faults that were found in it, for those who mend them.
 
     The blocks of a split come in the order of its files and hold every line once; the split that the others are
     compared with comes last. Pairs of it that are in others have the fault `faults.HELD_OUT` in their block, and count
-    as faults of the others in the diagnosis.
-
-    Args:
-        splits: as in `examine`.
-        options: as in `examine`.
-        diagnosis: is filled; complete when the last block has been given.
-        progress: as in `examine`.
-        see: as in `examine`; it may change the text.
+    as faults of the others in the diagnosis, which is complete when the last block has been given. `see` may change
+    the text.
     """
     start = time.monotonic()
     for name in splits:
         diagnosis.splits[name] = SplitDiagnosis(name)
     main = "train" if "train" in splits else next(iter(splits))
-    readers = {name: SplitReader(name, files, _told(progress)) for name, files in splits.items()}
+    readers = {
+        name: SplitReader(name, files, lambda path: lambda data: progress(len(data))) for name, files in splits.items()
+    }
     usual = learn_norms(readers[main])
-    if options.in_one_language:
+    if in_one_language:
         usual = replace(usual, languages=None)
-    overlap = Overlap() if options.duplicates else None
-    examiner = _Examiner(options.in_one_language, overlap, see)
+    overlap = Overlap(main) if duplicates else None
     for name in sorted(splits, key=lambda name: name == main):
         norms = usual
         if name != main and usual.are_swapped(first_texts(readers[name])):
             first = next(SplitReader(name, splits[name]).ahead(0))
             diagnosis.splits[name].find(SWAPPED_FILES, first.pair(0))
             norms = usual.turned()
-        yield from examiner.blocks(readers[name], diagnosis.splits[name], norms, is_main=name == main)
+        yield from _examined(readers[name], diagnosis.splits[name], norms, in_one_language, overlap, see)
     if overlap is not None:
         for name, files in splits.items():
-            note_overlaps(overlap.overlaps(name), diagnosis.splits[name], SplitReader(name, files))
+            overlap.note(diagnosis.splits[name], SplitReader(name, files))
     diagnosis.seconds = time.monotonic() - start
 
 
-def _told(progress: Callable[[int], None] | None) -> Watch | None:
-    if progress is None:
-        return None
-    told = progress
-    return lambda path: lambda data: told(len(data))
+def _examined(
+    reader: SplitReader,
+    split: SplitDiagnosis,
+    norms: Norms,
+    summaries: bool,
+    overlap: "Overlap | None",
+    see: Callable[[Block], object],
+) -> Iterator[Block]:
+    """The blocks of a split, with their faults; as of `verdicts`."""
+    shifts = ShiftWatch()
+    for block in reader:
+        if not isinstance(block, Block):
+            split.find(block.kind, where_they_part(block) if block.counts else block.place, block.count)
+            continue
+        see(block)
+        src, tgt = TextArrays.of(block.src), None if block.tgt is None else TextArrays.of(block.tgt)
+        split.count(src, tgt)
+        for side, text in (("src", src), ("tgt", tgt)):
+            if text is not None:
+                find_oddities(block, side, text)
+        if tgt is not None and block.src_file != block.tgt_file:
+            shifts.see(block, src, tgt)
+        usable = examine_pairs(block, src, tgt, norms, summaries)
+        if overlap is not None:
+            overlap.see(block, usable)
+        _count(block, split)
+        yield block
+    parted = {place.file for place in split.findings.get(LINE_COUNTS.name, Finding(LINE_COUNTS)).places}
+    for place, count in shifts.found.values():
+        if place.file not in parted:
+            split.find(SHIFT, place, count)
 
 
-@dataclass(frozen=True)
-class _Examiner:
-    """Examines the blocks of one split after the other."""
-
-    summaries: bool
-    """Whether targets are summaries of their sources."""
-    overlap: Overlap | None
-    """Looks for pairs that occur twice."""
-    see: Callable[[Block], None] | None
-    """Is given every block before it is examined."""
-
-    def blocks(self, reader: SplitReader, split: SplitDiagnosis, norms: Norms, is_main: bool) -> Iterator[Block]:
-        """The blocks of a split, with their faults."""
-        watch = ShiftWatch()
-        for block in reader:
-            if not isinstance(block, Block):
-                split.find(block.kind, where_they_part(block) if block.counts else block.place, block.count)
-                continue
-            if self.see is not None:
-                self.see(block)
-            src, tgt = TextArrays.of(block.src), None if block.tgt is None else TextArrays.of(block.tgt)
-            split.count(src, tgt)
-            for side, text in (("src", src), ("tgt", tgt)):
-                if text is not None:
-                    find_oddities(block, side, text)
-            if tgt is not None and block.src_file != block.tgt_file:
-                watch.see(block, src, tgt)
-            usable = examine_pairs(block, src, tgt, norms, self.summaries)
-            if self.overlap is not None:
-                (self.overlap.train if is_main else self.overlap.other)(block, usable)
-            _note(block, split)
-            yield block
-        parted = {place.file for place in split.findings.get(LINE_COUNTS.name, Finding(LINE_COUNTS)).places}
-        for place, count in watch.found.values():
-            if place.file not in parted:
-                split.find(SHIFT, place, count)
-
-
-def _note(block: Block, split: SplitDiagnosis) -> None:
+def _count(block: Block, split: SplitDiagnosis) -> None:
     """Counts the faults of a block in the findings of its split: a pair once for each kind, by their lines."""
     by_kind: dict[str, list[Fault]] = {}
     for fault in block.faults:
@@ -152,3 +139,77 @@ def _note(block: Block, split: SplitDiagnosis) -> None:
         finding.count += len(rows)
         for row in rows[: EXAMPLES - len(finding.places)].tolist():
             finding.places.append(next(fault.place(row) for fault in faults if row in fault.rows))
+
+
+class Overlap:
+    """Looks for pairs that occur twice: in one split; of valid and test in train; of test in valid.
+
+    Memory: that of a `HashSet` for the pairs of train; some 40 bytes for each pair of the others.
+
+    Args:
+        train: the name of the split that all others are compared with, and must go by before.
+    """
+
+    def __init__(self, train: str) -> None:
+        self._train = train
+        self._seen: dict[str, HashSet] = {}
+        self._held: dict[str, list[tuple[PairHashes, Mask]]] = {}  # of the other splits: all pairs, which are usable
+        self._sought: dict[str, Sought] = {}  # by side, once train has begun
+
+    def see(self, block: Block, usable: Mask) -> None:
+        """Takes a block; `usable` says of each pair that both sides hold text."""
+        rows, hashes, of_train = np.flatnonzero(usable), block.hashes(), block.split == self._train
+        if not of_train:
+            self._held.setdefault(block.split, []).append((hashes, usable))
+        elif not self._sought:
+            for split in self._held:
+                for side, wanted in vars(self._whole(split)[0]).items():
+                    self._sought.setdefault(side, Sought()).seek(wanted)
+        if of_train or block.tgt is not None:
+            block.add(DUPLICATE, rows[self._seen.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
+        for side, sought in self._sought.items() if of_train else ():
+            met = sought.meet(getattr(hashes, side)[rows])
+            if side == "pairs":
+                block.add(HELD_OUT, rows[met])
+
+    def note(self, split: SplitDiagnosis, reader: SplitReader) -> None:
+        """Adds the pairs of a split that are in others to its findings, when all splits have gone by.
+
+        The split is read again for their places, as far as is needed.
+        """
+        found = self._overlaps(split.name)
+        for kind, rows in found.items():
+            split.findings[kind.name] = Finding(kind, len(rows))
+        wanted = {kind: rows[:EXAMPLES].tolist() for kind, rows in found.items()}
+        last = max((rows[-1] for rows in wanted.values()), default=-1)
+        for block in reader if found else ():
+            if isinstance(block, Block):
+                end = block.before + len(block)
+                for kind, rows in wanted.items():
+                    here = [row - block.before for row in rows if block.before <= row < end]
+                    split.findings[kind.name].places += map(block.pair, here)
+                if end > last:
+                    break
+
+    def _overlaps(self, split: str) -> dict[Kind, Rows]:
+        """The pairs of a split that are in train, and of test that are in valid; from 0 over all blocks."""
+        if split not in self._held:
+            return {}
+        (hashes, usable), found = self._whole(split), dict[Kind, Mask]()
+        if self._sought:
+            pair, same_src, same_tgt = (
+                self._sought[side].was_met(getattr(hashes, side)) for side in ("pairs", "src", "tgt")
+            )
+            found |= {IN_TRAIN: pair, SRC_IN_TRAIN: same_src & ~pair, TGT_IN_TRAIN: same_tgt & ~pair & ~same_src}
+        if split == "test" and "valid" in self._held:
+            valid, of_use = self._whole("valid")
+            pair, same_src = (np.isin(getattr(hashes, side), getattr(valid, side)[of_use]) for side in ("pairs", "src"))
+            found |= {IN_VALID: pair, SRC_IN_VALID: same_src & ~pair}
+        rows = {kind: np.flatnonzero(mask & usable) for kind, mask in found.items()}
+        return {kind: some for kind, some in rows.items() if len(some)}
+
+    def _whole(self, split: str) -> tuple[PairHashes, Mask]:
+        """What is remembered of all pairs of a split."""
+        parts, usable = zip(*self._held[split], strict=True)
+        columns = (np.concatenate([getattr(part, side) for part in parts]) for side in ("pairs", "src", "tgt"))
+        return PairHashes(*columns), np.concatenate(usable)

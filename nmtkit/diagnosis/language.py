@@ -1,18 +1,21 @@
-"""Which language a line is in, as far as the corpus itself can tell: by its script, and by its runs of three letters.
+"""Which language a line is in: by its script, by its runs of three letters, and by its function words.
 
-Nothing is known about any language. What belongs to a side is learned from a sample of the corpus, in which most lines
-are taken to be right.
+What belongs to a side is learned from a sample of the corpus; most of its lines are taken to be right. Scripts and runs
+of letters need to know nothing of any language; they tell the two sides apart. Function words, a few dozen of the most
+frequent words of each language, tell a third language in the same script: a line is doubted if its words are likelier
+in that language than on its side, and if some of its function words are rare on its side.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.text import SCRIPTS
-from nmtkit.diagnosis.characters import NEWLINE, TextArrays
+from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, classes
 
-BUCKETS = 1 << 16
+RUN_BUCKETS = 1 << 16
 """Runs of three characters are counted by a hash of so many values."""
 OWN_SHARE = 0.02
 """A script with at least this share of the letters of a side is one of its own."""
@@ -22,22 +25,36 @@ FEW_LATIN = 25
 """The same for Latin on a side that is not Latin: names and terms are longer, and every script stands beside them."""
 FEW_LINES = 300
 """Fewer lines teach nothing about a language."""
+
+# What tells the two sides apart.
 SURE, VERY_SURE = 12.0, 25.0
 """Log-odds (in nats) at which a line speaks for a language: together with the other line of its pair, and alone."""
 CLEAR, VERY_CLEAR = 0.5, 0.65
 """The part of the usual log-odds of a side, for each character, that such a line must reach as well."""
 TELLING = 20
-"""Shorter lines do not tell much about a language."""
+"""Characters; a shorter line does not tell much about its language."""
 SEPARABLE = 0.9
 """The share of a sample's lines that must be told right before any line is doubted."""
 
+# What tells other languages.
+WORD_BUCKETS = 1 << 18
+"""Words are counted by a hash of so many values."""
+ONCE = 2
+"""A word that a sample shows in no more lines may be there by a foreign line: it says nothing for the side."""
+UNKNOWN, FREQUENT = 1e-5, 0.008
+"""How probable a word is that a side does not know, and a function word of a language, among the words of a line."""
+SIGN = float(np.log(FREQUENT / UNKNOWN))
+"""What a function word speaks for its language, in nats, where the side does not know it."""
+RARE = 1e-3
+"""A function word that has a smaller part of a side's words is none of its own language."""
+FEWEST_WORDS, FEWEST_SIGNS = 4, 2
+"""The words that a line must have, and how many must be function words that are rare on its side."""
+FOREIGN_ODDS = -5.0
+"""Log-odds (in nats) from which a line is doubted; words that neither the side nor the list knows speak for neither."""
+
 
 def own_scripts(letters: dict[int, int]) -> frozenset[int]:
-    """The scripts of a side.
-
-    Args:
-        letters: letters of a sample of it, by the number of their script.
-    """
+    """The scripts of a side, from the letters of a sample of it by the number of their script."""
     total = sum(letters.values())
     own = {script for script, count in letters.items() if count >= OWN_SHARE * total}
     japanese = {SCRIPTS.index(name) for name in ("Han", "Hiragana", "Katakana")}
@@ -46,9 +63,9 @@ def own_scripts(letters: dict[int, int]) -> frozenset[int]:
 
 def in_other_script(text: TextArrays, own: frozenset[int]) -> NDArray[np.bool_]:
     """For each line, whether most of its letters are of a script that is not one of its side's own, if any is known."""
-    if not own:
-        return np.zeros(len(text.lines), dtype=bool)
     foreign = np.zeros(len(text.lines), dtype=bool)
+    if not own:
+        return foreign
     ours = sum((text.letters[script] for script in own if script in text.letters), start=np.zeros_like(text.lengths))
     for script, letters in text.letters.items():
         if script not in own:
@@ -72,7 +89,7 @@ class Languages:
     """How to tell the two sides of a corpus apart."""
 
     odds: NDArray[np.float32]
-    """`(BUCKETS,)`: log-odds of a run of three characters, source against target, in nats."""
+    """`(RUN_BUCKETS,)`: log-odds of a run of three characters, source against target, in nats."""
     src_usual: float
     """The median log-odds of a character of a source line; above 0."""
     tgt_usual: float
@@ -87,7 +104,7 @@ class Languages:
         # Learned from every other line, measured on the rest: what was learned by heart would look right.
         shares = []
         for lines in sides:
-            counts = np.bincount(_runs(TextArrays.of(lines[::2])), minlength=BUCKETS) + 0.5
+            counts = np.bincount(_runs(TextArrays.of(lines[::2])), minlength=RUN_BUCKETS) + 0.5
             shares.append(np.log(counts / counts.sum()))
         learned = cls((shares[0] - shares[1]).astype(np.float32), 0.0, 0.0)
         usual = []
@@ -118,3 +135,157 @@ class Languages:
         src_wrong = (src_scores < -VERY_SURE) & (src_share > VERY_CLEAR) & ~swapped
         tgt_wrong = (tgt_scores > VERY_SURE) & (tgt_share > VERY_CLEAR) & ~swapped
         return swapped, src_wrong, tgt_wrong
+
+
+# ------------------------------------------------------------------------------------------------------ other languages
+
+_LISTS = """
+Bulgarian: и на да в се не за от е че с са по като до ще си той който но или при това има бе беше тя те аз ми му го ни
+  ги ме как какво;
+Catalan: el la els les de del i a en que no és un una per amb es va ser al més però com són molt aquest aquesta seu
+  seva ho hi ha han quan què;
+Croatian: je i u se na da su za od s ne sam bi što kao to ali iz koji koja nije će si smo bio mi ti kako ako sve jer
+  samo bila gdje;
+Czech: a v se na je že to s z do i ve jsem jsou byl byla jako za od po ale která který tak co když jeho jak jsme není
+  být už by ten pro;
+Danish: og i at det er en til af den på for med der de ikke som har et du jeg vi han kan var min hun skal ville fra
+  men om så mig hvad hvor være blev efter ham sin;
+Dutch: de het een en van ik is dat in te niet zijn op je die met voor er maar hij om was we ze aan wat heeft naar als
+  ook hebben bij dit mijn heb kan nog hem dan uit door over wordt deze worden geen jij hoe;
+English: the to of and a in is that it you for was on i he with this are have not be at as his they we she my what do
+  but had has from your an can will there would me if her him one all so their were about when who been more did;
+Estonian: ja on ei ma see et ta oli mis kui sa aga ka oma me seda nad ning olen mu ole siis või tema selle;
+Finnish: ja on ei hän se että oli mutta kun en ole minä niin joka mitä sen ovat myös olen kuin tämä nyt hänen sinä jos
+  minun voi mukaan;
+French: de la le et les des en un une du que est pas il je à qui dans ne ce pour sur vous elle au se nous plus avec
+  par son mais tu sont cette ont ils être fait tout était leur on si aux sa ses ai comme où y même deux;
+German: der die das und ist nicht ich zu den mit ein eine es sie er auf für von dem wir war hat im sich du auch wie
+  des haben an aber einen sind was noch wenn nur mich kann sein bei nach einer dass mir habe ihr als am aus einem über
+  hatte wird zum man wurde durch um keine mehr dich sehr vor;
+Hungarian: a az és hogy nem is egy van ez de azt volt meg csak mint még ha el már ki nagyon vagy ő lesz fel én kell
+  minden ezt itt;
+Indonesian: yang dan di itu dengan untuk tidak ini dari dalam akan pada juga saya ke karena ada kami mereka adalah
+  orang bisa dia kita anda sudah atau oleh telah;
+Italian: di che e la il un a è per in una non sono mi con le si da i lo ho del ha come ma se nel della più gli anche
+  al alla dei questo questa era ci io tu delle suo sua dal hanno quando molto cosa perché stato essere mio mia;
+Latvian: un ir ka uz ar no es tas par bija viņš kā bet tu nav vai lai pie mēs to tā man viņa kas pēc;
+Lithuanian: ir yra kad į ne su tai aš iš jis buvo kaip ar o bet po už prie jos mes nuo dėl apie jo taip man tik;
+Polish: w i nie na się z do to że jest jak co ale po o za od tak ja czy był jego tego tym ma go już dla przez są być
+  mnie przy była tylko mi jej ten;
+Portuguese: de que o a e não um uma para em do da os é com se no na por mais as eu dos como mas ele ela foi ao muito
+  das está você seu sua isso me são quando nos já tem à ser minha meu ou esta este até;
+Romanian: și de în a la cu că nu o pe un este se din să pentru mai care au fost am ce sunt lui ei ale dar el ca sau fi
+  va era mi te;
+Russian: и в не на я что с он как это по но она из у за то все они мы вы от бы для же так его был была мне есть если
+  меня ты к а только;
+Slovak: a v sa na je že to s z do aj som sú bol bola ako za od po ale ktorý ktorá tak čo keď jeho nie byť už ten pre
+  bolo si;
+Slovenian: je in v se na da za so ne pa z ki sem to kot bi od po s si tudi bil ali ni ti kaj če ga lahko bo;
+Spanish: de la que el en y a los se no es un una por con las del lo su me para le más pero como está tu yo qué si este
+  esta son fue muy al ha mi hay todo cuando sin él ella sus sobre ser era cómo dos nos porque tiene estaba;
+Swedish: och i att det som en på är av för med till den har de inte om ett han men var jag sig från vi så kan när vill
+  hon ska mig nu hade min efter mycket du honom eller;
+Turkish: bir ve bu da de için ne çok o ben ile var mi mı değil gibi daha ama olarak en sen kadar her şey olan sonra
+  onun bana;
+Ukrainian: і в не на що я з у це та до як він за але ти мені є його вона від по так був для бути якщо про ми ви або
+  тому мене;
+Vietnamese: là và của có không tôi một những cho đã trong được với người các này chúng để ở rất khi đó như cũng từ ta
+  về anh nó thì mà ra nhiều
+"""
+FUNCTION_WORDS = {name.strip(): words.split() for name, words in (one.split(":") for one in _LISTS.split(";"))}
+"""The most frequent words of languages, by which lines in them are told."""
+
+_FACTOR = 0x9E3779B1  # of the hash; it is odd, so that it has an inverse
+
+
+@cache
+def _small_letters() -> NDArray[np.uint32]:
+    """For every code point 0, or of a letter the code point of the small one."""
+    table = np.where((classes() > 0) & (classes() < DIGIT), np.arange(0x110000, dtype=np.uint32), np.uint32(0))
+    for code in np.flatnonzero(table[:0x2000]).tolist():
+        small = chr(code).lower()
+        table[code] = ord(small) if len(small) == 1 else code
+    return table
+
+
+@cache
+def _powers(factor: int, bits: int) -> NDArray[np.uint32]:
+    return np.cumprod(np.full(1 << bits, factor, dtype=np.uint32), dtype=np.uint32)
+
+
+def _words(text: TextArrays) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The hash of each word, `(w,)`, in small letters, and the line that it stands in; a word is a run of letters."""
+    letters = _small_letters()[text.codes]
+    inside = letters > 0
+    inside[1:] &= ~inside[:-1].copy()
+    begins = np.flatnonzero(inside)
+    if not len(begins):
+        return np.empty(0, dtype=np.uint32), begins
+    # Each letter counts by its place in the text, which the place where its word begins takes back.
+    bits = len(letters).bit_length()
+    hashes = np.add.reduceat(letters * _powers(_FACTOR, bits)[: len(letters)], begins, dtype=np.uint32)
+    hashes *= _powers(pow(_FACTOR, -1, 1 << 32), bits)[begins]
+    hashes ^= hashes >> np.uint32(15)
+    counts = np.diff(np.searchsorted(begins, text.starts), append=len(begins))
+    return hashes * np.uint32(0x85EBCA77) >> np.uint32(14), np.repeat(np.arange(len(counts)), counts)
+
+
+def _once_a_line(hashes: NDArray[np.uint32], lines: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same, each word once a line."""
+    places = np.unique(lines * WORD_BUCKETS + hashes)
+    return places % WORD_BUCKETS, places // WORD_BUCKETS
+
+
+@dataclass(frozen=True)
+class OwnWords:
+    """The words of one side, against those of other languages."""
+
+    odds: NDArray[np.float32]
+    """`(WORD_BUCKETS,)`: what a word that a language does not list speaks for that language, in nats; at most 0."""
+    languages: NDArray[np.uint32]
+    """`(WORD_BUCKETS,)`: of which languages a word is a function word, a bit for each; never of the side's own."""
+    rare: NDArray[np.bool_]
+    """`(WORD_BUCKETS,)`: which words are rare on this side; none of one letter, which may be a sign or an initial."""
+
+    @classmethod
+    def learn(cls, texts: list[TextArrays]) -> "OwnWords | None":
+        """Learns from a sample of a side; None if it is too small."""
+        if sum(len(text.lines) for text in texts) < FEW_LINES:
+            return None
+        counts = np.zeros(WORD_BUCKETS)
+        for text in texts:
+            counts += np.bincount(_once_a_line(*_words(text))[0], minlength=WORD_BUCKETS)
+        shares = np.maximum(counts - ONCE, 0) / max(1.0, counts.sum())
+        lists = [np.unique(_words(TextArrays.of(words))[0]) for words in FUNCTION_WORDS.values()]
+        own = int(np.argmax([shares[words].sum() for words in lists]))  # the side's language, or the one most like it
+        languages = np.zeros(WORD_BUCKETS, dtype=np.uint32)
+        for number, words in enumerate(lists):
+            if number != own:
+                languages[words] |= np.uint32(1 << number)
+        rare = shares < RARE
+        letters = [word for words in FUNCTION_WORDS.values() for word in words if len(word) == 1]
+        rare[_words(TextArrays.of(letters))[0]] = False
+        odds = np.log(UNKNOWN / np.maximum(shares, UNKNOWN)).astype(np.float32)
+        return cls(odds, languages, rare)
+
+    def foreign(self, text: TextArrays) -> NDArray[np.bool_]:
+        """For each line, whether it is in another language."""
+        hashes, lines = _words(text)
+        count = len(text.lines)
+        odds = np.bincount(lines, self.odds[hashes], minlength=count)
+        found = np.bincount(lines, minlength=count) >= FEWEST_WORDS
+        # Most lines are not doubted even if all that is in any list were of one language.
+        listed = np.flatnonzero(self.languages[hashes])
+        found &= odds + SIGN * np.bincount(lines[listed], minlength=count) > FOREIGN_ODDS
+        doubted = np.flatnonzero(found)
+        listed = listed[found[lines[listed]]]
+        hashes, lines, odds = hashes[listed], np.searchsorted(doubted, lines[listed]), odds[doubted]
+        sure = np.zeros(len(doubted), dtype=bool)
+        for number in range(len(FUNCTION_WORDS)):
+            of_language = self.languages[hashes] & np.uint32(1 << number) > 0
+            signs = of_language & self.rare[hashes]
+            different = np.bincount(_once_a_line(hashes[signs], lines[signs])[1], minlength=len(doubted))
+            in_language = odds + SIGN * np.bincount(lines[of_language], minlength=len(doubted)) > FOREIGN_ODDS
+            sure |= in_language & (different >= FEWEST_SIGNS)
+        found[doubted] = sure
+        return found

@@ -12,31 +12,27 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-
-from nmtkit.data import faults
 from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
 from nmtkit.data.faults import LINE_ENDS
 from nmtkit.data.reading import COMPANIONS
-from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, SEPARATOR, classes
-from nmtkit.diagnosis.examine import ExamineOptions, verdicts
+from nmtkit.diagnosis.characters import put_right
+from nmtkit.diagnosis.examine import verdicts
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
-from nmtkit.diagnosis.oddities import read_again
 from nmtkit.diagnosis.report import leaves_out, short_names, storable
 from nmtkit.errors import NmtkitError
 
 LOG = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""
 STORY_FIELDS = {"src_field": "article", "tgt_field": "summary"}
-"""Stories are written as JSON lines with these keys."""
+"""The keys of the JSON lines that stories are written as."""
 _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 
 
@@ -68,9 +64,9 @@ def require_new(out: Path) -> None:
 
 def mend(
     splits: Mapping[str, Files],
-    options: ExamineOptions,
     out: Path,
-    progress: Callable[[int], None] | None = None,
+    in_one_language: bool = False,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> dict[str, MendedSplit]:
     """Writes cleaned copies of all files, under their own names, into a new folder, which holds all of them or nothing.
 
@@ -78,8 +74,8 @@ def mend(
 
     Args:
         splits: the files by split.
-        options: how they are examined.
         out: the folder; it is made.
+        in_one_language: as `examine` takes it.
         progress: as `examine` takes it.
 
     Returns:
@@ -96,7 +92,7 @@ def mend(
         raise NmtkitError(f"{work}: left by a --fix that was stopped; remove it, or name another folder")
     try:
         work.mkdir()
-        done = _written(splits, options, work, progress)
+        done = _written(splits, work, in_one_language, progress)
         os.replace(work, out)
     except OSError as fault:
         raise NmtkitError(f"{out}: cannot write there: {fault.strerror or fault}") from fault
@@ -107,13 +103,15 @@ def mend(
 
 
 def _written(
-    splits: Mapping[str, Files], options: ExamineOptions, folder: Path, progress: Callable[[int], None] | None
+    splits: Mapping[str, Files], folder: Path, in_one_language: bool, progress: Callable[[int], object]
 ) -> dict[str, MendedSplit]:
-    names = _Names(path for files in splits.values() for path in files.paths())
-    writers = {name: SplitWriter(name, files, folder, names.new) for name, files in splits.items()}
+    names = _new_names(path for files in splits.values() for path in files.paths())
+    writers = {name: SplitWriter(name, files, folder, names) for name, files in splits.items()}
     diagnosis = Diagnosis()
     try:
-        for block in verdicts(splits, options, diagnosis, progress, lambda block: writers[block.split].prepare(block)):
+        for block in verdicts(
+            splits, diagnosis, in_one_language, progress=progress, see=lambda block: writers[block.split].prepare(block)
+        ):
             writers[block.split].take(block)
         for name, writer in writers.items():
             writer.finish(diagnosis.splits[name])
@@ -129,26 +127,20 @@ def _written(
     return {name: writer.done for name, writer in writers.items()}
 
 
-class _Names:
-    """New names of files, none of them twice.
+def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
+    """Gives each file a new name, without what the folders of all have in common; never the same name twice."""
+    short, taken = short_names(paths), {LOG}
 
-    Args:
-        paths: all old files; what their folders have in common is left out.
-    """
+    def new(path: str) -> str:
+        name = wanted = Path(short.get(path, path))
+        for number in count(2):  # the same file may be named for another split, too
+            if str(name) not in taken:
+                break
+            name = wanted.with_name(f"{number}-{wanted.name}")
+        taken.add(str(name))
+        return str(name)
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        self._short = short_names(paths)
-        self._taken = {LOG}
-
-    def new(self, path: str) -> str:
-        """A name for a file; another one where the same file is named once more, for another split."""
-        name = wanted = self._short.get(path, path)
-        number = 1
-        while name in self._taken:
-            number += 1
-            name = str(Path(wanted).with_name(f"{number}-{Path(wanted).name}"))
-        self._taken.add(name)
-        return name
+    return new
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -157,11 +149,7 @@ class _Names:
 class SplitWriter:
     """Takes the blocks of one split in their order: `prepare` before they are examined, then `take`.
 
-    Args:
-        split: its name.
-        files: its files.
-        folder: where to.
-        names: gives every file its new name; asked once for each.
+    `names` gives every file its new name in `folder`; it is asked once for each.
     """
 
     def __init__(self, split: str, files: Files, folder: Path, names: Callable[[str], str]) -> None:
@@ -173,7 +161,7 @@ class SplitWriter:
         self._log = self._open(self.log, packed=False)
         self._position = -1
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
-        self._before: dict[int, tuple[list[str], str, str | None]] = {}
+        self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # mended pairs: their faults, what they were
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
         if files.stories:
             new: dict[str, object] = {"stories": [], "story_lists": [], "weights": [], **STORY_FIELDS}
@@ -189,19 +177,17 @@ class SplitWriter:
     def prepare(self, block: Block) -> None:
         """Puts the lines of a block right; keeps what they were."""
         self._before, self._lost = {}, {}
-        for row, text in enumerate(block.src):
-            src, kinds = put_right(text)
-            tgt = None
-            if block.tgt is not None:
-                tgt, more = put_right(block.tgt[row])
-                kinds = list(dict.fromkeys([*kinds, *more]))
+        sides = _sides(block)
+        for row, old in enumerate(zip(*sides, strict=True)):
+            new = [put_right(text) for text in old]
+            kinds = list(dict.fromkeys(kind for _, found in new for kind in found))
             if kinds and row not in block.unread:
-                if self._old.has_links and not _same_words([(text, src), (block.tgt[row], tgt)] if block.tgt else []):
+                same = (len(text.split()) == len(mended.split()) for text, (mended, _) in zip(old, new, strict=True))
+                if self._old.has_links and not all(same):
                     self._lost[row] = kinds[0]
-                self._before[row] = kinds, text, None if block.tgt is None else block.tgt[row]
-                block.src[row] = src
-                if block.tgt is not None and tgt is not None:
-                    block.tgt[row] = tgt
+                self._before[row] = kinds, old
+                for side, (mended, _) in zip(sides, new, strict=True):
+                    side[row] = mended
 
     def take(self, block: Block) -> None:
         """Writes the pairs of a block that are to be kept."""
@@ -287,13 +273,14 @@ class SplitWriter:
 
     def _note(self, block: Block, row: int, kinds: list[str], what: str) -> None:
         """Writes a line of the log: what the pair was like, and, where it was mended, what it is like now."""
-        _, src, tgt = self._before.get(row, ([], block.src[row], block.tgt[row] if block.tgt is not None else None))
+        now = [side[row] for side in _sides(block)]
+        before = self._before[row][1] if row in self._before else now
         place = block.pair(row)
         entry: dict[str, object] = {"split": self._split, "file": place.file, "line": place.line}
-        entry |= {"kinds": kinds, "done": what, "src": storable(src)}
-        entry |= {} if tgt is None else {"tgt": storable(tgt)}
+        entry |= {"kinds": kinds, "done": what}
+        entry |= zip(("src", "tgt"), map(storable, before), strict=False)
         if what == "mended":
-            entry |= {"new_src": block.src[row]} | ({} if block.tgt is None else {"new_tgt": block.tgt[row]})
+            entry |= zip(("new_src", "new_tgt"), now, strict=False)
         # The log itself shall have none of the characters that it tells of: json escapes only a part of them.
         line = _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(entry, ensure_ascii=False))
         self._log.write(line + "\n")
@@ -330,36 +317,5 @@ def _is_packed(path: str) -> bool:
         return False
 
 
-def _same_words(sides: list[tuple[str, str | None]]) -> bool:
-    """Whether each side has as many words as before, so that links between words still fit."""
-    return all(new is not None and len(old.split()) == len(new.split()) for old, new in sides)
-
-
-# ------------------------------------------------------------------------------------------------------- putting right
-
-
-_KIND_OF = {NUL: faults.NUL, BOM: faults.BOM, CONTROL: faults.CONTROL, SEPARATOR: faults.SEPARATOR}
-
-
-@cache
-def _table() -> dict[int, str]:
-    """What becomes of characters that should not stand in a text: a space where they part words, else nothing."""
-    codes = np.flatnonzero(np.isin(classes(), list(_KIND_OF))).tolist()
-    return {code: " " if chr(code).isspace() else "" for code in codes}
-
-
-@cache
-def _odd() -> re.Pattern[str]:
-    """Matches one such character."""
-    return re.compile("[" + "".join(re.escape(chr(code)) for code in _table()) + "]")
-
-
-def put_right(text: str) -> tuple[str, list[str]]:
-    """A line put right, and by name the kinds of faults that it had; none if it stays as it is."""
-    found = []
-    while (again := read_again(text)) != text:  # what was read wrongly twice is read again twice
-        text, found = again, [faults.MOJIBAKE.name]
-    odd = {_KIND_OF[int(classes()[ord(letter)])].name for letter in _odd().findall(text)}
-    if odd:
-        text = text.translate(_table()).strip()
-    return text, found + sorted(odd)
+def _sides(block: Block) -> list[list[str]]:
+    return [block.src] if block.tgt is None else [block.src, block.tgt]

@@ -1,24 +1,28 @@
-"""What is normal in a corpus: learned from a sample of it, so that each pair can be told from the usual ones."""
+"""What is normal in a corpus, learned from a sample of it, and the pairs that are not: by their two lines alone."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
+from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data.blocks import Block
+from nmtkit.data.faults import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED, Kind
+from nmtkit.data.hashes import Mask
 from nmtkit.data.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.foreign import OwnWords
-from nmtkit.diagnosis.language import TELLING, Languages, own_scripts
+from nmtkit.diagnosis.language import TELLING, Languages, OwnWords, in_other_script, own_scripts
 
 SAMPLE = 20_000
 """Pairs of a sample, about."""
 SAMPLE_CHARACTERS = 8_000_000
 """Characters of a sample of long texts, about."""
 FEW_PAIRS = 50
-"""From fewer pairs nothing is learned about lengths."""
+"""From fewer pairs nothing is learned about lengths and scripts."""
 SOFTENING = 15
 """Characters that are added to both sides before they are compared: "Yes." may well be 10 characters elsewhere."""
 LEAST_FACTOR = 3.5
@@ -33,6 +37,41 @@ LEAST_LENGTH = 1000
 """...and has at least so many characters."""
 FEW_SWAPPED = 10
 """Fewer swapped pairs do not make two swapped files."""
+NAME_WORDS = 3
+"""So many words may be the same on both sides: names, numbers, "OK"."""
+LONG_SOURCE = 60
+"""A source with so many characters must have more than a word for its target."""
+SHORT_SHARE = 0.15
+"""A target of one word is nearly empty if it has less than this share of the characters to be expected."""
+
+
+@dataclass(frozen=True)
+class SideNorms:
+    """What is normal on one side."""
+
+    scripts: frozenset[int]
+    """Its scripts; empty if there is too little to tell by."""
+    words: OwnWords | None
+    """What tells other languages from its own, if enough could be learned."""
+    longest: int
+    """Characters above which a line is far too long."""
+
+    @classmethod
+    def learn(cls, texts: list[TextArrays]) -> "SideNorms":
+        """Learns from a sample."""
+        words = OwnWords.learn(texts)
+        lengths = np.concatenate([np.zeros(1, dtype=np.int64), *(text.lengths for text in texts)])
+        if len(lengths) <= FEW_PAIRS:
+            return cls(frozenset(), words, 10 * LEAST_LENGTH)
+        letters = Counter[int]()
+        for text in texts:
+            letters.update({script: int(counts.sum()) for script, counts in text.letters.items()})
+        longest = round(LENGTH_FACTOR * float(np.quantile(lengths, 0.999)))
+        return cls(own_scripts(letters), words, max(LEAST_LENGTH, longest))
+
+    def foreign(self, text: TextArrays) -> Mask:
+        """For each line, whether it is in another language than this side."""
+        return np.zeros(len(text.lines), dtype=bool) if self.words is None else self.words.foreign(text)
 
 
 @dataclass(frozen=True)
@@ -40,27 +79,13 @@ class Norms:
     """What is normal in a corpus of translations or summaries."""
 
     languages: Languages | None
-    """How to tell its sides apart, if that could be learned."""
-    src_scripts: frozenset[int]
-    """The scripts of the sources; empty if there is too little to tell by."""
-    tgt_scripts: frozenset[int]
-    """The scripts of the targets."""
-    src_words: OwnWords | None
-    """How to tell other languages from that of the sources, if enough could be learned."""
-    tgt_words: OwnWords | None
-    """The same of the targets."""
+    """What tells its sides apart, if that could be learned."""
+    src: SideNorms
+    tgt: SideNorms
     ratio: float
     """The median of the log of target over source in (softened) characters."""
     spread: float
     """How far from it a pair may be."""
-    src_longest: int
-    """Characters of a source above which it is far too long."""
-    tgt_longest: int
-    """The same of a target."""
-
-    def far_ratio(self, src: TextArrays, tgt: TextArrays) -> NDArray[np.bool_]:
-        """For each pair, whether one side is far longer than the other, compared with what is usual."""
-        return np.abs(log_ratios(src, tgt) - self.ratio) > self.spread
 
     def are_swapped(self, texts: Iterable[tuple[TextArrays, TextArrays | None]]) -> bool:
         """Whether most lines of another split, or of a sample of it, are in the language of the other side."""
@@ -74,22 +99,7 @@ class Norms:
 
     def turned(self) -> "Norms":
         """What is normal where source and target are swapped throughout; that is told once, not for each line."""
-        return Norms(
-            languages=None,
-            src_scripts=self.tgt_scripts,
-            tgt_scripts=self.src_scripts,
-            src_words=self.tgt_words,
-            tgt_words=self.src_words,
-            ratio=-self.ratio,
-            spread=self.spread,
-            src_longest=self.tgt_longest,
-            tgt_longest=self.src_longest,
-        )
-
-
-def log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
-    """`(n,)`: log of target over source, in softened characters."""
-    return np.log((tgt.lengths + SOFTENING) / (src.lengths + SOFTENING))
+        return replace(self, languages=None, src=self.tgt, tgt=self.src, ratio=-self.ratio)
 
 
 def first_texts(reader: SplitReader) -> Iterator[tuple[TextArrays, TextArrays | None]]:
@@ -111,37 +121,78 @@ def learn_norms(reader: SplitReader) -> Norms:
     """Learns from the first pairs of each file of a split."""
     texts = list(first_texts(reader))
     pairs = [(src, tgt) for src, tgt in texts if tgt is not None]
-    ratios = np.concatenate(
-        [np.empty(0), *(log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)]
-    )
-    ratio, spread = 0.0, np.log(OUTER_FACTOR)
+    told = (_log_ratios(src, tgt)[(src.words > 0) & (tgt.words > 0)] for src, tgt in pairs)
+    ratios = np.concatenate([np.empty(0), *told])
+    ratio, spread = 0.0, float(np.log(OUTER_FACTOR))
     if len(ratios) >= FEW_PAIRS:
         ratio = float(np.median(ratios))
         usual = 1.4826 * float(np.median(np.abs(ratios - ratio)))  # the standard deviation, were they normal
-        spread = max(np.log(LEAST_FACTOR), SPREADS * usual)
-    return Norms(
-        languages=Languages.learn(pairs),
-        src_scripts=_scripts([src for src, _ in texts]),
-        tgt_scripts=_scripts([tgt for _, tgt in pairs]),
-        src_words=OwnWords.learn([src for src, _ in texts]),
-        tgt_words=OwnWords.learn([tgt for _, tgt in pairs]),
-        ratio=ratio,
-        spread=float(spread),
-        src_longest=_longest([src for src, _ in texts]),
-        tgt_longest=_longest([tgt for _, tgt in pairs]),
-    )
+        spread = max(float(np.log(LEAST_FACTOR)), SPREADS * usual)
+    src, tgt = SideNorms.learn([src for src, _ in texts]), SideNorms.learn([tgt for _, tgt in pairs])
+    return Norms(Languages.learn(pairs), src, tgt, ratio, spread)
 
 
-def _scripts(texts: list[TextArrays]) -> frozenset[int]:
-    letters = Counter[int]()
-    for text in texts:
-        letters.update({script: int(counts.sum()) for script, counts in text.letters.items()})
-    enough = sum(len(text.lines) for text in texts) >= FEW_PAIRS
-    return own_scripts(dict(letters)) if enough else frozenset()
+def _log_ratios(src: TextArrays, tgt: TextArrays) -> NDArray[np.float64]:
+    """`(n,)`: log of target over source, in softened characters."""
+    return np.log((tgt.lengths + SOFTENING) / (src.lengths + SOFTENING))
 
 
-def _longest(texts: list[TextArrays]) -> int:
-    lengths = np.concatenate([np.zeros(1, dtype=np.int64), *(text.lengths for text in texts)])
-    enough = len(lengths) > FEW_PAIRS
-    most = float(np.quantile(lengths, 0.999)) if enough else 0.0
-    return max(LEAST_LENGTH, round(LENGTH_FACTOR * most)) if enough else 10 * LEAST_LENGTH
+# ------------------------------------------------------------------------------------------------ pairs that are not so
+
+
+def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: Norms, summaries: bool) -> Mask:
+    """Adds the faults of its pairs to a block: empty, identical, far too long, in the wrong language.
+
+    Args:
+        block: gets the faults.
+        src: its sources.
+        tgt: its targets.
+        norms: what is normal in this corpus.
+        summaries: whether the targets are summaries of the sources.
+
+    Returns:
+        For each pair, whether it could be read and no side of it is empty.
+    """
+
+    def add(kind: Kind, found: Mask, side: str = "") -> None:
+        block.add(kind, np.flatnonzero(found), partial(block.side, side) if side else None)
+
+    empty = block.empty()
+    add(EMPTY, empty)
+    usable = ~empty
+    usable[list(block.unread)] = False
+
+    other_script = {"src": in_other_script(src, norms.src.scripts)}
+    foreign = {"src": norms.src.foreign(src)}
+    too_long = src.lengths > norms.src.longest
+    add(LENGTH, too_long, "src")
+    if tgt is not None:
+        other_script["tgt"] = in_other_script(tgt, norms.tgt.scripts)
+        foreign["tgt"] = norms.tgt.foreign(tgt)
+        add(LENGTH, (tgt.lengths > norms.tgt.longest) & ~too_long, "tgt")
+        identical = usable & np.fromiter(map(eq, block.src, block.tgt or []), dtype=bool, count=len(block))
+        add(IDENTICAL, identical & (src.all_words() >= NAME_WORDS) & (src.all_letters() > 0))
+        short = usable & _nearly_empty(src, tgt, norms, summaries)
+        add(SHORT_TARGET, short)
+        if not summaries:
+            add(RATIO, usable & ~short & (np.abs(_log_ratios(src, tgt) - norms.ratio) > norms.spread))
+        swapped, *wrong = (
+            norms.languages.doubts(src, tgt) if norms.languages else [np.zeros(len(block), dtype=bool)] * 3
+        )
+        add(SWAPPED, swapped)
+        for side, in_others in zip(("src", "tgt"), wrong, strict=True):
+            add(LANGUAGE, in_others & ~identical & ~other_script[side], side)
+            other_script[side] &= ~swapped
+            foreign[side] &= ~(identical | swapped | in_others)
+    for side, found in other_script.items():
+        add(SCRIPT, found & usable, side)
+        add(FOREIGN, foreign[side] & usable & ~found, side)
+    return usable
+
+
+def _nearly_empty(src: TextArrays, tgt: TextArrays, norms: Norms, summaries: bool) -> Mask:
+    """For each pair, whether the target says next to nothing though there is something to say."""
+    empty: Mask = (tgt.all_letters() + tgt.digits == 0) | (tgt.all_words() <= 1)
+    if not summaries:
+        empty &= (src.lengths >= LONG_SOURCE) & (tgt.lengths < SHORT_SHARE * np.exp(norms.ratio) * src.lengths)
+    return empty

@@ -10,7 +10,7 @@ from nmtkit.data.reading import read_pairs, refuse_records, sound_blocks
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Sample, TokenizerPair, learn, learn_from
 from nmtkit.data.workers import cores
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import DataError
 from nmtkit.experiment.hold import Notify
@@ -115,8 +115,8 @@ class Preprocessing:
                     sample.see(block)
 
         # The check of what is stored tells duplicates.
-        options = ExamineOptions(TASKS.get(self._recipe.task).in_one_language, duplicates=False)
-        found = examine(self._splits, options, see=see)
+        in_one_language = TASKS.get(self._recipe.task).in_one_language
+        found = examine(self._splits, in_one_language, duplicates=False, see=see)
         diagnosed(found)
         base.require()
         return found.splits["train"].is_readable

@@ -12,9 +12,9 @@ import real_looking
 
 from nmtkit.data.corpus import Files
 from nmtkit.data.faults import KINDS
-from nmtkit.diagnosis.examine import ExamineOptions, examine, verdicts
+from nmtkit.diagnosis.characters import read_again
+from nmtkit.diagnosis.examine import examine, verdicts
 from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis
-from nmtkit.diagnosis.oddities import read_again
 
 PUBLIC = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
 SRC, TGT = real_looking.pairs(2000)
@@ -28,8 +28,7 @@ def lines_of(finding: Finding) -> list[tuple[str, int, int | None]]:
 def examined(folder: Path, src: Sequence[str], tgt: Sequence[str], task: str = "translation") -> SplitDiagnosis:
     """What is found in the files of one split."""
     files = real_looking.write(folder, "train", list(src), list(tgt))
-    options = ExamineOptions(in_one_language=task == "summarization")
-    return examine({"train": files}, options).splits["train"]
+    return examine({"train": files}, in_one_language=task == "summarization").splits["train"]
 
 
 def test_nothing_is_found_in_clean_files(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_nothing_is_found_in_clean_files(tmp_path: Path) -> None:
         "valid": real_looking.write(tmp_path, "valid", *VALID),
         "test": real_looking.write(tmp_path, "test", *real_looking.pairs(1000, "test")),
     }
-    diagnosis = examine(splits, ExamineOptions())
+    diagnosis = examine(splits)
     assert [split.pairs for split in diagnosis.splits.values()] == [20_000, 200, 1000]
     found = [(name, finding.kind.name) for name, finding in diagnosis.findings()]
     assert set(found) <= {("valid", "tgt-in-train"), ("test", "tgt-in-train")}
@@ -170,7 +169,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
     diagnosis = Diagnosis()
     held_out = [
         (block.split, block.line(row))
-        for block in verdicts(splits, ExamineOptions(), diagnosis)
+        for block in verdicts(splits, diagnosis)
         for fault in block.faults
         if fault.kind.name == "held-out"
         for row in fault.rows.tolist()
@@ -189,7 +188,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
         ("test", "src-in-valid"): [1, 2, 3, 4],
     }
     assert diagnosis.splits["test"].tgt.words == {}
-    without = examine(splits, ExamineOptions(duplicates=False))
+    without = examine(splits, duplicates=False)
     assert not {finding.kind.name for _, finding in without.findings()} & {"duplicate", "in-train", "src-in-train"}
 
 
@@ -206,7 +205,7 @@ def test_overlap_of_valid_and_test(tmp_path: Path) -> None:
         "valid": real_looking.write(tmp_path, "valid", *valid),
         "test": real_looking.write(tmp_path, "test", src, tgt),
     }
-    diagnosis = examine(splits, ExamineOptions())
+    diagnosis = examine(splits)
     here = {
         name: (finding.count, [place.line for place in finding.places])
         for name, finding in diagnosis.splits["test"].findings.items()
@@ -216,7 +215,7 @@ def test_overlap_of_valid_and_test(tmp_path: Path) -> None:
     assert diagnosis.splits["test"].findings["in-valid"].places[0].file == splits["test"].src[0]
     assert set(diagnosis.splits["valid"].findings) <= {"empty", "tgt-in-train"}
     splits["train"] = Files(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt"))
-    alone = examine(splits, ExamineOptions()).splits["test"].findings
+    alone = examine(splits).splits["test"].findings
     assert (alone["in-valid"].count, alone["src-in-valid"].count) == (1, 1)
 
 
@@ -264,7 +263,7 @@ def test_lines_are_numbered_in_each_of_several_files(tmp_path: Path) -> None:
     src, tgt = SRC[700:], [*TGT[700:703], "", *TGT[704:]]
     two = real_looking.write(tmp_path, "two", src, tgt)
     Path(two.tgt[0]).write_bytes(gzip.compress(Path(two.tgt[0]).read_bytes()))
-    split = examine({"train": Files(src=one.src + two.src, tgt=one.tgt + two.tgt)}, ExamineOptions()).splits["train"]
+    split = examine({"train": Files(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits["train"]
     assert split.pairs == 2000
     assert list(split.findings) == ["empty"]
     assert [(place.file, place.line) for place in split.findings["empty"].places] == [(two.src[0], 4)]
@@ -275,7 +274,7 @@ def test_a_missing_file_does_not_keep_the_others_from_being_examined(tmp_path: P
         "train": Files(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt")),
         "valid": real_looking.write(tmp_path, "valid", [*VALID[0][:10], ""], [*VALID[1][:10], "x"]),
     }
-    diagnosis = examine(splits, ExamineOptions())
+    diagnosis = examine(splits)
     assert {name: list(split.findings) for name, split in diagnosis.splits.items()} == {
         "train": ["missing"],
         "valid": ["empty"],
@@ -296,7 +295,7 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress("".join(f"{row}\n" for row in rows).encode()))
     files = Files(jsonl=str(path), src_field="article", tgt_field="summary")
-    split = examine({"train": files}, ExamineOptions(in_one_language=True)).splits["train"]
+    split = examine({"train": files}, in_one_language=True).splits["train"]
     assert split.pairs == 600
     assert {name: [place.line for place in finding.places] for name, finding in split.findings.items()} == {
         "json": [11, 21],
@@ -319,7 +318,7 @@ def test_a_mark_of_ten_thousand_bytes_and_a_huge_line(tmp_path: Path) -> None:
 def test_progress_tells_all_bytes(tmp_path: Path) -> None:
     files = real_looking.write(tmp_path, "train", SRC, TGT)
     told: list[int] = []
-    examine({"train": files}, ExamineOptions(), told.append)
+    examine({"train": files}, progress=told.append)
     assert sum(told) == sum(Path(path).stat().st_size for path in files.paths())
 
 
@@ -330,7 +329,7 @@ def test_blocks_hold_every_line_once(tmp_path: Path) -> None:
     }
     seen: dict[str, list[int]] = {"train": [], "valid": []}
     order = []
-    for block in verdicts(splits, ExamineOptions(), Diagnosis()):
+    for block in verdicts(splits, Diagnosis()):
         order.append(block.split)
         seen[block.split] += [block.line(row) for row in range(len(block))]
     assert seen == {"train": list(range(1, 15_001)), "valid": list(range(1, 201))}
@@ -347,11 +346,11 @@ def test_an_alignment_file_of_another_length(tmp_path: Path) -> None:
     links = tmp_path / "train.align"
     links.write_text("0-0\n" * 1999, encoding="utf-8")
     given = Files(src=files.src, tgt=files.tgt, alignment=str(links))
-    (finding,) = examine({"train": given}, ExamineOptions()).splits["train"].findings.values()
+    (finding,) = examine({"train": given}).splits["train"].findings.values()
     assert (finding.kind.name, finding.count) == ("line-counts", 1)
     assert lines_of(finding) == [("align", 2000, None)]
     links.write_text("0-0\n" * 2000, encoding="utf-8")
-    assert not examine({"train": given}, ExamineOptions()).splits["train"].findings
+    assert not examine({"train": given}).splits["train"].findings
 
 
 def test_every_kind_can_be_found() -> None:
@@ -379,7 +378,7 @@ def test_every_kind_can_be_found() -> None:
     ids=["multi30k", "tatoeba", "tanaka", "tatoeba-train", "tanaka-train", "multi30k-train", "iwslt15", "iwslt14"],
 )
 def test_public_corpora(src: str, tgt: str, known: set[str]) -> None:
-    split = examine({"data": Files(src=str(PUBLIC / src), tgt=str(PUBLIC / tgt))}, ExamineOptions()).splits["data"]
+    split = examine({"data": Files(src=str(PUBLIC / src), tgt=str(PUBLIC / tgt))}).splits["data"]
     assert split.pairs > 400
     assert set(split.findings) - {"foreign"} == known
     # Some of these lines are in another language indeed; a short one with a date may seem to be.

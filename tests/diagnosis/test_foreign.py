@@ -7,8 +7,8 @@ import pytest
 import real_looking
 
 from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.examine import ExamineOptions, examine
-from nmtkit.diagnosis.foreign import FEW_LINES, FUNCTION_WORDS, OwnWords
+from nmtkit.diagnosis.examine import examine
+from nmtkit.diagnosis.language import FEW_LINES, FUNCTION_WORDS, OwnWords
 
 LINES = {
     "German": [
@@ -92,8 +92,8 @@ def test_nothing_is_learned_from_few_lines() -> None:
 def test_lists_hold_words_once_and_in_small_letters() -> None:
     assert len(FUNCTION_WORDS) <= 32  # each has a bit
     for language, words in FUNCTION_WORDS.items():
-        assert words == words.lower(), language
-        assert len(set(words.split())) == len(words.split()) >= 20, language
+        assert words == [word.lower() for word in words], language
+        assert len(set(words)) == len(words) >= 20, language
 
 
 def test_two_among_four_hundred(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_two_among_four_hundred(tmp_path: Path) -> None:
     src, tgt = SRC[:400], TGT[:400]
     tgt[99], tgt[299] = LINES["German"][0], LINES["Italian"][1]
     tgt[199] = next(line for line in SRC[400:] if len(line) > 60)
-    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}, ExamineOptions()).splits["train"]
+    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
     lines = {name: [place.line for place in finding.places] for name, finding in found.findings.items()}
     assert lines.pop("foreign") == [100, 300]
     assert lines == {"language": [200]}
@@ -109,5 +109,5 @@ def test_two_among_four_hundred(tmp_path: Path) -> None:
 
 def test_text_of_one_side_alone(tmp_path: Path) -> None:
     files = real_looking.write(tmp_path, "data", [*SRC[:500], LINES["Spanish"][1]], TGT[:501])
-    found = examine({"data": files.model_copy(update={"tgt": []})}, ExamineOptions()).splits["data"].findings
+    found = examine({"data": files.model_copy(update={"tgt": []})}).splits["data"].findings
     assert [place.line for place in found["foreign"].places] == [501]

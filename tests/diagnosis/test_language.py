@@ -11,7 +11,7 @@ import real_looking
 from nmtkit.data.reading import SplitReader
 from nmtkit.data.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts
 from nmtkit.diagnosis.norms import learn_norms
 
@@ -106,7 +106,7 @@ def test_swapped_files_are_told_once(tmp_path: Path) -> None:
         "train": real_looking.write(tmp_path, "train", SRC, TGT),
         "valid": real_looking.write(tmp_path, "valid", valid_tgt, valid_src),
     }
-    diagnosis = examine(splits, ExamineOptions())
+    diagnosis = examine(splits)
     assert {name: finding.count for name, finding in diagnosis.splits["valid"].findings.items()} == {"swapped-files": 1}
     assert not diagnosis.splits["train"].findings
 
@@ -117,13 +117,13 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
     tgt = [line.translate(greek) for line in plain]
     files = real_looking.write(tmp_path, "train", SRC, tgt)
     norms = learn_norms(SplitReader("train", files))
-    assert norms.tgt_scripts == {script("Greek")}
-    assert not examine({"train": files}, ExamineOptions()).splits["train"].findings
+    assert norms.tgt.scripts == {script("Greek")}
+    assert not examine({"train": files}).splits["train"].findings
     # One line that was left untranslated, and a pair that is swapped: not told twice.
     src = list(SRC)
     tgt[99] = SRC[98] + " " + SRC[99]
     src[199], tgt[199] = tgt[198] + tgt[199], SRC[198] + " " + SRC[199]
-    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}, ExamineOptions()).splits["train"]
+    found = examine({"train": real_looking.write(tmp_path, "train", src, tgt)}).splits["train"]
     assert {name: [place.line for place in finding.places] for name, finding in found.findings.items()} == {
         "script": [100],
         "swapped": [200],
@@ -133,5 +133,5 @@ def test_one_side_in_another_script_throughout_is_no_fault(tmp_path: Path) -> No
 def test_where_source_and_target_are_in_one_language_nothing_is_doubted(tmp_path: Path) -> None:
     long = [f"{a} {b}" for a, b in zip(SRC[:1500], SRC[1500:], strict=True)]
     files = real_looking.write(tmp_path, "train", long, SRC[:1500])
-    assert not examine({"train": files}, ExamineOptions(in_one_language=True)).splits["train"].findings
+    assert not examine({"train": files}, in_one_language=True).splits["train"].findings
     assert learn_norms(SplitReader("train", files)).languages is None

@@ -8,7 +8,7 @@ import pytest
 import real_looking
 
 from nmtkit.data.faults import Place
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
 
 SRC, TGT = real_looking.pairs(20_000)
@@ -16,7 +16,7 @@ SRC, TGT = real_looking.pairs(20_000)
 
 def diagnose(folder: Path, src: list[str], tgt: list[str], duplicates: bool = False) -> SplitDiagnosis:
     files = real_looking.write(folder, "train", src, tgt)
-    return examine({"train": files}, ExamineOptions(duplicates=duplicates)).splits["train"]
+    return examine({"train": files}, duplicates=duplicates).splits["train"]
 
 
 def parted(folder: Path, src: list[str], tgt: list[str]) -> Place:

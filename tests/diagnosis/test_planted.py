@@ -11,7 +11,7 @@ import pytest
 from nmtkit.data import faults
 from nmtkit.data.corpus import Files
 from nmtkit.data.faults import Kind
-from nmtkit.diagnosis.examine import ExamineOptions, examine
+from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis
 
 DEMO = Path(__file__).resolve().parents[2] / "data/demo-en-fr"
@@ -62,7 +62,7 @@ def found(diagnosis: Diagnosis) -> dict[tuple[str, str], Found]:
 
 def look(folder: Path, lines: Lines) -> dict[tuple[str, str], Found]:
     """What is found in a corpus."""
-    return found(examine(write(folder, lines), ExamineOptions()))
+    return found(examine(write(folder, lines)))
 
 
 def copy() -> Lines:
@@ -299,7 +299,7 @@ def test_line_ends_of_windows_all_over_are_no_fault(tmp_path: Path) -> None:
 def test_a_file_in_utf_16_is_found(tmp_path: Path) -> None:
     splits = write(tmp_path, CLEAN)
     (tmp_path / "train.fr").write_text("".join(row.decode() + "\n" for row in CLEAN["train.fr"]), encoding="utf-16")
-    here = found(examine(splits, ExamineOptions()))
+    here = found(examine(splits))
     assert here[("train", "utf-16")].places == [("train.fr", 1, None)]
 
 
@@ -307,7 +307,7 @@ def test_a_cut_gzip_file_is_found(tmp_path: Path) -> None:
     splits = write(tmp_path, CLEAN)
     packed = gzip.compress((tmp_path / "train.fr").read_bytes(), mtime=0)
     (tmp_path / "train.fr").write_bytes(packed[: len(packed) // 2])
-    here = found(examine(splits, ExamineOptions()))
+    here = found(examine(splits))
     assert here[("train", "gzip")].count == 1
     ((name, line, _),) = here[("train", "gzip")].places
     assert name == "train.fr"
@@ -328,7 +328,7 @@ def test_faulty_json_lines_are_found(tmp_path: Path) -> None:
     rows[2999] = "[]"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     files = Files(jsonl=[str(path)], src_field="article", tgt_field="summary")
-    here = found(examine({"data": files}, ExamineOptions()))
+    here = found(examine({"data": files}))
     assert here == {("data", "json"): Found(5, [(path.name, line, None) for line in (5, 10, 15, 20, 3000)])}
 
 
