@@ -60,7 +60,7 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
 
 def _show_places(diagnosis: Diagnosis) -> None:
     """Every finding with its remedy and its first places."""
-    names = report.short_names(report.files_of(diagnosis))
+    names = report.names_of(diagnosis)
     for split, finding in reversed(diagnosis.findings()):  # the worst is nearest to the end
         kind = finding.kind
         console.say(f"{kind.severity}: {kind.title} ({split}, {finding.count:,})")

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.faults import UNREADABLE, Kind, Place
+from nmtkit.data.faults import UNREADABLE, Kind, Place, Severity
 from nmtkit.data.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The worst first."""
 EXAMPLES = 5
 """How many places of one kind of fault are kept."""
 MOST = 1000
@@ -24,7 +26,6 @@ class Finding:
     """One kind of fault in one split."""
 
     kind: Kind
-    """Which."""
     count: int = 0
     """How many pairs have it, each counted once though both its sides may; or lines, if it is one of whole files."""
     places: list[Place] = field(default_factory=list)
@@ -73,7 +74,6 @@ class SplitDiagnosis:
     pairs: int = 0
     """Pairs of lines that both sides have."""
     src: Side = field(default_factory=Side)
-    """The source side."""
     tgt: Side = field(default_factory=Side)
     """The target side; empty if there is none."""
     ratios: Counter[int] = field(default_factory=Counter)
@@ -105,25 +105,15 @@ class Diagnosis:
     """What was found in all splits."""
 
     splits: dict[str, SplitDiagnosis] = field(default_factory=dict)
-    """By name, in their order."""
     vocabulary: dict[str, int] = field(default_factory=dict)
-    """Entries of the source's and target's vocabulary ("src", "tgt"), where a tokenizer was given."""
+    """Entries of both vocabularies ("src", "tgt"), where a tokenizer was given."""
     seconds: float = 0.0
     """How long it took."""
 
     def findings(self) -> list[tuple[str, Finding]]:
         """All faults with the name of their split, the worst first."""
-        order = {"error": 0, "warning": 1, "note": 2}
         found = [(split.name, finding) for split in self.splits.values() for finding in split.findings.values()]
-        return sorted(found, key=lambda pair: order[pair[1].kind.severity])
-
-    def as_dict(self) -> dict[str, Any]:
-        """The diagnosis as plain values, for JSON; the keys of histograms are strings there."""
-        return {
-            "seconds": round(self.seconds, 3),
-            "vocabulary": dict(self.vocabulary),
-            "splits": {name: _split_dict(split) for name, split in self.splits.items()},
-        }
+        return sorted(found, key=lambda pair: SEVERITIES.index(pair[1].kind.severity))
 
 
 def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:
@@ -131,43 +121,3 @@ def add_counts(histogram: Counter[int], keys: NDArray[np.int64]) -> None:
     for key, number in enumerate(np.bincount(keys).tolist()):
         if number:
             histogram[key] += number
-
-
-def _split_dict(split: SplitDiagnosis) -> dict[str, Any]:
-    return {
-        "pairs": split.pairs,
-        "src": _side_dict(split.src),
-        "tgt": _side_dict(split.tgt),
-        "ratios": _histogram(split.ratios),
-        "findings": [_finding_dict(finding) for finding in split.findings.values()],
-    }
-
-
-def _side_dict(side: Side) -> dict[str, Any]:
-    return {
-        "words": _histogram(side.words),
-        "characters": _histogram(side.characters),
-        "scripts": dict(side.scripts.most_common()),
-        "tokens": _histogram(side.tokens),
-        "unknown": side.unknown,
-        "copyable": side.copyable,
-        "covered": side.covered,
-    }
-
-
-def _histogram(counts: Counter[int]) -> dict[str, int]:
-    return {str(key): counts[key] for key in sorted(counts)}
-
-
-def _finding_dict(finding: Finding) -> dict[str, Any]:
-    kind = finding.kind
-    return {
-        "kind": kind.name,
-        "severity": kind.severity,
-        "title": kind.title,
-        "remedy": kind.remedy,
-        "drops": kind.drops,
-        "mends": kind.mends,
-        "count": finding.count,
-        "places": [dict(vars(place)) for place in finding.places],
-    }

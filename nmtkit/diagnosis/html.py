@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page that needs nothing but a browser, and no script."""
+"""A diagnosis as one HTML page, without scripts, that needs nothing but a browser."""
 
 import re
 from collections.abc import Sequence
@@ -21,14 +21,7 @@ EXAMPLE_WIDTH = 240
 def diagnosis_page(
     diagnosis: Diagnosis, title: str = "Data check", subtitle: str = "", sheets: Sequence[Sheet] = ()
 ) -> str:
-    """The page as text.
-
-    Args:
-        diagnosis: what was found.
-        title: what was looked at.
-        subtitle: a line below it.
-        sheets: further tables.
-    """
+    """The page as text; `sheets` are further tables."""
     found = diagnosis.findings()
     worst = found[0][1].kind.severity if found else "note"
     facts = {
@@ -55,7 +48,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
 
 def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
     """The rows of the table, each with what is told of it below."""
-    names = report.short_names(report.files_of(diagnosis))
+    names = report.names_of(diagnosis)
     columns = ("severity", "split", "what", "count", "share", "first")
     shown: list[dict[str, object]] = []
     for row, (split, finding) in zip(report.rows(diagnosis), diagnosis.findings(), strict=True):
@@ -70,12 +63,12 @@ def _findings(diagnosis: Diagnosis) -> list[dict[str, object]]:
 
 
 def _example(given: str) -> list[str]:
-    """The text of a place in pieces: every other one stands for what cannot be seen."""
+    """The text of a place in pieces; every other piece stands for what cannot be seen."""
     return re.split("(⟨[^⟩]*⟩)", report.visible(given, EXAMPLE_WIDTH))
 
 
 def _kinds(sheet: Sheet) -> list[str]:
-    """The class of each column: one that holds only numbers is set to the right."""
+    """The class of each column: one of numbers alone is set to the right."""
     columns = ([row[i] for row in sheet.rows] for i in range(len(sheet.columns)))
     return ["number" if all(re.fullmatch(r"[\d.,%<>–-]*", cell) for cell in column) else "" for column in columns]
 

@@ -287,25 +287,17 @@ class SplitWriter:
 
     def _columns(self, block: Block) -> list[list[str]]:
         """What is to be written, file by file: a line for every pair."""
+        sides = _sides(block)
         if self._old.jsonl:
-            lines = block.beside["record"]
-            return [[self._record(block, row, lines[row]) for row in range(len(block))]]
-        if block.tgt is None:
-            return [block.src]
+            lines, fields = list(block.beside["record"]), (self._old.src_field, self._old.tgt_field)
+            for row in self._before:  # the others stay as they were written
+                mended = dict(zip(fields, (side[row] for side in sides), strict=True))
+                lines[row] = json.dumps(json.loads(lines[row]) | mended, ensure_ascii=False)
+            return [lines]
         if self._old.stories:
-            keys = list(STORY_FIELDS.values())
-            pairs = zip(block.src, block.tgt, strict=True)
-            return [[json.dumps(dict(zip(keys, pair, strict=True)), ensure_ascii=False) for pair in pairs]]
-        return [block.src, block.tgt, *(block.beside[kind] for kind in COMPANIONS if kind in block.beside)]
-
-    def _record(self, block: Block, row: int, line: str) -> str:
-        """A line of JSON as it was, or with the mended text in it."""
-        if row not in self._before:
-            return line
-        assert block.tgt is not None
-        record = json.loads(line)
-        record |= {self._old.src_field: block.src[row], self._old.tgt_field: block.tgt[row]}
-        return json.dumps(record, ensure_ascii=False)
+            pairs = (dict(zip(STORY_FIELDS.values(), pair, strict=True)) for pair in zip(*sides, strict=True))
+            return [[json.dumps(pair, ensure_ascii=False) for pair in pairs]]
+        return [*sides, *(block.beside[kind] for kind in COMPANIONS if kind in block.beside)]
 
 
 def _is_packed(path: str) -> bool:

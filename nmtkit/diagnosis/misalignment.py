@@ -1,8 +1,8 @@
-"""Lines that are paired with the wrong neighbours: one side has a line more, and all pairs behind it are wrong.
+"""Lines that are paired with the wrong neighbours: one side has a line more, and all pairs after it are wrong.
 
-Two lines that belong together are of like length, end in the same mark and hold the same numbers and names. None of
-that says much about one pair; over a window of pairs it does, where it can be compared with what a shift by a few lines
-would give. All scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
+Two lines that belong together are of like length, end in the same mark and hold the same numbers and names. That says
+little about one pair, but much about a window of pairs, compared with what a shift by a few lines would give. All
+scores are log-likelihood ratios in nats: two lines that belong together against two that do not.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,7 @@ from nmtkit.data.text import ROWS, lines_anyhow
 from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
-_DIGIT_WEIGHTS = np.array(
-    [40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], dtype=np.int64
-)
+_DIGIT_WEIGHTS = np.array([40503, 12983, 60013, 25189, 7919, 51407, 33331, 18013, 45007, 56093, *[1] * 6], np.int64)
 _BITS = np.array([number.bit_count() for number in range(256)], dtype=np.uint8)
 SAME_MARK = 0.9
 """How often the last mark of two lines that belong together is of the same kind."""
@@ -31,11 +29,11 @@ SAME_NAME = 0.8
 MOST_NAMES = 4
 """More words in common say no more."""
 NAME = 5
-"""Words from this length on are compared, by their first letters: names, and words that the languages share."""
+"""Words of so many letters are compared, by the first of them: names, and words that the languages share."""
 
 # In files of equally many lines.
 WINDOWS = (48, 256)
-"""So many pairs are looked at together."""
+"""Pairs that are looked at together."""
 SURE_WITHIN = 30.0
 """Nats by which a shift must be better than none over a window."""
 NEAR = (-3, -2, -1, 1, 2, 3)
@@ -49,9 +47,9 @@ MOST = 100_000
 WINDOW = 64
 """Pairs that are looked at together."""
 LASTING = 1024
-"""A shift must be better over so many pairs behind the window, too: in sorted files like lines stand side by side."""
+"""A shift must be better over so many pairs after the window, too: in sorted files like lines stand side by side."""
 SURE = 15.0
-"""Nats by which a shift must be better than none over a window, and over the pairs behind it."""
+"""Nats by which a shift must be better than none over a window, and over the pairs after it."""
 BETTER = 6.0
 """If no window is so clear: nats by which it must be better from some line up to the end."""
 WIDTH = 60
@@ -76,7 +74,7 @@ class Features:
 
     @classmethod
     def of(cls, text: TextArrays, names: bool = False) -> "Features":
-        """Of some lines; with `names` also what takes longer."""
+        """Of some lines; `names` take longer."""
         last = text.codes[np.maximum(text.starts + text.lengths - 1, 0)]
         marks = np.zeros(len(last), dtype=np.int8)
         for number, signs in enumerate(_MARKS, start=1):
@@ -86,21 +84,16 @@ class Features:
         np.add.at(numbers, text.line_of(digits), _DIGIT_WEIGHTS[text.codes[digits] & 15])
         bits = np.zeros(len(last), dtype=np.uint64)
         if names:
-            bits = np.array([_bits(line) for line in text.lines], dtype=np.uint64)
+            bits[:] = [_bits(line) for line in text.lines]
         return cls(np.log(text.lengths + 15.0), marks, numbers, bits)
 
     def part(self, start: int, end: int) -> "Features":
         """Some of the lines."""
-        return Features(self.lengths[start:end], self.marks[start:end], self.numbers[start:end], self.names[start:end])
+        return Features(*(column[start:end] for column in vars(self).values()))
 
     def then(self, other: "Features") -> "Features":
-        """These lines, and others behind them."""
-        return Features(
-            np.concatenate([self.lengths, other.lengths]),
-            np.concatenate([self.marks, other.marks]),
-            np.concatenate([self.numbers, other.numbers]),
-            np.concatenate([self.names, other.names]),
-        )
+        """These lines, and others after them."""
+        return Features(*map(np.concatenate, zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 def _bits(line: str) -> int:
@@ -120,7 +113,7 @@ class Likeness:
     near: float
     """The standard deviation of the ratio where two lines belong together."""
     far: float
-    """The same where they do not."""
+    """Its standard deviation where they do not."""
     marks: NDArray[np.float64]
     """What an equal mark of each kind says, in nats; the last is for marks that differ."""
 
@@ -150,15 +143,9 @@ class Likeness:
 def _shifted_scores(
     likeness: Likeness, src: Features, tgt: Features, first: int, count: int, shift: int
 ) -> NDArray[np.float64]:
-    """`(count,)`: scores of source lines with the target lines that stand `shift` lines further on; 0 if there is none.
+    """`(count,)`: scores of source lines with the target lines `shift` lines further on; 0 where there is none.
 
-    Args:
-        likeness: how to compare.
-        src: source lines.
-        tgt: target lines; the lines of equal index are those that are paired.
-        first: the first source line.
-        count: how many.
-        shift: how far.
+    Lines of equal index are those that are paired; `first` is the first source line.
     """
     start, end = max(first, -shift), min(first + count, len(tgt) - shift)
     scores = np.zeros(count)
@@ -167,12 +154,6 @@ def _shifted_scores(
             src.part(start, end), tgt.part(start + shift, end + shift)
         )
     return scores
-
-
-def _window_sums(scores: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """The sum of the scores of each window; as many as fit in."""
-    total: NDArray[np.float64] = np.concatenate([[0.0], np.cumsum(scores)])
-    return total[window:] - total[:-window]
 
 
 def _line_of_shift(plain: NDArray[np.float64], shifted: NDArray[np.float64], start: int, window: int) -> int:
@@ -247,8 +228,9 @@ def _best_stretch(scores: NDArray[np.float64]) -> tuple[int, int]:
 
 def _gains(plain: NDArray[np.float64], shifted: NDArray[np.float64], window: int) -> NDArray[np.float64]:
     """How much better a shift is over each window, in nats; 0 where the shifted lines do not belong together either."""
-    after = _window_sums(shifted, window)
-    return np.where(after > SURE_WITHIN / 2, after - _window_sums(plain, window), 0.0)
+    total = np.concatenate([[[0.0], [0.0]], np.cumsum([shifted, plain], axis=1)], axis=1)
+    after, before = total[:, window:] - total[:, :-window]
+    return np.where(after > SURE_WITHIN / 2, after - before, 0.0)
 
 
 # ----------------------------------------------------------------- files that differ in their number of lines
@@ -280,10 +262,8 @@ class _Tape:
 def where_they_part(fault: FileFault) -> Place:
     """The line from which on two files no longer belong together, as far as it can be told.
 
-    Both are read again, with a stretch of lines in memory that is as long as the difference of the counts.
-
-    Args:
-        fault: names a source and its target that differ in their number of lines, with these numbers.
+    `fault` names a source and its target that differ in their number of lines, with these numbers. Both files are read
+    again; memory holds a stretch of lines as long as the difference.
     """
     assert fault.counts is not None
     (src_path, tgt_path), (src_count, tgt_count) = (fault.place.file, fault.other), fault.counts
@@ -297,16 +277,12 @@ def where_they_part(fault: FileFault) -> Place:
     return Place(src_path, line + 1, text=f"{counts}; they part {how}near line {line + 1:,}: {src} ||| {tgt}")
 
 
-def _shifts(difference: int) -> list[int]:
-    around = {0, difference if abs(difference) <= MOST else 0}
-    return sorted({centre + near for centre in around for near in range(-NEARBY, NEARBY + 1)} - {0})
-
-
 def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int) -> tuple[int | None, bool]:
     """The line, from 0, from which on a shift is better than none, and whether that is sure."""
     src, tgt = _Tape(src_path), _Tape(tgt_path)
     difference = tgt_count - src_count
-    shifts = _shifts(difference)
+    centres = {0, difference if abs(difference) <= MOST else 0}
+    shifts = sorted({centre + near for centre in centres for near in range(-NEARBY, NEARBY + 1)} - {0})
     low, high = min(shifts), max(shifts)
     likeness: Likeness | None = None
     ahead = best = 0.0  # of no shift over the whole difference, summed up to here; and the most of it so far
@@ -340,7 +316,7 @@ def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int)
 
 
 def _first_lasting(plain: NDArray[np.float64], shifted: NDArray[np.float64]) -> int | None:
-    """The first pair of the first window in which a shift is better, and behind which it stays better."""
+    """The first pair of the first window in which a shift is better, and after which it stays better."""
     total = np.concatenate([[0.0], np.cumsum(shifted - plain)])
     starts = np.arange(max(0, len(plain) - WINDOW + 1))
     after = starts + WINDOW

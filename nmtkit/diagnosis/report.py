@@ -1,4 +1,4 @@
-"""What every report of a diagnosis says: rows, places, histograms, the verdict. How it looks is another's choice."""
+"""What every report of a diagnosis says: rows, places, histograms, the verdict. How it looks is up to each."""
 
 import math
 import os
@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from nmtkit.data.faults import EMPTY, IN_TRAIN, Kind, Place, Severity
-from nmtkit.diagnosis.findings import MOST, Diagnosis, Finding, Side, SplitDiagnosis
+from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 """Control characters by the names that people know."""
@@ -80,9 +80,9 @@ def place_name(place: Place, names: dict[str, str]) -> str:
     return f"{name}:{place.line}" if place.byte is None else f"{name}:{place.line}:{place.byte}"
 
 
-def files_of(diagnosis: Diagnosis) -> list[str]:
-    """All files that findings name."""
-    return list(dict.fromkeys(place.file for _, finding in diagnosis.findings() for place in finding.places))
+def names_of(diagnosis: Diagnosis) -> dict[str, str]:
+    """Short names for all files that findings name."""
+    return short_names(place.file for _, finding in diagnosis.findings() for place in finding.places)
 
 
 def share(count: int, total: int) -> str:
@@ -103,10 +103,7 @@ def count_of(severity: Severity, diagnosis: Diagnosis) -> int:
 def is_wrong(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) -> bool:
     """Whether a script should stop.
 
-    Args:
-        diagnosis: what was found.
-        strict: warnings count as errors do.
-        fixed: what `--fix` puts right or leaves out does not count.
+    With `strict` warnings count as errors do; with `fixed` what `--fix` puts right or leaves out does not count.
     """
     bad = ("error", "warning") if strict else ("error",)
     return any(
@@ -117,19 +114,14 @@ def is_wrong(diagnosis: Diagnosis, strict: bool = False, fixed: bool = False) ->
 
 def rows(diagnosis: Diagnosis) -> list[tuple[Severity, str, str, str, str, str]]:
     """The findings as a table, the worst first: how bad, split, what, how many, share of the pairs, first place."""
-    names = short_names(files_of(diagnosis))
+    names = names_of(diagnosis)
     table: list[tuple[Severity, str, str, str, str, str]] = []
     for split, finding in diagnosis.findings():
         first = place_name(finding.places[0], names) if finding.places else ""
-        of_all = share(finding.count, diagnosis.splits[split].pairs) if is_of_pairs(finding, diagnosis, split) else ""
-        what = finding.kind.title
-        table.append((finding.kind.severity, split, what, f"{finding.count:,}", of_all, first))
+        pairs = diagnosis.splits[split].pairs
+        of_all = share(finding.count, pairs) if finding.count <= pairs else ""  # some are counted in lines of files
+        table.append((finding.kind.severity, split, finding.kind.title, f"{finding.count:,}", of_all, first))
     return table
-
-
-def is_of_pairs(finding: Finding, diagnosis: Diagnosis, split: str) -> bool:
-    """Whether the count can be told as a share of the pairs."""
-    return 0 < finding.count <= diagnosis.splits[split].pairs
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -166,7 +158,19 @@ def remedy_note(finding: Finding, split: str) -> str:
     return "--fix leaves it out" if leaves_out(finding.kind, split) else ""
 
 
-# ---------------------------------------------------------------------------------------------------------- histograms
+# ------------------------------------------------------------------------------------------- tables, histograms, values
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of what was found besides the faults."""
+
+    title: str
+    columns: tuple[str, ...]
+    """Their heads."""
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    """A sentence on how to read it."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ class Histogram:
     title: str
     """What is counted: "words a line"."""
     labels: tuple[str, ...]
-    """What each bar stands for."""
+    """What each bar stands for: "5–9"."""
     series: tuple[tuple[str, tuple[int, ...]], ...]
     """The name of each side, and its lines in each bar."""
     notes: tuple[str, ...] = ()
@@ -260,29 +264,30 @@ def scripts(side: Side) -> list[tuple[str, str]]:
 
 def as_values(diagnosis: Diagnosis, strict: bool = False) -> dict[str, Any]:
     """All of it as plain values, for JSON; keys keep their names from version to version."""
-    values = diagnosis.as_dict()
-    for split in values["splits"].values():
-        for finding in split["findings"]:
-            finding["places"] = [place | {"text": storable(place["text"])} for place in finding["places"]]
     return {
         "wrong": is_wrong(diagnosis, strict),
         "verdict": verdict(diagnosis),
-        "errors": count_of("error", diagnosis),
-        "warnings": count_of("warning", diagnosis),
-        "notes": count_of("note", diagnosis),
-        **values,
+        **{f"{severity}s": count_of(severity, diagnosis) for severity in SEVERITIES},
+        "seconds": round(diagnosis.seconds, 3),
+        "vocabulary": dict(diagnosis.vocabulary),
+        "splits": {name: _split_values(split) for name, split in diagnosis.splits.items()},
     }
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A table of what was found besides the faults."""
+def _split_values(split: SplitDiagnosis) -> dict[str, Any]:
+    findings = []
+    for finding in split.findings.values():
+        kind = {key: getattr(finding.kind, key) for key in ("severity", "title", "remedy", "drops", "mends")}
+        places = [vars(place) | {"text": storable(place.text)} for place in finding.places]
+        findings.append({"kind": finding.kind.name, **kind, "count": finding.count, "places": places})
+    sides = {"src": _side_values(split.src), "tgt": _side_values(split.tgt)}
+    return {"pairs": split.pairs, **sides, "ratios": _by_key(split.ratios), "findings": findings}
 
-    title: str
-    """What it shows."""
-    columns: tuple[str, ...]
-    """Heads of its columns."""
-    rows: tuple[tuple[str, ...], ...]
-    """Its cells."""
-    note: str = ""
-    """A sentence on how to read it."""
+
+def _side_values(side: Side) -> dict[str, Any]:
+    histograms = {name: _by_key(getattr(side, name)) for name in ("words", "characters", "tokens")}
+    return vars(side) | histograms | {"scripts": dict(side.scripts.most_common())}
+
+
+def _by_key(counts: Counter[int]) -> dict[str, int]:
+    return {str(key): counts[key] for key in sorted(counts)}

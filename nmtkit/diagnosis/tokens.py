@@ -1,7 +1,8 @@
 """What only a tokenizer can tell of a corpus: unknown words, what a vocabulary covers, and what a recipe leaves out."""
 
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from nmtkit.data.blocks import Block
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Place
 from nmtkit.data.filling import Chunk, EncodedBlock, Encoder, encoded_blocks
+from nmtkit.data.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Kind, Place
 from nmtkit.data.hashes import Mask
 from nmtkit.data.reading import read_pairs, sound_blocks
 from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn, learn_from
@@ -35,7 +36,7 @@ class TokenReport:
     """What preprocessing will find and do; the same numbers."""
     unused: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By vocabulary ("joint", or "src" and "tgt"): entries that never occur in the training text, and all of them."""
-    unseen: dict[str, dict[str, int]] = field(default_factory=dict)
+    unseen: dict[str, Counter[str]] = field(default_factory=dict)
     """By split: characters that train never shows on that side, and in how many lines."""
 
     def sheets(self, diagnosis: Diagnosis) -> list[Sheet]:
@@ -71,13 +72,12 @@ class TokenReport:
                     part = share(unknown, tokens) if unknown else "0"
                     rows.append((name, side, f"{tokens:,}", mean, str(longest), part, of_unknown))
         notes = [self.tokenizer]
+        called = {"joint": "the vocabulary", "src": "source's vocabulary", "tgt": "target's vocabulary"}
         for name, (unused, size) in self.unused.items():
-            called = (
-                "the vocabulary" if name == "joint" else {"src": "source's", "tgt": "target's"}[name] + " vocabulary"
-            )
-            notes.append(f"{unused:,} of {size:,} entries of {called} never occur in train ({share(unused, size)}).")
+            part = share(unused, size)
+            notes.append(f"{unused:,} of {size:,} entries of {called[name]} never occur in train ({part}).")
         for name, characters in self.unseen.items():
-            told = " ".join(visible(character) for character in list(characters)[:MOST_CHARACTERS])
+            told = " ".join(map(visible, list(characters)[:MOST_CHARACTERS]))
             more = f" and {len(characters) - MOST_CHARACTERS} more" if len(characters) > MOST_CHARACTERS else ""
             notes.append(f"Characters of {name} that train never shows: {told}{more}.")
         columns = ("split", "side", "tokens", "a pair", "longest", "unknown", "copyable")
@@ -95,12 +95,12 @@ class TokenReport:
 
 
 def quick_sample(config: TokenizerConfig) -> Sample:
-    """For a tokenizer as the settings say, but from fewer pairs where learning from all would take long."""
+    """For a tokenizer as the settings say, but from fewer pairs where learning from all takes long."""
     return Sample(config.train_lines if config.kind == "word" else min(config.train_lines, SAMPLE))
 
 
 def learn_quickly(config: TokenizerConfig, sample: Sample, files: Files) -> TokenizerPair:
-    """A tokenizer as the settings say, from such a sample of the files.
+    """A tokenizer as the settings say, learned from such a sample of the files.
 
     Raises:
         NmtkitError: the text cannot be read, or the settings do not fit it.
@@ -120,14 +120,14 @@ def count_tokens(
     tokenizer: str,
     progress: Callable[[int], None] = lambda count: None,
 ) -> TokenReport:
-    """Encodes all text and counts, as preprocessing does, but stores nothing. Memory is as of that.
+    """Encodes all text and counts, as preprocessing does and with as much memory, but stores nothing.
 
     Args:
         config: the recipe's data settings.
         tokenizers: of both sides.
         diagnosis: gets the lengths, unknown tokens and findings.
         tokenizer: a sentence on where the tokenizers are from.
-        progress: told how many pairs are done, block by block.
+        progress: is told how many pairs are done, block by block.
 
     Raises:
         DataError: the text cannot be read.
@@ -136,7 +136,7 @@ def count_tokens(
     checker = Checker(config, report.data)
     used = {"src": np.zeros(len(tokenizers.src.vocabulary), dtype=bool)}
     used["tgt"] = used["src"] if tokenizers.shared else np.zeros(len(tokenizers.tgt.vocabulary), dtype=bool)
-    diagnosis.vocabulary = {"src": len(used["src"]), "tgt": len(used["tgt"])}
+    diagnosis.vocabulary = {side: len(entries) for side, entries in used.items()}
     alphabets: dict[str, set[str]] = {"src": set(), "tgt": set()}
     splits = config.splits()
     for name, files in splits.items():
@@ -149,109 +149,101 @@ def count_tokens(
             walk.add(done, done.settle(name, checker))
             progress(len(done.verdict.keep))
         walk.close()
-    diagnosis.splits["train"].src.covered = int(used["src"].sum())
-    diagnosis.splits["train"].tgt.covered = int(used["tgt"].sum())
-    for side in ["joint"] if tokenizers.shared else ["src", "tgt"]:
-        entries = used["src" if side == "joint" else side][len(SPECIALS) :]
-        report.unused[side] = (int((~entries).sum()), len(entries))
+    train = diagnosis.splits["train"]
+    train.src.covered, train.tgt.covered = (int(used[side].sum()) for side in ("src", "tgt"))
+    for side, entries in {"joint": used["src"]}.items() if tokenizers.shared else used.items():
+        ordinary = entries[len(SPECIALS) :]
+        report.unused[side] = (int((~ordinary).sum()), len(ordinary))
     return report
 
 
+@dataclass
 class _SplitWalk:
     """The walk through one split."""
 
-    def __init__(
-        self,
-        files: Files,
-        encoder: Encoder,
-        found: SplitDiagnosis,
-        report: TokenReport,
-        used: Mapping[str, Mask],
-        alphabets: Mapping[str, set[str]],
-    ) -> None:
-        self._name = encoder.split
-        self._files = files
-        self._encoder = encoder
-        self._tokenizers = {"src": encoder.tokenizers.src, "tgt": encoder.tokenizers.tgt}
-        self._found = found
-        self._report = report
-        self._used = used
-        self._alphabets = alphabets
-        self._firsts: dict[str, tuple[Chunk, int]] = {}
-        self._starts: dict[int, int] = {}  # the lines before each file
+    files: Files
+    encoder: Encoder
+    found: SplitDiagnosis
+    report: TokenReport
+    used: Mapping[str, Mask]
+    """Of each side's vocabulary, which entries occur in train."""
+    alphabets: Mapping[str, set[str]]
+    """The characters of train, by side."""
+    firsts: dict[Kind, tuple[Chunk, int]] = field(default_factory=dict)
+    """The pair that a fault was first found in."""
+    starts: dict[int, int] = field(default_factory=dict)
+    """The lines before each file."""
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split."""
-        for block in sound_blocks(self._name, self._files):
+        for block in sound_blocks(self.encoder.split, self.files):
             for file, row in zip(*np.unique(block.files, return_index=True), strict=True):
-                self._starts.setdefault(int(file), block.before + int(row))
+                self.starts.setdefault(int(file), block.before + int(row))
             yield block
 
     def add(self, done: EncodedBlock, stays: Mask) -> None:
         """Counts some pairs."""
-        chunk, encoded = done.chunk, done.encoded
-        for kind in (OVER_LONG, TOKEN_RATIO):  # the pair that a fault was first found in
-            handled = self._report.data.splits[self._name].findings.get(kind.counted)
-            if handled is not None and kind.name not in self._firsts:
-                self._firsts[kind.name] = chunk, int(np.flatnonzero(chunk.lines == handled.first_line)[0])
-        for side, found in (("src", self._found.src), ("tgt", self._found.tgt)):
+        chunk, encoded, name = done.chunk, done.encoded, self.encoder.split
+        for kind in (OVER_LONG, TOKEN_RATIO):
+            handled = self.report.data.splits[name].findings.get(kind.counted)
+            if handled is not None and kind not in self.firsts:
+                self.firsts[kind] = chunk, int(np.flatnonzero(chunk.lines == handled.first_line)[0])
+        for side, found in (("src", self.found.src), ("tgt", self.found.tgt)):
             if side in encoded.lengths:
                 add_counts(found.tokens, encoded.lengths[side])
                 found.unknown += int(encoded.unknown[side][stays].sum())
-                if self._name == "train":
-                    self._used[side][encoded.columns[side].where(stays).flat] = True
+                if name == "train":
+                    self.used[side][encoded.columns[side].where(stays).flat] = True
         if chunk.tgt is not None:
-            self._copyable(chunk, np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist())
+            for row in np.flatnonzero(stays & (encoded.unknown["tgt"] > 0)).tolist():
+                self.found.tgt.copyable += self._copyable(chunk.src[row], chunk.tgt[row])
         self._characters(chunk)
 
-    def _copyable(self, chunk: Chunk, rows: Sequence[int]) -> None:
-        """Counts the unknown target tokens of some pairs that stand in their source."""
-        src, tgt = self._tokenizers["src"], self._tokenizers["tgt"]
-        for row in rows:
-            source = set(src.tokens(chunk.src[row])[: self._encoder.limit("src")])
-            target = tgt.tokens((chunk.tgt or ())[row])[: self._encoder.limit("tgt")]
-            self._found.tgt.copyable += sum(token in source for token in target if token not in tgt.vocabulary)
+    def _copyable(self, source: str, target: str) -> int:
+        """How many unknown target tokens of a pair stand in its source."""
+        src, tgt = self.encoder.tokenizers.src, self.encoder.tokenizers.tgt
+        known = set(src.tokens(source)[: self.encoder.limit("src")])
+        tokens = tgt.tokens(target)[: self.encoder.limit("tgt")]
+        return sum(token in known for token in tokens if token not in tgt.vocabulary)
 
     def _characters(self, chunk: Chunk) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
         places: dict[int, Place] = {}
         for side, lines in (("src", chunk.src), ("tgt", chunk.tgt or ())):
-            known = self._alphabets[side]
-            if self._name == "train":
+            known = self.alphabets[side]
+            if self.encoder.split == "train":
                 known.update(*lines)
                 continue
             new = {c for c in set().union(*lines) - known if not self._is_known(c, known)}
             for row, text in enumerate(lines) if new else ():
-                here = [c for c in dict.fromkeys(text) if c in new]
-                if here:
-                    counts = self._report.unseen.setdefault(self._name, {})
-                    for character in here:
-                        counts[character] = counts.get(character, 0) + 1
+                if here := [c for c in dict.fromkeys(text) if c in new]:
+                    self.report.unseen.setdefault(self.encoder.split, Counter()).update(here)
                     places.setdefault(row, self._place(chunk, row, side, f"{' '.join(here)} in: {text}"))
         for row in sorted(places):  # each pair once, though both its sides may have some
-            self._found.find(UNSEEN, places[row])
+            self.found.find(UNSEEN, places[row])
 
     def _is_known(self, character: str, known: set[str]) -> bool:
         """Whether train shows the character in the form that the tokenizer makes of it."""
         if character.isspace():
             return True
-        config = self._tokenizers["src"].config
+        config = self.encoder.tokenizers.src.config
         form = unicodedata.normalize("NFKC", character) if config.normalization == "nfkc" else character
         return all(c in known or (config.lowercase and c.lower() in known) for c in form)
 
     def close(self) -> None:
-        """Notes what the lengths in tokens have shown."""
+        """Adds what the lengths in tokens have shown."""
+        tokenizers = self.encoder.tokenizers
         for kind in (OVER_LONG, TOKEN_RATIO):
-            if kind.name in self._firsts:
-                handled = self._report.data.splits[self._name].findings[kind.counted]
-                chunk, row = self._firsts[kind.name]
+            if kind in self.firsts:
+                chunk, row = self.firsts[kind]
+                handled = self.report.data.splits[self.encoder.split].findings[kind.counted]
                 tgt = chunk.tgt[row] if chunk.tgt is not None else ""
-                tokens = [self._tokenizers["src"].encode(chunk.src[row]), self._tokenizers["tgt"].encode(tgt)]
-                text = f"{len(tokens[0])} and {len(tokens[1])} tokens, {handled.action}: {chunk.src[row]}"
-                self._found.find(kind, self._place(chunk, row, "src", text), handled.count)
+                counts = f"{len(tokenizers.src.encode(chunk.src[row]))} and {len(tokenizers.tgt.encode(tgt))} tokens"
+                place = self._place(chunk, row, "src", f"{counts}, {handled.action}: {chunk.src[row]}")
+                self.found.find(kind, place, handled.count)
 
     def _place(self, chunk: Chunk, row: int, side: str, text: str) -> Place:
         """The pair's line in its own file: a chunk counts over all files of the split."""
-        paths = self._files.jsonl or self._files.stories or (self._files.tgt if side == "tgt" else self._files.src)
+        paths = self.files.jsonl or self.files.stories or (self.files.tgt if side == "tgt" else self.files.src)
         file = int(chunk.files[row])
-        return Place(paths[file], int(chunk.lines[row]) - self._starts[file], None, text)
+        return Place(paths[file], int(chunk.lines[row]) - self.starts[file], None, text)

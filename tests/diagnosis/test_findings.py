@@ -1,6 +1,4 @@
-"""The types of the data doctor: counting, the first few places, plain values for JSON."""
-
-import json
+"""The types of the data doctor: counting, the first few places, the table of kinds."""
 
 from nmtkit.data.faults import DUPLICATE, ENCODING, KINDS, MARKUP, Place
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, SplitDiagnosis
@@ -22,22 +20,6 @@ def test_the_worst_come_first_and_otherwise_the_order_of_the_splits() -> None:
         diagnosis.splits[name].find(kind, Place("f", 1))
     order = [(name, finding.kind.name) for name, finding in diagnosis.findings()]
     assert order == [("valid", "encoding"), ("train", "duplicate"), ("valid", "duplicate"), ("train", "markup")]
-
-
-def test_as_plain_values() -> None:
-    split = SplitDiagnosis("train", pairs=3)
-    split.src.words.update({12: 2, 3: 1})
-    split.src.scripts.update({"Greek": 1, "Latin": 40})
-    split.find(ENCODING, Place("a.en", 2, 7, "x\ud800"))
-    values = Diagnosis({"train": split}, {"src": 100}, 1.23456).as_dict()
-    assert json.loads(json.dumps(values)) == values
-    assert values["seconds"] == 1.235
-    train = values["splits"]["train"]
-    assert list(train["src"]["words"].items()) == [("3", 1), ("12", 2)]
-    assert list(train["src"]["scripts"]) == ["Latin", "Greek"]
-    (finding,) = train["findings"]
-    assert (finding["kind"], finding["severity"], finding["count"]) == ("encoding", "error", 1)
-    assert finding["places"] == [{"file": "a.en", "line": 2, "byte": 7, "text": "x\ud800"}]
 
 
 def test_the_table_of_kinds() -> None:

@@ -1,5 +1,6 @@
 """What reports say: text made visible, places, shares, histograms, the verdict."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -176,3 +177,19 @@ def test_values_for_json_have_stable_keys() -> None:
     (finding,) = values["splits"]["train"]["findings"]
     assert finding["kind"] == "empty"
     assert finding["places"][0] == {"file": "data/train.en", "line": 7, "byte": None, "text": "text"}
+
+
+def test_values_are_plain_and_in_order() -> None:
+    split = SplitDiagnosis("train", pairs=3)
+    split.src.words.update({12: 2, 3: 1})
+    split.src.scripts.update({"Greek": 1, "Latin": 40})
+    split.find(ENCODING, Place("a.en", 2, 7, "x\ud800"))
+    values = report.as_values(Diagnosis({"train": split}, {"src": 100}, 1.23456))
+    assert json.loads(json.dumps(values)) == values
+    assert values["seconds"] == 1.235
+    train = values["splits"]["train"]
+    assert list(train["src"]["words"].items()) == [("3", 1), ("12", 2)]
+    assert list(train["src"]["scripts"]) == ["Latin", "Greek"]
+    (finding,) = train["findings"]
+    assert (finding["kind"], finding["severity"], finding["count"]) == ("encoding", "error", 1)
+    assert finding["places"] == [{"file": "a.en", "line": 2, "byte": 7, "text": "x\\ud800"}]
