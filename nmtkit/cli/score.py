@@ -15,8 +15,8 @@ from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.scoring import Scoring
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.metrics import METRICS, LengthBucket, by_length
-from nmtkit.metrics.report import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.metrics.significance import SIGNIFICANT
+from nmtkit.metrics.systems import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{WRITE_OUT} (only score-summaries reads a .jsonl file by itself)"

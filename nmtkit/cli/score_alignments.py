@@ -12,7 +12,7 @@ from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, r
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
 from nmtkit.metrics import Score, aer
-from nmtkit.metrics.report import named, require_equal_counts, titles
+from nmtkit.metrics.systems import named, require_equal_counts, titles
 
 
 @dataclass(frozen=True)

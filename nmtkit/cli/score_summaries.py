@@ -14,7 +14,8 @@ from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import Comparison, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality
-from nmtkit.metrics.report import (
+from nmtkit.metrics.significance import SIGNIFICANT
+from nmtkit.metrics.systems import (
     ScoredSystem,
     named,
     notes,
@@ -23,7 +24,6 @@ from nmtkit.metrics.report import (
     score_table,
     signatures,
 )
-from nmtkit.metrics.significance import SIGNIFICANT
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from nmtkit.data.records import refuse_json_lines
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import MOST_SAMPLES, SENTENCE_RULES, TOKENIZERS, Bootstrap, Options, metric_names, text_metrics
-from nmtkit.metrics.report import named
+from nmtkit.metrics.systems import named
 
 
 @dataclass(frozen=True)

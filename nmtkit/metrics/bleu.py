@@ -16,13 +16,10 @@ TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 
 @dataclass(frozen=True)
 class BySacrebleu(TextMetric):
-    """A metric that sacrebleu works out, its bootstrap as well.
-
-    Attributes:
-        build: makes sacrebleu's metric with the options that it heeds.
-    """
+    """A metric that sacrebleu works out, its bootstrap as well."""
 
     build: Callable[[Options], Any] = field(kw_only=True)
+    """Makes sacrebleu's metric, with those of the options that it heeds."""
 
     @classmethod
     def measure(
@@ -31,23 +28,27 @@ class BySacrebleu(TextMetric):
         """`[metric][system]`."""
         made = {metric.name: metric.build(options) for metric in kin}
         if draws is None:
-            return [[_plain(metric, texts) for texts in systems] for metric in made.values()]
+            return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
         with _sacrebleu_seed(draws.seed):
             test = PairedTest(outputs, made, systems[0].refs, test_type="bs", n_samples=draws.n_samples)
             signatures, results = test()
-        rows = []
+        rows: list[list[Comparison]] = []
         for title, signature in signatures.items():
-            column = [result for result in results[title] if isinstance(result, Result)]
-            rows.append([_comparison(title, str(signature), result, column[0]) for result in column])
+            column: list[Any] = [result for result in results[title] if isinstance(result, Result)]
+            rows.append([])
+            for result in column:
+                p_value = 1.0 if result.p_value is not None and result.score == column[0].score else result.p_value
+                score = Score(title, result.score, str(signature))
+                rows[-1].append(Comparison(score, float(result.mean), float(result.ci), p_value))
         return rows
 
 
-def _plain(metric: Any, texts: Texts) -> Comparison:
+def _score(metric: Any, texts: Texts) -> Score:
     result = metric.corpus_score(texts.hyps, texts.refs)
-    return Comparison(Score(result.name, result.score, str(metric.get_signature())))
+    return Score(result.name, result.score, str(metric.get_signature()))
 
 
 @contextmanager
@@ -62,13 +63,6 @@ def _sacrebleu_seed(seed: int) -> Iterator[None]:
             del os.environ["SACREBLEU_SEED"]
         else:
             os.environ["SACREBLEU_SEED"] = before
-
-
-def _comparison(title: str, signature: str, result: Any, baseline: Any) -> Comparison:
-    p_value = result.p_value
-    if p_value is not None and result.score == baseline.score:
-        p_value = 1.0
-    return Comparison(Score(title, result.score, signature), float(result.mean), float(result.ci), p_value)
 
 
 def _sacrebleu() -> Any:
@@ -140,19 +134,16 @@ def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """BLEU of the examples of similar length.
-
-    Attributes:
-        low: shortest length in it, in words.
-        high: longest length in it, or None where there is no upper end.
-        count: number of examples.
-        score: their corpus BLEU, or None when there are none.
-    """
+    """BLEU of the examples of similar length."""
 
     low: int
+    """The shortest length, in words."""
     high: int | None
+    """The longest; None where there is no upper end."""
     count: int
+    """Of examples."""
     score: Score | None
+    """Their corpus BLEU; None when there are none."""
 
 
 def by_length(

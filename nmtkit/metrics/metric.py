@@ -31,11 +31,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The score of one system among several, with what bootstrap resampling says about it, if there was one.
+    """The score of one system on the whole test set, with what bootstrap resampling says about it, if there was one.
 
     Attributes:
-        score: the score on the whole test set; its signature also names the number of resamples and the seed.
-        mean: mean of the score over the resamples.
+        score: its signature also names the number of resamples and the seed.
+        mean: of the score over the resamples.
         interval: half the width of the 95% confidence interval, in points.
         p_value: chance of so large a difference from the baseline if there were none; None for the baseline.
     """
@@ -92,7 +92,7 @@ class Bootstrap:
 class Texts:
     """What one system wrote, and what it is compared with.
 
-    What the libraries would cut to the shorter side in silence, or fail on without a reason, is refused.
+    Refused is what the libraries would cut to the shorter side in silence, or fail on without a reason.
 
     Attributes:
         hyps: one text per example.
@@ -128,8 +128,8 @@ class Metric:
     """One metric: all that the rest of the house knows of it.
 
     A new metric is one file in this folder, which registers its `Metric` in `METRICS`. One that compares texts is an
-    `ExampleMetric`, unless a library does its bootstrap: then `score`, validation, `training.best_metric` and the test
-    after training know its name.
+    `ExampleMetric`, unless a library does its bootstrap; `score`, validation, `training.best_metric` and the test after
+    training then know its name.
 
     Attributes:
         name: what options and recipes call it.
@@ -185,10 +185,8 @@ def metric_names(given: Iterable[str]) -> list[str]:
         NmtkitError: a name is unknown or of a metric that does not compare texts, or none is given.
     """
     known = text_metrics()
-    families: dict[str, list[str]] = {}
-    for name, metric in known.items():
-        if metric.family:
-            families.setdefault(metric.family, []).append(name)
+    kinds = dict.fromkeys(metric.family for metric in known.values() if metric.family)
+    families = {kind: [name for name, metric in known.items() if metric.family == kind] for kind in kinds}
     names: list[str] = []
     for name in given:
         if name not in known and name not in families:

@@ -31,15 +31,12 @@ TERM_RECALL = METRICS.register("term-recall")(Metric("term-recall", "wanted word
 
 @dataclass(frozen=True)
 class Fragment:
-    """Words that stand in the same order in summary and article.
-
-    Attributes:
-        article_start: its first word in the article, from 0, where it stands for the first time.
-        length: how many words.
-    """
+    """Words that stand in the same order in summary and article."""
 
     article_start: int
+    """The first of them in the article, from 0, where they stand for the first time."""
     length: int
+    """Words."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +164,7 @@ def copied_fragments(sentences: Sequence[Sequence[str]], article: Sequence[str])
     """The fragments that a summary shares with its article, from left to right, none over another.
 
     Grusky et al. 2018, figure 3: at each word the longest run of words that the article has too is taken, and the
-    search goes on behind it; a word that the article does not have is passed over. Here a run ends with its sentence.
-
-    Args:
-        sentences: the words of each sentence of the summary.
-        article: the words of the article.
+    search goes on after it; a word that the article does not have is passed over. Here a run ends with its sentence.
     """
     places: dict[str, list[int]] = {}
     for place, word in enumerate(article):
@@ -219,7 +212,7 @@ def copied_right(summaries: Sequence[str], wanted: Sequence[Sequence[str]], lowe
 
     Args:
         summaries: one text per example.
-        wanted: what each of them should hold; may be empty for an example.
+        wanted: what each of them should hold; may be empty.
         lowercase: whether case is ignored.
 
     Raises:

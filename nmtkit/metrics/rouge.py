@@ -85,7 +85,7 @@ class RougeMetric(ExampleMetric):
         values = _per_example([metric.name for metric in kin], texts, options)
         found: list[tuple[Score, npt.NDArray[np.float64]]] = []
         for metric, of_type in zip(kin, values, strict=True):
-            precision, recall, f1 = map(float, of_type.mean(axis=0))
+            precision, recall, f1 = of_type.mean(axis=0).tolist()
             signature = metric.signature(options, len(texts.refs), draws)
             found.append((RougeScore(metric.title, f1, signature, precision, recall), of_type[:, 2:]))
         return found

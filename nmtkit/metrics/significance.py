@@ -109,12 +109,7 @@ class ExampleMetric(TextMetric):
 def drawn_means(values: npt.NDArray[np.float64], draws: Bootstrap) -> npt.NDArray[np.float64]:
     """Means over examples that are drawn with replacement, the same draws for all systems and figures.
 
-    Args:
-        values: `(systems, figures, examples)`.
-        draws: how often, and from which seed.
-
-    Returns:
-        `(draws, systems, figures)`.
+    `(systems, figures, examples)` -> `(draws, systems, figures)`.
     """
     n_systems, n_figures, n_examples = values.shape
     means = np.empty((draws.n_samples, n_systems * n_figures))
@@ -134,23 +129,10 @@ def _comparisons(
     scores: Sequence[Score], drawn: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
 ) -> list[Comparison]:
     """What `(draws, systems)` scores of draws say of each system's score on the `whole`, `(systems,)`."""
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    return [
-        Comparison(
-            score=score,
-            mean=float(drawn[:, system].mean()),
-            interval=float(high[system] - low[system]) / 2,
-            p_value=_p_value(drawn[:, [0, system]], whole[[0, system]]) if system > 0 else None,
-        )
-        for system, score in enumerate(scores)
-    ]
-
-
-def _p_value(draws: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]) -> float:
-    """The chance of so large a gap by chance; column 0 is the baseline, column 1 the system."""
-    gap = abs(float(whole[1] - whole[0]))
-    if gap == 0:
-        return 1.0
-    gaps = np.abs(draws[:, 1] - draws[:, 0])
-    exceeding = int((gaps - gaps.mean() > gap).sum())
-    return (exceeding + 1) / (len(draws) + 1)
+    columns = np.ascontiguousarray(drawn.T)
+    low, high = np.quantile(columns, [0.025, 0.975], axis=1)
+    gaps, gap = np.abs(columns - columns[0]), np.abs(whole - whole[0])
+    exceeding = (gaps - gaps.mean(axis=1, keepdims=True) > gap[:, None]).sum(axis=1)
+    p_values = np.where(gap == 0, 1.0, (exceeding + 1) / (len(drawn) + 1)).tolist()
+    means, intervals = columns.mean(axis=1).tolist(), ((high - low) / 2).tolist()
+    return list(map(Comparison, scores, means, intervals, [None, *p_values[1:]]))

@@ -1,4 +1,4 @@
-"""What commands show of scores: the rows of tables and the records of JSON, for one system or several side by side."""
+"""One system or several side by side, as commands show their scores: the rows of tables and the records of JSON."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from nmtkit.metrics.significance import SIGNIFICANT
 
 @dataclass(frozen=True)
 class ScoredSystem:
-    """One system: the file of its output, what tables and figures call it, and its scores, one a metric."""
+    """One system: the file of its output, its name in tables and figures, and its scores, one a metric."""
 
     path: str
     title: str
@@ -81,11 +81,7 @@ def named(path: str) -> str:
 
 
 def require_equal_counts(files: Sequence[tuple[str, Sized]], why: str = "") -> None:
-    """Makes sure that files have equally many lines.
-
-    Args:
-        files: path and lines of each.
-        why: what that is needed for.
+    """Makes sure that files, each a path and its lines, have equally many lines; `why` is what that is needed for.
 
     Raises:
         DataError: they have not.
