@@ -47,15 +47,11 @@ class Subject:
     recipe: Any = None
     """A `RecipeCheck` where a recipe was named: that module is loaded only then, with torch."""
 
-    def see(self, with_tokens: bool) -> Callable[[Block], None]:
-        """Looks at each block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
-
-        def look_at(block: Block) -> None:
-            refuse_records(block, self.splits[block.split], AS_JSON_LINES)
-            if self.recipe is not None and with_tokens:
-                self.recipe.see(block)
-
-        return look_at
+    def see(self, block: Block, with_tokens: bool) -> None:
+        """Looks at a block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
+        refuse_records(block, self.splits[block.split], AS_JSON_LINES)
+        if self.recipe is not None and with_tokens:
+            self.recipe.see(block)
 
 
 class _CheckCommand(click.Command):
@@ -120,13 +116,13 @@ def command(
     that are not UTF-8, NUL, line separators inside of lines; empty, identical and near-empty sides; duplicates, and
     overlap of train, validation and test; odd lengths and ratios; swapped sides, lines in the language of the other
     side, in another script, or in one of 27 languages that are known by their function words.
-    With a recipe also unknown and copyable words, what of the vocabulary and of the characters train does not show, and
-    what will be cut or left out by the recipe's settings. The tokenizer is the run's, if it was preprocessed; else one
-    is learned for the check.
+    With a recipe also: unknown and copyable words, entries of the vocabulary that train never shows, characters that
+    train never shows, and what the recipe's settings will cut or leave out. The tokenizer is the run's, if the run was
+    preprocessed; else one is learned for the check.
 
-    --fix writes the files anew, without lines that cannot be used and with those mended that can be, a log of both
-    (dropped.jsonl), and of a recipe one that names the new files. Nothing is ever overwritten, and lines of files that
-    differ in their number are never guessed at.
+    --fix writes the files anew: without the lines that cannot be used, and with those mended that can be. It also
+    writes a log of both (dropped.jsonl) and, of a recipe, one that names the new files. Nothing is ever overwritten.
+    Files that differ in their number of lines are not mended: which line is missing would be a guess.
 
     \b
     Exit code, for scripts:
@@ -150,9 +146,8 @@ def command(
     if fixed is not None:
         require_new(fixed)
     with console.LineProgress("MB") as shown:
-        diagnosis = examine(
-            subject.splits, subject.in_one_language, progress=_by_megabyte(shown), see=subject.see(with_tokens)
-        )
+        see = partial(subject.see, with_tokens=with_tokens)
+        diagnosis = examine(subject.splits, subject.in_one_language, progress=_by_megabyte(shown), see=see)
     sheets, tokens, failed = _count_tokens(subject, diagnosis) if with_tokens else ([], None, False)
     files = ", ".join(path for group in subject.splits.values() for path in group.texts())
     if html_path:
@@ -163,11 +158,8 @@ def command(
         write_report(json_path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
     if json_path != "-":
         show_examination(diagnosis, sheets)
-    if fixed is not None:
-        refused = _fix(subject, fixed, "stderr" if json_path == "-" else "stdout")
-        wrong = refused or report.is_wrong(diagnosis, strict, fixed=True)
-    else:
-        wrong = report.is_wrong(diagnosis, strict)
+    refused = fixed is not None and _fix(subject, fixed, "stderr" if json_path == "-" else "stdout")
+    wrong = refused or report.is_wrong(diagnosis, strict, fixed=fixed is not None)
     return 1 if wrong else 2 if failed else 0
 
 

@@ -14,7 +14,7 @@ from nmtkit.diagnosis.report import Sheet
 from nmtkit.files import writing
 
 WIDTH = 80
-"""Of running text and plots, so that a report can be read wherever it ends up."""
+"""Columns of running text and plots, so that a report can be read wherever it ends up."""
 
 
 def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
@@ -51,9 +51,8 @@ def _show_lengths(split: SplitDiagnosis, plots: bool) -> None:
             console.say("")
     for name, side in (("source", split.src), ("target", split.tgt)):
         if side.scripts:
-            told = ", ".join(f"{script} {part}" for script, part in report.scripts(side))
             console.say(f"{split.name}: letters of the {name}")
-            _say_wrapped(told)
+            _say_wrapped(", ".join(f"{script} {part}" for script, part in report.scripts(side)))
     if split.src.words:
         console.say("")
 

@@ -44,13 +44,13 @@ def command(clear: bool) -> None:
             rows.append([name, f"not installed{remedy}"])
     console.table("versions", ["what", "version"], rows)
 
-    cuda = "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"
-    devices = [["CUDA", cuda], ["CPU cores this process may use", str(cores())]]
-    devices += [["CPU threads torch uses", str(torch.get_num_threads())]]
-    for name in device.available():
-        place = torch.device(name)
-        devices.append([name, device.describe(place)])
-    devices.append(["torch.compile", _compile()])
+    devices = [
+        ["CUDA", "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"],
+        ["CPU cores this process may use", str(cores())],
+        ["CPU threads torch uses", str(torch.get_num_threads())],
+        *([name, device.describe(torch.device(name))] for name in device.available()),
+        ["torch.compile", _compile()],
+    ]
     chosen = device.choose()
     why = "it is the first CUDA device" if chosen.type == "cuda" else "there is no CUDA device"
     devices.append(["will be used", f"{device.describe(chosen)}, because {why}; --device chooses another"])
@@ -86,7 +86,7 @@ def _why_no_cuda() -> str:
 
 
 def _compile() -> str:
-    """Tries it, since only that tells: it needs a working C++ compiler or Triton."""
+    """Tries it, since it needs a working C++ compiler or Triton, and only trying tells."""
     try:
         doubled = torch.compile(lambda x: x * 2)(torch.ones(2))
     except Exception as fault:  # whatever its back end raises is the answer

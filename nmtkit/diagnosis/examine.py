@@ -6,23 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from nmtkit.data import faults
 from nmtkit.data.blocks import Block
 from nmtkit.data.corpus import Files
-from nmtkit.data.faults import (
-    DUPLICATE,
-    HELD_OUT,
-    IN_TRAIN,
-    IN_VALID,
-    LINE_COUNTS,
-    SHIFT,
-    SRC_IN_TRAIN,
-    SRC_IN_VALID,
-    SWAPPED_FILES,
-    TGT_IN_TRAIN,
-    Fault,
-    Kind,
-    Rows,
-)
+from nmtkit.data.faults import HELD_OUT, Fault, Kind, Rows
 from nmtkit.data.hashes import HashSet, Mask, PairHashes, Sought
 from nmtkit.data.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_oddities
@@ -85,7 +72,7 @@ def verdicts(
         norms = usual
         if name != main and usual.are_swapped(first_texts(readers[name])):
             first = next(SplitReader(name, splits[name]).ahead(0))
-            diagnosis.splits[name].find(SWAPPED_FILES, first.pair(0))
+            diagnosis.splits[name].find(faults.SWAPPED_FILES, first.pair(0))
             norms = usual.turned()
         yield from _examined(readers[name], diagnosis.splits[name], norms, in_one_language, overlap, see)
     if overlap is not None:
@@ -121,10 +108,10 @@ def _examined(
             overlap.see(block, usable)
         _count(block, split)
         yield block
-    parted = {place.file for place in split.findings.get(LINE_COUNTS.name, Finding(LINE_COUNTS)).places}
+    parted = {place.file for place in split.findings.get(faults.LINE_COUNTS.name, Finding(faults.LINE_COUNTS)).places}
     for place, count in shifts.found.values():
         if place.file not in parted:
-            split.find(SHIFT, place, count)
+            split.find(faults.SHIFT, place, count)
 
 
 def _count(block: Block, split: SplitDiagnosis) -> None:
@@ -133,12 +120,12 @@ def _count(block: Block, split: SplitDiagnosis) -> None:
     for fault in block.faults:
         if fault.kind is not HELD_OUT:  # that is counted where it does harm: in the split that is to be measured by
             by_kind.setdefault(fault.kind.name, []).append(fault)
-    for name, faults in by_kind.items():
-        finding = split.findings.setdefault(name, Finding(faults[0].kind))
-        rows = np.unique(np.concatenate([fault.rows for fault in faults]))
+    for name, found in by_kind.items():
+        finding = split.findings.setdefault(name, Finding(found[0].kind))
+        rows = np.unique(np.concatenate([fault.rows for fault in found]))
         finding.count += len(rows)
         for row in rows[: EXAMPLES - len(finding.places)].tolist():
-            finding.places.append(next(fault.place(row) for fault in faults if row in fault.rows))
+            finding.places.append(next(fault.place(row) for fault in found if row in fault.rows))
 
 
 class Overlap:
@@ -166,7 +153,7 @@ class Overlap:
                 for side, wanted in vars(self._whole(split)[0]).items():
                     self._sought.setdefault(side, Sought()).seek(wanted)
         if of_train or block.tgt is not None:
-            block.add(DUPLICATE, rows[self._seen.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
+            block.add(faults.DUPLICATE, rows[self._seen.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
         for side, sought in self._sought.items() if of_train else ():
             met = sought.meet(getattr(hashes, side)[rows])
             if side == "pairs":
@@ -200,11 +187,15 @@ class Overlap:
             pair, same_src, same_tgt = (
                 self._sought[side].was_met(getattr(hashes, side)) for side in ("pairs", "src", "tgt")
             )
-            found |= {IN_TRAIN: pair, SRC_IN_TRAIN: same_src & ~pair, TGT_IN_TRAIN: same_tgt & ~pair & ~same_src}
+            found |= {
+                faults.IN_TRAIN: pair,
+                faults.SRC_IN_TRAIN: same_src & ~pair,
+                faults.TGT_IN_TRAIN: same_tgt & ~pair & ~same_src,
+            }
         if split == "test" and "valid" in self._held:
             valid, of_use = self._whole("valid")
             pair, same_src = (np.isin(getattr(hashes, side), getattr(valid, side)[of_use]) for side in ("pairs", "src"))
-            found |= {IN_VALID: pair, SRC_IN_VALID: same_src & ~pair}
+            found |= {faults.IN_VALID: pair, faults.SRC_IN_VALID: same_src & ~pair}
         rows = {kind: np.flatnonzero(mask & usable) for kind, mask in found.items()}
         return {kind: some for kind, some in rows.items() if len(some)}
 

@@ -1,8 +1,7 @@
 """Cleaned copies of a corpus: what cannot be used is left out, what can be put right is, and every such pair is logged.
 
 Nothing is guessed: a split with a fault that a human must decide about, such as files of different line counts, is not
-written at all. Text is put right first and examined then, so that a pair that is a duplicate only once it is mended is
-found as well.
+written at all. Text is put right before it is examined: a pair may be a duplicate only once it is mended.
 """
 
 import gzip
@@ -13,9 +12,9 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
@@ -106,18 +105,20 @@ def _written(
     splits: Mapping[str, Files], folder: Path, in_one_language: bool, progress: Callable[[int], object]
 ) -> dict[str, MendedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
-    writers = {name: SplitWriter(name, files, folder, names) for name, files in splits.items()}
     diagnosis = Diagnosis()
-    try:
-        for block in verdicts(
-            splits, diagnosis, in_one_language, progress=progress, see=lambda block: writers[block.split].prepare(block)
-        ):
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(closing(SplitWriter(name, files, folder, names)))
+            for name, files in splits.items()
+        }
+
+        def see(block: Block) -> None:
+            writers[block.split].prepare(block)
+
+        for block in verdicts(splits, diagnosis, in_one_language, progress=progress, see=see):
             writers[block.split].take(block)
         for name, writer in writers.items():
             writer.finish(diagnosis.splits[name])
-    finally:
-        for writer in writers.values():
-            writer.close()
     with open(folder / LOG, "wb") as log:
         for writer in writers.values():
             if writer.log.exists():
@@ -132,13 +133,11 @@ def _new_names(paths: Iterable[str]) -> Callable[[str], str]:
     short, taken = short_names(paths), {LOG}
 
     def new(path: str) -> str:
-        name = wanted = Path(short.get(path, path))
-        for number in count(2):  # the same file may be named for another split, too
-            if str(name) not in taken:
-                break
-            name = wanted.with_name(f"{number}-{wanted.name}")
-        taken.add(str(name))
-        return str(name)
+        wanted = Path(short.get(path, path))
+        others = (wanted.with_name(f"{number}-{wanted.name}") for number in count(2))  # the same file in two splits
+        name = next(str(name) for name in chain([wanted], others) if str(name) not in taken)
+        taken.add(name)
+        return name
 
     return new
 
@@ -163,13 +162,12 @@ class SplitWriter:
         self._outputs: dict[str, IO[str]] = {}  # by kind: src, tgt, jsonl, alignment, ...
         self._before: dict[int, tuple[list[str], Sequence[str]]] = {}  # mended pairs: their faults, what they were
         self._lost: dict[int, str] = {}  # pairs whose links would no longer fit if they were mended
+        new: dict[str, object] = {}
         if files.stories:
-            new: dict[str, object] = {"stories": [], "story_lists": [], "weights": [], **STORY_FIELDS}
-            new["jsonl"] = [names(f"{split}.jsonl")]
+            new = {"stories": [], "story_lists": [], "weights": [], "jsonl": [names(f"{split}.jsonl")], **STORY_FIELDS}
         else:
-            new = {
-                kind: [names(path) for path in getattr(files, kind)] for kind in ("src", "tgt", "jsonl", *COMPANIONS)
-            }
+            for kind in ("src", "tgt", "jsonl", *COMPANIONS):
+                new[kind] = [names(path) for path in getattr(files, kind)]
         self.done = MendedSplit(files.model_copy(update=new))
         if files.stories and files.weights:
             self.done.refused = "its stories have weights, and all would become one file; clean each folder by itself"

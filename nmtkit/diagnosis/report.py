@@ -14,7 +14,7 @@ from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side
 
 NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
 """Control characters by the names that people know."""
-HIDDEN = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")
+HIDDEN = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Categories of characters that cannot be seen, or that would break a line of the report."""
 HELD_OUT_SPLITS = ("valid", "test")
 """Splits that models are measured by."""
@@ -49,8 +49,7 @@ def visible(text: str, width: int = 60) -> str:
 def _visible(letter: str) -> str:
     if "\udc80" <= letter <= "\udcff":
         return f"⟨byte {ord(letter) - 0xDC00:02X}⟩"
-    category = unicodedata.category(letter)
-    if category == "Cs" or category in HIDDEN:
+    if unicodedata.category(letter) in HIDDEN:
         return f"⟨{NAMES.get(letter, f'U+{ord(letter):04X}')}⟩"
     return letter
 
