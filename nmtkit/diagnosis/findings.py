@@ -31,12 +31,6 @@ class Finding:
     places: list[Place] = field(default_factory=list)
     """The first few of them."""
 
-    def add(self, place: Place, count: int = 1) -> None:
-        """Counts it, and keeps the place if there are few so far."""
-        self.count += count
-        if len(self.places) < EXAMPLES:
-            self.places.append(place)
-
 
 @dataclass
 class Side:
@@ -87,8 +81,11 @@ class SplitDiagnosis:
         return not any(kind.name in self.findings for kind in UNREADABLE)
 
     def find(self, kind: Kind, place: Place, count: int = 1) -> None:
-        """Notes a fault."""
-        self.findings.setdefault(kind.name, Finding(kind)).add(place, count)
+        """Counts a fault, and keeps its place if there are few so far."""
+        finding = self.findings.setdefault(kind.name, Finding(kind))
+        finding.count += count
+        if len(finding.places) < EXAMPLES:
+            finding.places.append(place)
 
     def count(self, src: TextArrays, tgt: TextArrays | None) -> None:
         """Counts the lines of a block."""

@@ -1,9 +1,9 @@
 """What summaries are like: new or copied, repetitive, long or short; and whether the words that matter stand in them.
 
 In the report words are lower-cased runs of letters and digits; punctuation and sentence tags are left out, so that
-tokenized and plain text get nearly the same figures. n-grams lie within a sentence of `metrics.split_sentences`, for an
-n-gram across two copied sentences would seem new. Every rate is worked out for each summary, and the mean is reported
-over the summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
+tokenized and plain text get nearly the same figures. An n-gram lies within a sentence of `metrics.split_sentences`:
+across two copied sentences it would seem new. A rate is worked out for each summary; the report has its mean over the
+summaries for which it is defined: a summary of two words has no trigrams, and an empty one has nothing.
 """
 
 import re

@@ -31,8 +31,8 @@ def compare(
 
     Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation": the test set is drawn anew
     `n_samples` times with replacement, and all systems are scored on the same draws. sacrebleu does it for its own
-    metrics, and the same arithmetic is used on the figures per example of all others. With d the difference between
-    two systems on the whole test set and d* the absolute difference on one draw, p is the share of draws in which d*
+    metrics; the others use the same arithmetic on their figures per example. Let d be the difference between two
+    systems on the whole test set, and d* the absolute difference on one draw. p is the share of draws in which d*
     exceeds its own mean by more than |d|, one added above and below. sacrebleu calls systems of exactly equal score
     significantly different; here their p is 1.
 
