@@ -10,8 +10,8 @@ import numpy as np
 from nmtkit.data.blocks import Block
 from nmtkit.data.checking import Checker, DataReport
 from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.filling import Chunk, EncodedBlock, Encoder, encoded_blocks
 from nmtkit.data.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Kind, Place
+from nmtkit.data.filling import Chunk, EncodedBlock, Encoder, encoded_blocks
 from nmtkit.data.hashes import Mask
 from nmtkit.data.reading import read_pairs, sound_blocks
 from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn, learn_from
