@@ -36,6 +36,8 @@ class Task:
     """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
     demo: str
     """The recipe that shows it."""
+    presets: str = ""
+    """How the names of its presets begin, before the size; empty where it has none."""
 
 
 TRANSLATION = TASKS.register("translation")(
@@ -51,6 +53,7 @@ TRANSLATION = TASKS.register("translation")(
         in_one_language=False,
         reads_beginnings=False,
         demo="demo",
+        presets="preset-",
     )
 )
 
@@ -69,5 +72,6 @@ SUMMARIZATION = TASKS.register("summarization")(
         in_one_language=True,
         reads_beginnings=True,
         demo="demo-news-pointer-generator",
+        presets="preset-summaries-",
     )
 )

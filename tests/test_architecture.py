@@ -70,7 +70,7 @@ DOORS = {
 LAZY = {
     "cli/__init__.py",
     "pictures",
-    "experiment/hold.py",
+    "experiment/folder.py",
     "experiment/log.py",
     "metrics/bleu.py",
     "metrics/rouge.py",

@@ -12,10 +12,9 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.cli.train import carry_out
 from nmtkit.errors import RecipeError
-from nmtkit.experiment.comparison import ComparedRun, compare_run
 from nmtkit.experiment.folder import RUNS, RunFolder
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.settling import choose_device
+from nmtkit.experiment.judging import ComparedRun, compare_run
+from nmtkit.experiment.run import Run, choose_device
 
 EDGES = (10, 20, 30, 40)
 

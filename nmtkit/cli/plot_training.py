@@ -8,7 +8,7 @@ import click
 
 from nmtkit import console, pictures
 from nmtkit.cli.reporting import save_picture
-from nmtkit.experiment.comparison import training_curves
+from nmtkit.experiment.log import training_curves
 from nmtkit.experiment.saved import find_run
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training

@@ -18,10 +18,8 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.workers import cores
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import quiet
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.settling import choose_device
+from nmtkit.experiment.folder import RunFolder, quiet
+from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
 from nmtkit.task import TASKS

@@ -11,13 +11,12 @@ from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report
 from nmtkit.data.reading import read_pairs
 from nmtkit.experiment import checks
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import hold
+from nmtkit.experiment.folder import RunFolder, hold
 from nmtkit.experiment.judging import validation_files
 from nmtkit.experiment.opening import Opening, find_way, open_translator
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.settling import choose_device, find_training_way
+from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.tuning.found import Found
+from nmtkit.experiment.tuning.training import find_training_way
 
 
 @click.command()

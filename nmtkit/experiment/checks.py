@@ -18,8 +18,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import Notify, quiet
+from nmtkit.experiment.folder import Notify, RunFolder, quiet
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_whole
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes

@@ -1,8 +1,4 @@
-"""Settings for those who bring only text: which preset suits a corpus, what of it the corpus changes, and why.
-
-The presets are recipes (`recipes/preset-*.yaml`); a chosen recipe extends one of them. What the choices rest on
-is told in `fitting.py`. Nothing here needs torch.
-"""
+"""Which preset suits a corpus, and the recipe that extends it, with its reasons. Nothing here needs torch."""
 
 import textwrap
 from collections.abc import Mapping
@@ -10,9 +6,10 @@ from typing import Any
 
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.corpus_size import CorpusSize
-from nmtkit.experiment.fitting import PLANS, FittedPreset, Fitting
+from nmtkit.experiment.fitting import FittedPreset
 from nmtkit.registry import near_names
 from nmtkit.settings import dump_yaml
+from nmtkit.task import TASKS
 
 PRESETS = {
     "tiny": "for a try in minutes",
@@ -20,7 +17,7 @@ PRESETS = {
     "base": "for GPUs and large corpora",
 }
 """The presets by size, and what each is for."""
-TASKS_WITH_PRESETS = tuple(PLANS)
+TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
 """The tasks that a recipe can be chosen for."""
 
 FEW_PAIRS = 5_000
@@ -47,27 +44,31 @@ def choose_preset(
 
     Args:
         task: one of `TASKS_WITH_PRESETS`.
-        size: of the training text, as `Counts` gives it.
+        size: of the training text.
         preset: one of `PRESETS`; None chooses by the corpus and the device.
         gpu: whether training will be on a GPU.
-        minutes: stop training after so many.
-        tokens_a_minute: padded tokens of a batch that the machine trains on in a minute with a preset, where somebody
-            has measured it. If there are too few minutes for the preset that fits the corpus, a smaller one is taken,
-            if its speed is known.
+        minutes: stop training after so many; where they are too few for the preset that fits the corpus, a smaller one
+            is taken, if its speed is known.
+        tokens_a_minute: padded tokens that the machine trains on in a minute with a preset, where that was measured.
 
     Raises:
-        RecipeError: there is no such task or preset.
+        RecipeError: there is no such task or preset, or the task has no presets.
     """
-    if task not in PLANS:
-        raise RecipeError(f"no task {task!r}: {near_names(task, PLANS)}")
+    if task not in TASKS:
+        raise RecipeError(f"no task {task!r}: {near_names(task, TASKS_WITH_PRESETS)}")
+    if task not in TASKS_WITH_PRESETS:
+        raise RecipeError(
+            f"there are no presets for {task}, so no recipe can be chosen for it; write one (`nmtkit recipe explain`). "
+            f"Presets are for: {', '.join(TASKS_WITH_PRESETS)}"
+        )
     if preset is not None and preset not in PRESETS:
         raise RecipeError(f"no preset {preset!r}: {near_names(preset, PRESETS)}")
     speeds = tokens_a_minute or {}
 
     def fitted(name: str, because: str) -> FittedPreset:
-        fitting = Fitting(task, size, name, minutes, speeds.get(name))
-        fitting.say("preset", name, because)
-        return fitting.fitted(_warnings(size, name, gpu))
+        preset = FittedPreset(task, size, name, because, minutes, speeds.get(name))
+        preset.warnings += _warnings(size, name, gpu)
+        return preset
 
     if preset is not None:
         return fitted(preset, "it was asked for")

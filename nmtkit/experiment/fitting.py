@@ -18,12 +18,12 @@ by us.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmtkit.experiment.corpus_size import CorpusSize, SideSize
 from nmtkit.settings import beside_package, load_yaml
+from nmtkit.task import TASKS
 
 VOCABULARIES = (
     (200_000, 2_000),
@@ -58,178 +58,152 @@ class Plan:
 
 
 PLANS = {
-    "translation": {
-        "tiny": Plan(
-            told="Transformer, 2+2 layers of 128",
-            because="it learns 20,000 simple pairs in minutes (recipe compare-transformer)",
-            passes=(22, 520_000),
-            bounds=(1, 60),
-        ),
-        "small": Plan(
-            told="Transformer, 3+3 layers of 256",
-            because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
-            passes=(22, 520_000),
-            bounds=(3, 60),
-            fewest_useful=5,
-        ),
-        "base": Plan(
-            told="Transformer, 6+6 layers of 512",
-            because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
-            passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
-            bounds=(10, 60),
-            fewest_useful=1.5,
-        ),
-    },
-    "summarization": {
-        "tiny": Plan(
-            told="pointer-generator of 128",
-            because="it learns 10,000 made-up news in minutes (recipe demo-news-pointer-generator)",
-            passes=(7, 1_000_000),
-            bounds=(1, 20),
-        ),
-        "small": Plan(
-            told="pointer-generator of 128",
-            because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
-            passes=(7, 1_000_000),
-            bounds=(5, 20),
-            fewest_useful=1.5,
-        ),
-        "base": Plan(
-            told="pointer-generator of 256",
-            because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
-            passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
-            bounds=(8, 20),
-            fewest_useful=1.5,
-        ),
-    },
+    "preset-tiny": Plan(
+        told="Transformer, 2+2 layers of 128",
+        because="it learns 20,000 simple pairs in minutes (recipe compare-transformer)",
+        passes=(22, 520_000),
+        bounds=(1, 60),
+    ),
+    "preset-small": Plan(
+        told="Transformer, 3+3 layers of 256",
+        because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
+        passes=(22, 520_000),
+        bounds=(3, 60),
+        fewest_useful=5,
+    ),
+    "preset-base": Plan(
+        told="Transformer, 6+6 layers of 512",
+        because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
+        passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
+        bounds=(10, 60),
+        fewest_useful=1.5,
+    ),
+    "preset-summaries-tiny": Plan(
+        told="pointer-generator of 128",
+        because="it learns 10,000 made-up news in minutes (recipe demo-news-pointer-generator)",
+        passes=(7, 1_000_000),
+        bounds=(1, 20),
+    ),
+    "preset-summaries-small": Plan(
+        told="pointer-generator of 128",
+        because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
+        passes=(7, 1_000_000),
+        bounds=(5, 20),
+        fewest_useful=1.5,
+    ),
+    "preset-summaries-base": Plan(
+        told="pointer-generator of 256",
+        because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
+        passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
+        bounds=(8, 20),
+        fewest_useful=1.5,
+    ),
 }
-_BEGINNINGS = {"translation": "preset-", "summarization": "preset-summaries-"}
+"""By the recipe of the preset."""
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a setting has its value."""
 
     setting: str
     """The dotted key, or its group."""
     value: str
-    """The value, as a person reads it."""
+    """As a person reads it."""
     because: str
     """What stands after "because" in a sentence, without its full stop."""
 
 
-@dataclass(frozen=True)
 class FittedPreset:
-    """A preset for one corpus: what differs from the preset, and why."""
+    """A preset for one corpus: what differs from the preset, and why.
 
-    name: str
-    """Which preset."""
-    task: str
-    """What the model is for."""
-    extends: str
-    """The recipe of the preset."""
-    size: CorpusSize
-    """The corpus."""
-    changes: Mapping[str, Any]
-    """What differs, by the recipe's groups in their order."""
-    reasons: Sequence[Reason]
-    """Why all is as it is; the first is of the preset itself."""
-    warnings: Sequence[str]
-    """What to expect that one would rather not, each a sentence without its full stop."""
-    minutes: float | None
-    """How long training takes here, by the speed that was measured; None where it was not measured."""
-    passes: float | None
-    """How often the text is read, by that speed and within the time given; None where it was not measured."""
-
-    @property
-    def is_useful(self) -> bool:
-        """Whether the time given is enough for a model of this size, as far as anybody knows."""
-        return self.passes is None or self.passes >= PLANS[self.task][self.name].fewest_useful
-
-
-class Fitting:
-    """Fits a preset to a corpus; `changes`, `reasons`, `expected`, `passes` are filled on the way."""
+    Args:
+        task: what the model is for.
+        size: of the corpus.
+        name: which preset.
+        because: why this one.
+        limit: stop training after so many minutes.
+        speed: padded tokens that this machine trains on in a minute; None where it was not measured.
+    """
 
     def __init__(
-        self, task: str, size: CorpusSize, name: str, minutes: float | None, tokens_a_minute: float | None
+        self, task: str, size: CorpusSize, name: str, because: str, limit: float | None, speed: float | None
     ) -> None:
         self.task = task
         self.size = size
         self.name = name
-        self.plan = PLANS[task][name]
-        self.extends = f"{_BEGINNINGS[task]}{name}"
-        self.preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
-        self.minutes = minutes
-        self.speed = tokens_a_minute
-        self.words = max(size.src.words, size.tgt.words)
+        self.extends = f"{TASKS.get(task).presets}{name}"
+        """The recipe of the preset."""
         self.changes: dict[str, Any] = {}
-        self.reasons: list[Reason] = []
-        self.expected: float | None = None
+        """What differs, by the recipe's groups in their order."""
+        self.reasons = [Reason("preset", name, because)]
+        """Why all is as it is; the first is of the preset itself."""
+        self.warnings: list[str] = []
+        """What to expect that one would rather not, each a sentence without its full stop."""
+        self.minutes: float | None = None
+        """How long training takes here, by the speed; None where that was not measured, here and below."""
         self.passes: float | None = None
-
-    def fitted(self, warnings: Sequence[str]) -> FittedPreset:
-        """The preset with all that the corpus decides."""
-        if "stages" in self.preset:
-            self._summaries()
+        """How often the text is read, by the speed and within the limit."""
+        self._plan = PLANS[self.extends]
+        self._preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
+        self._limit = limit
+        self._speed = speed
+        self._words = max(size.src.words, size.tgt.words)
+        if "stages" in self._preset:
+            self._fit_stages()
         else:
-            self._translation()
-        changes = {group: self.changes[group] for group in self.preset if group in self.changes}
-        return FittedPreset(
-            name=self.name,
-            task=self.task,
-            extends=self.extends,
-            size=self.size,
-            changes=changes,
-            reasons=self.reasons,
-            warnings=warnings,
-            minutes=self.expected,
-            passes=self.passes,
-        )
+            self._fit_whole()
+        self.changes = {group: self.changes[group] for group in self._preset if group in self.changes}
 
-    def say(self, setting: str, value: str, because: str) -> None:
-        """Notes a reason."""
+    @property
+    def is_useful(self) -> bool:
+        """Whether the limit is enough for a model of this size, as far as anybody knows."""
+        return self.passes is None or self.passes >= self._plan.fewest_useful
+
+    def _say(self, setting: str, value: str, because: str) -> None:
         self.reasons.append(Reason(setting, value, because))
 
     def _set(self, group: str, **values: Any) -> None:
         """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
-        known = self.preset.get(group, {})
+        known = self._preset.get(group, {})
         afresh = values.get("kind", known.get("kind")) != known.get("kind")
         differing = {key: value for key, value in values.items() if afresh or known.get(key) != value}
         if differing:
             self.changes.setdefault(group, {}).update(differing)
 
-    def _translation(self) -> None:
+    def _fit_whole(self) -> None:
         joint = self._subwords()
-        self.say("model", self.plan.told, self.plan.because)
-        batch_tokens = self.preset["batch"]["batch_tokens"]
-        if self.name == "small" and self.words < 200_000:
+        self._say("model", self._plan.told, self._plan.because)
+        batch_tokens = self._preset["batch"]["batch_tokens"]
+        if self.name == "small" and self._words < 200_000:
             batch_tokens = 2_048
             because = "little text is learned better in small batches (Sennrich and Zhang)"
-            self.say("batch.batch_tokens", "2,048", because)
-        padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self.words))  # of the longer side, with EOS
-        if self.minutes and self.name != "tiny":
+            self._say("batch.batch_tokens", "2,048", because)
+        padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self._words))  # of the longer side, with EOS
+        if self._limit and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
-            reach = self.minutes * self.speed / padded if self.speed else 0.0
+            reach = self._limit * self._speed / padded if self._speed else 0.0
             if reach < _SHORT:
-                batch_tokens = min(batch_tokens, self.preset["batch"]["batch_tokens"] // 2)
-                told = f"{reach:.2g} passes over the text" if self.speed else "a time that is given"
+                batch_tokens = min(batch_tokens, self._preset["batch"]["batch_tokens"] // 2)
+                told = f"{reach:.2g} passes over the text" if self._speed else "a time that is given"
                 because = f"in {told} more updates teach more than larger ones"
-                self.say("batch.batch_tokens", f"{batch_tokens:,}", because)
+                self._say("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
-        updates = self._updates(padded, batch_tokens, self.minutes)
-        read = self._expected_updates(updates, batch_tokens, self.minutes) * batch_tokens / padded
+        updates = self._updates(padded, batch_tokens, self._limit)
+        read = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
         self._set("model", dropout=self._dropout(read), tie="all" if joint else "decoder")
-        self._set("training", **self._training(updates, batch_tokens, self.minutes))
+        self._set("training", **self._training(updates, batch_tokens, self._limit))
         # Where the time is given, validations must not use it up: a search costs as much as several updates.
-        self._set("evaluation", max_sentences=200 if self.minutes else 500)
+        self._set("evaluation", max_sentences=200 if self._limit else 500)
         if not self.size.tgt.spaced:
             self._set("evaluation", tokenize="char")
-            self.say("evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters")
+            self._say(
+                "evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters"
+            )
 
-    def _summaries(self) -> None:
+    def _fit_stages(self) -> None:
         src, tgt = self.size.src, self.size.tgt
         longest = min(400, max(10, round(1.2 * src.length))), min(120, max(10, round(1.2 * tgt.length)))
-        self.say(
+        self._say(
             "data.max_length",
             f"{longest[0]}, and {longest[1]} of a summary",
             f"95 % of the sources have no more than {src.length:,} words and of the summaries {tgt.length:,}, and 400 "
@@ -240,22 +214,22 @@ class Fitting:
             self._whole_words()
         elif not self._subwords():
             self._set("model", tie="decoder")
-        self.say("model", self.plan.told, self.plan.because)
-        share = (0.8 * self.minutes, 0.2 * self.minutes) if self.minutes else (None, None)
+        self._say("model", self._plan.told, self._plan.because)
+        share = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
         read = min(self.size.pairs * longest[0], round(1.2 * src.words))
-        batch_tokens = self.preset["batch"]["batch_tokens"]
+        batch_tokens = self._preset["batch"]["batch_tokens"]
         updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
         covering = max(20, updates // 5)
-        if self.expected is not None:
-            self.expected *= 1 + covering / updates
-        self.say(
+        if self.minutes is not None:
+            self.minutes *= 1 + covering / updates
+        self._say(
             "stages", f"{updates:,} updates, then {covering:,} with coverage", "summaries then repeat themselves less"
         )
-        whole = {"max_minutes": float(self.minutes)} if self.minutes else {}
+        whole = {"max_minutes": float(self._limit)} if self._limit else {}
         training = self._training(updates, batch_tokens, share[0])
         self._set("training", **{**training, **whole})
         self._set("search", max_length=longest[1] + 20)
-        *first, last = self.preset["stages"]
+        *first, last = self._preset["stages"]
         second = {**last["training"], **self._training(covering, batch_tokens, share[1])}
         if second["schedule"] == training["schedule"]:
             del second["schedule"]
@@ -263,34 +237,36 @@ class Fitting:
 
     def _dropout(self, passes: float) -> float:
         """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
-        dropout = 0.1 if passes < 15 or self.words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        self.say("model.dropout", f"{dropout}", "text that is read more often is sooner learned by heart")
+        dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
+        self._say("model.dropout", f"{dropout}", "text that is read more often is sooner learned by heart")
         return dropout
 
     def _whole_words(self) -> None:
         """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
         words = self.size.both.words
         wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
-        vocabulary = min(wanted, self.preset["tokenizer"]["vocab_size"])
-        self.say("tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source")
+        vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
+        self._say(
+            "tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source"
+        )
         self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
 
     def _subwords(self) -> bool:
         """The tokenizer of subwords: one for both sides where they share their letters; whether it does."""
         joint = self.size.one_script
         texts = [self.size.both] if joint else [self.size.src, self.size.tgt]
-        suited = next(tokens for limit, tokens in VOCABULARIES if self.words < limit)
-        wanted = min(suited, self.preset["tokenizer"]["vocab_size"])
+        suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
+        wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)
         sizes = [_room(text, wanted, rare) for text in texts]
-        because = f"no more subwords are learned well from {self.words:,} words a side (Sennrich and Zhang 2019)"
+        because = f"no more subwords are learned well from {self._words:,} words a side (Sennrich and Zhang 2019)"
         if suited > wanted:
             because = f"more would make the preset {self.name} slow"
         if min(sizes) < wanted:
             because = "the text has no more words and characters"
-        self.say("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
+        self._say("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
         letters = "the same letters" if joint else "different letters"
-        self.say("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+        self._say("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
         self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
         if not joint:
             self._set("tokenizer", tgt_vocab_size=sizes[1])
@@ -298,7 +274,7 @@ class Fitting:
             self._set("tokenizer", character_coverage=0.9995)
             most = max(text.characters for text in texts)
             because = f"the rarest of {most:,} characters would take others' room"
-            self.say("tokenizer.character_coverage", "0.9995", because)
+            self._say("tokenizer.character_coverage", "0.9995", because)
         return joint
 
     def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
@@ -306,34 +282,34 @@ class Fitting:
 
         `padded` are the padded tokens of the text. How many updates the time allows, says `_expected_updates`.
         """
-        (right, once), (fewest, most) = self.plan.passes, self.plan.bounds
+        (right, once), (fewest, most) = self._plan.passes, self._plan.bounds
         passes = min(max(right * math.sqrt(once / padded), fewest), most)
         a_pass = max(1, math.ceil(padded / batch_tokens))
-        most_updates = self.preset["training"]["max_updates"]
+        most_updates = self._preset["training"]["max_updates"]
         updates = int(min(max(round(passes * a_pass), 100), most_updates))
         rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
-        self.say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
+        self._say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
             because = "it was asked for; the learning rate comes down within it, however fast the machine is"
-            if self.speed:
+            if self._speed:
                 made = f"; this one makes about {expected:,} updates in {minutes:g} min"
                 because += f"{made}, which read the text {expected / a_pass:.2g} times"
-            self.say("training.max_minutes", f"{self.minutes:g}", because)
-        if self.speed:
-            self.expected = expected * batch_tokens / self.speed
+            self._say("training.max_minutes", f"{self._limit:g}", because)
+        if self._speed:
+            self.minutes = expected * batch_tokens / self._speed
             self.passes = expected / a_pass
         return updates
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
         """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
-        if not minutes or not self.speed:
+        if not minutes or not self._speed:
             return updates
-        return max(1, min(updates, round(minutes * self.speed / batch_tokens)))
+        return max(1, min(updates, round(minutes * self._speed / batch_tokens)))
 
     def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
         """How long a training, or a stage, is."""
-        schedule = self.preset["training"]["schedule"]
+        schedule = self._preset["training"]["schedule"]
         if minutes:
             schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
         elif "warmup" in schedule:

@@ -1,5 +1,6 @@
-"""How a run's model is judged: on the validation set while it trains, on the test set when training is over."""
+"""How a run's model is judged: on the validation set while it trains, on the test set after it, beside other runs."""
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,16 +19,20 @@ from nmtkit.data.store import Store
 from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import RecipeError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import Notify, quiet
+from nmtkit.experiment.folder import Notify, RunFolder, quiet
+from nmtkit.experiment.log import Log
 from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_json, write_whole
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
+from nmtkit.training.events import Step
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
+
+WARM_UP = 64
+"""Sentences translated before the clock starts: the first ones of a process are slow."""
 
 
 class Validation:
@@ -173,3 +178,89 @@ def _alignment_error_rate(
         column("tgt_words") if files.tgt_words else None,
     )
     return metrics.aer([one.links() for one in found], gold).aer
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run on its test set."""
+
+    name: str
+    """The recipe's."""
+    kind: str
+    """The model's kind."""
+    parameters: int
+    """Numbers that training fitted, shared ones counted once."""
+    bleu: metrics.Score
+    """Over the whole test set."""
+    long_bleu: metrics.Score | None
+    """Over the long sentences; None if there are none."""
+    n_long: int
+    """How many long sentences there are."""
+    aer: metrics.Score | None
+    """Alignment error rate; None without gold alignments, or if the model has no attention."""
+    training_speed: float
+    """Target tokens a second while training: the median of the log's."""
+    training_minutes: float
+    """Training time, validations included."""
+    search_speed: float
+    """Target tokens a second in beam search, EOS included."""
+    by_length: list[metrics.LengthBucket]
+    """BLEU by words of the source."""
+
+
+def compare_run(
+    run: SavedRun, device: torch.device, longer_than: int, edges: Sequence[int], threads: int | None = None
+) -> ComparedRun:
+    """Tests a run that was trained.
+
+    Args:
+        run: which.
+        device: where to translate.
+        longer_than: a sentence is long if its source has more words than this.
+        edges: longest length of each range of `by_length` but the last, in words.
+        threads: CPU threads; None is one a core.
+
+    Raises:
+        NmtkitError: the recipe names no test set with targets, or the run cannot be opened.
+    """
+    files = run.recipe.data.splits().get("test")
+    if files is None:
+        raise RecipeError(f"{run.recipe.name}: the recipe names no test set to compare on; add data.test")
+    threads = threads or devices.cpu_threads()  # whatever an earlier training has set
+    translator = open_translator(run, Opening(device=str(device), threads=threads))
+    translator.translate(pair.src for pair in islice(read_pairs(files), WARM_UP))
+    result = translate_test_set(run, device, threads=threads)
+    if result is None or not result.scores:
+        raise RecipeError(f"{run.recipe.name}: the test set has no targets, so there is nothing to compare with")
+    texts = [translation.text for translation in result.translations]
+    how = run.recipe.evaluation
+    long = [number for number, line in enumerate(result.sources) if len(line.split()) > longer_than]
+    long_bleu = None
+    if long:
+        references = [[result.references[number] for number in long]]
+        long_bleu = metrics.bleu([texts[number] for number in long], references, how.tokenize, how.lowercase)
+    written = sum(len(translation.token_log_probs) for translation in result.translations)
+    scores = {score.name: score for score in result.scores}
+    speed, minutes = _training(run.folder)
+    return ComparedRun(
+        name=run.recipe.name,
+        kind=run.recipe.model.kind,
+        parameters=sum(parameter.numel() for parameter in translator.model.parameters()),
+        bleu=scores["BLEU"],
+        long_bleu=long_bleu,
+        n_long=len(long),
+        aer=scores.get("AER"),
+        training_speed=speed,
+        training_minutes=minutes,
+        search_speed=written / max(result.seconds, 1e-9),
+        by_length=metrics.by_length(
+            texts, [result.references], result.sources, edges, metrics.Options(how.tokenize, how.lowercase)
+        ),
+    )
+
+
+def _training(folder: RunFolder) -> tuple[float, float]:
+    """Median of the target tokens a second, and minutes of training, from a run's log."""
+    steps = [logged.event for logged in Log(folder).read() if isinstance(logged.event, Step)]
+    speed = statistics.median(step.tokens_per_second for step in steps) if steps else 0.0
+    return speed, steps[-1].seconds / 60 if steps else 0.0

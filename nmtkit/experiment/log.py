@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.saved import SavedStage
+from nmtkit.experiment.saved import SavedRun, SavedStage
 from nmtkit.files import write_whole, writing
+from nmtkit.metrics import text_metrics
+from nmtkit.pictures.curves import Points, Training
 from nmtkit.settings import parse_json
 from nmtkit.training.events import Evaluated, Event, Saved, Step
 
@@ -20,6 +22,8 @@ _VALID = "valid_"
 """How the keys of what validation measured begin."""
 _WORDS = ("event", "stage")
 """The keys of the log whose values are no numbers."""
+_NO_SCORES = ("loss", "perplexity", "seconds")
+"""What validation gives beside scores."""
 
 
 @dataclass(frozen=True)
@@ -190,3 +194,47 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
         raise ValueError("no event that is logged")
     metrics = {key.removeprefix(_VALID): value for key, value in numbers.items() if key.startswith(_VALID)}
     return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)
+
+
+def training_curves(run: SavedRun, name: str) -> Training:
+    """How a run was trained, as its log tells, to be drawn; it may still be training.
+
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L. `name` is what
+    the pictures call the run.
+
+    Raises:
+        DataError: the log is missing or damaged.
+    """
+    steps: list[Step] = []
+    validations: list[Evaluated] = []
+    stages: dict[str, int] = {}
+    for stage, event in Log(run.folder).read():
+        if stage:
+            stages[stage] = event.update
+        if isinstance(event, Step):
+            steps.append(event)
+        else:
+            validations.append(event)
+    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
+    chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
+    measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
+    metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
+    known = text_metrics().get(metric)
+
+    def told(term: str) -> Points:
+        return [(step.update, step.terms.get(term, math.nan)) for step in steps]
+
+    def validated(key: str) -> Points:
+        return [(one.update, one.metrics.get(key, math.nan)) for one in validations]
+
+    return Training(
+        name,
+        loss=told("nll"),
+        perplexity=told("ppl"),
+        lr=[(step.update, step.lr) for step in steps],
+        valid_loss=validated("loss"),
+        valid_perplexity=validated("perplexity"),
+        valid_score=[point for point, one in zip(validated(metric), validations, strict=True) if metric in one.metrics],
+        metric=known.title if known else metric,
+        stages=[*stages.items()],
+    )

@@ -13,7 +13,7 @@ from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import DataError
-from nmtkit.experiment.hold import Notify
+from nmtkit.experiment.folder import Notify
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_json
 from nmtkit.recipe import Recipe

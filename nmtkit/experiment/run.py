@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from nmtkit import device as devices
 from nmtkit.data.checking import DataReport
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis.findings import Diagnosis
@@ -16,17 +17,15 @@ from nmtkit.experiment.checks import (
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.folder import Hold, Notify, RunFolder, hold, quiet
 from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
 from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.saved import SavedRun
-from nmtkit.experiment.settling import find_training_way, prepare_device
 from nmtkit.experiment.stages import StageBegun, StagedTraining
-from nmtkit.experiment.tuning.training import OPEN_KEYS
+from nmtkit.experiment.tuning.training import OPEN_KEYS, find_training_way
 from nmtkit.files import write_whole
 from nmtkit.recipe import Recipe
-from nmtkit.training import distributed
+from nmtkit.training import distributed, randomness
 from nmtkit.training.events import Event, Saved
 
 
@@ -269,3 +268,20 @@ class Run(SavedRun):
     def test(self, device: torch.device, notify: Notify = quiet, threads: int | None = None) -> TestResult | None:
         """Translates the recipe's test set and scores it; see `nmtkit.experiment.judging.translate_test_set`."""
         return translate_test_set(self, device, notify, threads)
+
+
+def choose_device(name: str, recipe: Recipe) -> torch.device:
+    """The device of that name, made ready for the recipe; joins the other processes under torchrun."""
+    device = devices.choose(name)
+    if device.type == "cuda" and any(one.training.deterministic for one in recipe.by_stage().values()):
+        randomness.fix_workspace()
+    device = distributed.join(device)
+    prepare_device(device, recipe)
+    return device
+
+
+def prepare_device(device: torch.device, recipe: Recipe) -> None:
+    """Sets the process up as the recipe says."""
+    config = recipe.training
+    threads = devices.cpu_threads() if config.threads == "auto" else config.threads
+    devices.prepare(device, config.matmul_precision, threads)

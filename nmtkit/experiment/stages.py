@@ -12,8 +12,7 @@ from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_setting
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import Notify
+from nmtkit.experiment.folder import Notify, RunFolder
 from nmtkit.experiment.judging import Validation
 from nmtkit.experiment.log import Done, Log
 from nmtkit.experiment.saved import SavedRun, SavedStage, build_model

@@ -24,8 +24,7 @@ from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
 from nmtkit.experiment.corpus_size import CorpusSize, Counts
 from nmtkit.experiment.fitting import FittedPreset
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import Hold, Notify, hold, quiet
+from nmtkit.experiment.folder import Hold, Notify, RunFolder, hold, quiet
 from nmtkit.experiment.tuning.training import tokens_a_minute
 from nmtkit.files import write_json, write_whole, writing
 from nmtkit.settings import is_name, parse_json

@@ -12,8 +12,7 @@ import pytest
 from conftest import Command, environment
 
 from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import hold
+from nmtkit.experiment.folder import RunFolder, hold
 from nmtkit.experiment.saved import find_run
 
 # Holds a folder and says so, until its standard input is closed.
@@ -21,7 +20,7 @@ HOLDER = """\
 import sys
 from pathlib import Path
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.hold import hold
+from nmtkit.experiment.folder import hold
 held = hold(RunFolder(Path(sys.argv[1])), print)
 print("held", flush=True)
 sys.stdin.read()

@@ -9,11 +9,10 @@ from in_process import Console, console_in
 from nmtkit import device as devices
 from nmtkit import recipe
 from nmtkit.cli import train
-from nmtkit.experiment import comparison
+from nmtkit.experiment import judging
 from nmtkit.experiment.opening import Opening
-from nmtkit.experiment.run import Run
+from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.saved import SavedRun
-from nmtkit.experiment.settling import choose_device
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning import training as tuning
 from nmtkit.training import distributed
@@ -105,7 +104,7 @@ def test_the_search_has_every_core_whatever_training_had(
     def open_translator(run: SavedRun, how: Opening) -> Translator:
         raise Asked(how.threads)
 
-    for place in ("experiment.judging", "experiment.comparison", "cli.tune"):
+    for place in ("experiment.judging", "cli.tune"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
     assert console(*tune).code == 0
@@ -113,7 +112,7 @@ def test_the_search_has_every_core_whatever_training_had(
     run.folder.result.write_text("{}", encoding="utf-8")
     asks = {
         "test": lambda: run.test(torch.device("cpu")),
-        "compare": lambda: comparison.compare_run(run, torch.device("cpu"), 10, [10]),
+        "compare": lambda: judging.compare_run(run, torch.device("cpu"), 10, [10]),
         "tune": lambda: console(*tune),
     }
     torch.set_num_threads(1)

@@ -2,8 +2,7 @@
 
 from nmtkit import recipe
 from nmtkit.experiment.opening import Opening, open_translator
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.settling import choose_device
+from nmtkit.experiment.run import Run, choose_device
 from nmtkit.training.events import Step, Stopped
 
 from .results import Given, given

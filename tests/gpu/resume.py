@@ -12,8 +12,7 @@ import torch
 
 from nmtkit import recipe
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.settling import choose_device
+from nmtkit.experiment.run import Run, choose_device
 from nmtkit.settings import dump_yaml
 from nmtkit.training.events import Stopped
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor
 
 from nmtkit import device as devices
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import Batch, BatchStream, collate
+from nmtkit.data.store import Store
 from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.experiment.saved import SavedRun, build_model, sizes_of
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
 from nmtkit.experiment.tuning.turns import ROUNDS, Turns, in_turns
@@ -218,6 +221,44 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
             found.forget_plans(trial.work)
         found.keep(trial.work, result)
     return result
+
+
+def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
+    """How this machine trains the model of a run quickest, as it was found once, else by measuring it now.
+
+    The run is preprocessed; where its recipe has stages, the first one decides for all. The process is left set up for
+    one of the ways. With `again` it is measured even if something was found before.
+
+    Raises:
+        NmtkitError: the preprocessed data are missing or damaged.
+    """
+    first = next(iter(run.recipe.by_stage().values()))
+    tokenizers = run.load_tokenizers()
+    store = Store.open(run.folder.data, "train")
+
+    def first_batches(count: int) -> list[Batch]:
+        stream = BatchStream(
+            store,
+            first.batch,
+            first.seed,
+            tokenizers=tokenizers,
+            rank=distributed.rank(),
+            world=distributed.size(),
+            limits=first.data.cuts,
+        )
+        return list(islice(stream, count))
+
+    tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
+    a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
+    trial = Trial(
+        build=lambda: build_model(first, tokenizers),
+        first_batches=first_batches,
+        config=first.training,
+        device=device,
+        work=training_work(first, sizes_of(tokenizers), device),
+        updates_an_epoch=a_pass,
+    )
+    return quickest_training(trial, again)
 
 
 def tokens_a_minute(
