@@ -21,7 +21,7 @@ from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment.folder import Notify, RunFolder, quiet
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_whole
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
 from nmtkit.settings import beside_package, dump_yaml
 from nmtkit.training.weights import weights_of
@@ -34,23 +34,23 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
         RecipeError: a stage's model does not fit the one before.
     """
     require_fitting_stages(recipe)
-    sizes = recipe.largest_vocabularies
-    last = list(recipe.by_stage().values())[-1]
-    parameters = sum(weight.numel() for weight in weights_of(_without_memory(last)).values())
+    sizes, training = recipe.largest_vocabularies, recipe.training
+    parameters = _count(_shapes(list(recipe.by_stage().values())[-1]))
     tokens = f"{sizes.src:,}" if sizes.src == sizes.tgt else f"{sizes.src:,} and {sizes.tgt:,}"
-    rows = [("model", recipe.model.kind), ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary")]
-    rows.append(("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"))
-    training = recipe.training
-    rows.append(("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"))
-    rows.append(("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"))
+    rows = [
+        ("model", recipe.model.kind),
+        ("parameters", f"{parameters:,} with {tokens} tokens in a vocabulary"),
+        ("size", f"{parameters * 4 / 2**20:,.0f} MiB in fp32"),
+        ("optimizer", f"{training.optimizer}, learning rate {training.lr}, schedule {training.schedule.kind}"),
+        ("batch", f"{recipe.batch.batch_tokens:,} padded tokens x {training.accumulate}"),
+    ]
     for number, stage in enumerate(recipe.stages, start=1):
         changes = ", ".join(f"{key} {value}" for key, value in _flat(stage.changes()))
         rows.append((f"stage {number}", f"{stage.name}: {changes or 'changes nothing'}"))
     for name, files in recipe.data.splits().items():
         for path in files.paths():
             rows.append((f"data.{name}", path if os.path.exists(path) else f"{path} (not here)"))
-    vectors = recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}
-    for side, path in vectors.items():
+    for side, path in recipe.vectors.items():
         rows.append((f"pretrained_embeddings.{side}", path if os.path.isfile(path) else f"{path} (not here)"))
     return rows
 
@@ -65,11 +65,7 @@ def _flat(changes: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def require_data(recipe: Recipe) -> None:
-    """Looks for the recipe's files before anything is begun.
-
-    Raises:
-        DataError: all that are missing, in one message.
-    """
+    """Looks for the recipe's files before anything is begun; raises DataError with all that are missing."""
     missing = [path for path in recipe.data.paths() if not os.path.exists(path)]
     if missing:
         places = f"{recipe.data.folder} and the current folder" if recipe.data.folder else "the current folder"
@@ -83,14 +79,14 @@ def require_data(recipe: Recipe) -> None:
 
 
 def require_fitting_stages(recipe: Recipe) -> None:
-    """Makes sure that every stage can begin with the weights of the one before, before anything is begun.
+    """Makes sure that every stage can begin with the weights of the one before.
 
     Raises:
         RecipeError: a weight that both models have is of another shape in the later one.
     """
     before: dict[str, torch.Size] = {}
     for name, one in recipe.by_stage().items():
-        now = {weight: tensor.shape for weight, tensor in weights_of(_without_memory(one)).items()}
+        now = _shapes(one)
         faults = [weight for weight in now if weight in before and before[weight] != now[weight]]
         if faults:
             raise RecipeError(
@@ -102,15 +98,14 @@ def require_fitting_stages(recipe: Recipe) -> None:
 
 
 def require_memory(recipe: Recipe) -> None:
-    """Makes sure that this machine can hold the weights, before anything is begun: the kernel would kill the process.
+    """Makes sure that this machine can hold the weights: the kernel would kill the process.
 
     Raises:
         RecipeError: it cannot, whatever the text is.
     """
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
-        weights = weights_of(_without_memory(one, _smallest_vocabularies(one))).values()
-        needed = sum(weight.numel() for weight in weights) * 4
+        needed = 4 * _count(_shapes(one, _smallest_vocabularies(one)))
         if needed > there:
             raise RecipeError(
                 f"recipe {recipe.name}: the weights of its model take {needed / 2**30:,.0f} GiB, and this machine has "
@@ -119,10 +114,15 @@ def require_memory(recipe: Recipe) -> None:
             )
 
 
-def _without_memory(recipe: Recipe, sizes: VocabularySizes | None = None) -> Seq2Seq:
-    """The recipe's model with the shapes of its weights and no memory for them; by default with most tokens."""
+def _shapes(recipe: Recipe, sizes: VocabularySizes | None = None) -> dict[str, torch.Size]:
+    """The shapes of the model's weights, for which no memory is taken; by default with as many tokens as may be."""
     with torch.device("meta"):
-        return MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.largest_vocabularies)
+        model = MODELS.get(recipe.model.kind)(recipe.model, sizes or recipe.largest_vocabularies)
+    return {name: weight.shape for name, weight in weights_of(model).items()}
+
+
+def _count(shapes: dict[str, torch.Size]) -> int:
+    return sum(shape.numel() for shape in shapes.values())
 
 
 def _smallest_vocabularies(recipe: Recipe) -> VocabularySizes:
@@ -133,14 +133,10 @@ def _smallest_vocabularies(recipe: Recipe) -> VocabularySizes:
 
 
 def require_embeddings(recipe: Recipe) -> None:
-    """Looks whether the recipe's word vectors are there and of the model's size, before anything is begun.
-
-    Raises:
-        DataError: they are not.
-    """
+    """Looks whether the recipe's word vectors are there and of the model's size; raises DataError if not."""
     setting = embedding_setting(recipe)
     size = recipe.model.model_dump()[setting.removeprefix("model.")]
-    for path in (recipe.pretrained_embeddings.files() if recipe.pretrained_embeddings else {}).values():
+    for path in recipe.vectors.values():
         check_size(path, size, setting)
 
 
@@ -159,7 +155,7 @@ def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -
 
 
 def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
-    """What must stay the same, stages by their names; see `differences_of_recipes`."""
+    """What must stay the same, stages by their names."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
         for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
@@ -184,15 +180,14 @@ class RecipeCheck:
     """A recipe whose data is checked."""
 
     recipe: Recipe
-    """Loaded, with its overrides."""
     path: Path
     """Its file."""
     run: SavedRun
-    """Its run, whether there is one or not."""
+    """Whether there is one or not."""
 
     @property
     def splits(self) -> dict[str, Files]:
-        """Its files."""
+        """The recipe's files."""
         return self.recipe.data.splits()
 
     @cached_property
@@ -217,9 +212,9 @@ class RecipeCheck:
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] = quiet
     ) -> TokenReport:
-        """Cuts the text into tokens as the run will, once all of it has been seen; the diagnosis of it is told more.
+        """Cuts the text into tokens as the run will, once all of it has been seen; adds to its diagnosis.
 
-        `notify` is told in a sentence what is going on, `progress` how many pairs are done.
+        `progress` is told how many pairs are done.
         """
         self._base.require()
         tokenizers, source = self._tokenizers(diagnosis, notify)
@@ -239,9 +234,7 @@ class RecipeCheck:
     def write(self, out: Path, splits: Mapping[str, Files]) -> Path:
         """Writes a recipe into `out` that is like this one but for its files, and gives its path.
 
-        Args:
-            out: the folder of the new files.
-            splits: the new files; their paths begin at the folder, or are whole.
+        The paths of the new files, `splits`, begin at this folder, or are whole.
         """
         ours = self.path.resolve().parent == beside_package("recipes").resolve()
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
@@ -260,11 +253,7 @@ class RecipeCheck:
 
 
 def open_check(name: str, overrides: Sequence[str] = (), run_path: str | None = None) -> RecipeCheck:
-    """Loads a recipe whose data is to be checked.
-
-    Raises:
-        NmtkitError: there is none, it is not valid, or its data is not there.
-    """
+    """Loads a recipe whose data is to be checked; raises NmtkitError if it is not valid or its data is not there."""
     recipe = load(name, overrides)
     require_data(recipe)
     return RecipeCheck(recipe, locate(name), SavedRun(RunFolder.at(run_path, recipe.name)))

@@ -16,7 +16,7 @@ PRESETS = {
     "small": "for CPUs and small corpora",
     "base": "for GPUs and large corpora",
 }
-"""The presets by size, and what each is for."""
+"""By size: what each is for."""
 TASKS_WITH_PRESETS = tuple(name for name in TASKS if TASKS.get(name).presets)
 """The tasks that a recipe can be chosen for."""
 
@@ -27,7 +27,7 @@ MANY_PAIRS = 100_000
 
 
 def smaller_preset(name: str) -> str | None:
-    """The next smaller preset."""
+    """The next smaller preset, if there is one."""
     names = list(PRESETS)
     return names[names.index(name) - 1] if names.index(name) else None
 
@@ -138,7 +138,7 @@ def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], descri
 
 
 def in_words(minutes: float) -> str:
-    """A time as one says it: about 5 minutes, about 3 hours, about 2 days."""
+    """About 5 minutes, about 3 hours, about 2 days."""
     if minutes < 1.5:
         return "about a minute"
     hours = minutes / 60

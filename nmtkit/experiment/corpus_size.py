@@ -1,8 +1,10 @@
 """How much text a corpus has, in the figures that settings depend on."""
 
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
+from itertools import accumulate
 
 from nmtkit.errors import DataError
 
@@ -12,7 +14,7 @@ class SideSize:
     """How much text a side has."""
 
     words: int
-    """Running words; an estimate by characters where words are not set apart by white space."""
+    """Running words; an estimate by characters where white space does not separate words."""
     distinct_words: int
     """Different words, between white space; counting stops at some 200,000."""
     characters: int
@@ -20,21 +22,19 @@ class SideSize:
     frequent_characters: int
     """The most frequent of these, which make up 99.95 % of the text."""
     spaced: bool
-    """Whether white space sets words apart."""
+    """Whether white space separates words."""
     length: int
-    """Words of a line that 95 % of all lines do not exceed."""
+    """95 % of all lines have no more words."""
 
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """How much text a corpus has: what all choices follow from."""
+    """How much text a corpus has."""
 
     pairs: int
     """Pairs of which no side is empty."""
     src: SideSize
-    """The source side."""
     tgt: SideSize
-    """The target side."""
     both: SideSize
     """Both as one text, as a joint vocabulary sees it."""
     one_script: bool
@@ -72,24 +72,22 @@ def _text(*sides: _Side) -> SideSize:
     characters = sum((side.characters for side in sides), Counter[str]())
     for space in [one for one in characters if one.isspace()]:
         del characters[space]
-    frequent, covered, wanted = 0, 0, 0.9995 * characters.total()
-    for _, count in characters.most_common():
-        if covered >= wanted:
-            break
-        covered, frequent = covered + count, frequent + 1
-    seen, length, most = 0, 0, 0.95 * lengths.total()
-    for length in sorted(lengths):
-        seen += lengths[length]
-        if seen >= most:
-            break
+    shortest = sorted(lengths)
+    length = shortest[_enough([lengths[one] for one in shortest], 0.95) - 1]
     return SideSize(
         words=words if spaced else round(letters / _Side.characters_per_word),
         distinct_words=len(set().union(*(side.distinct for side in sides))),
         characters=len(characters),
-        frequent_characters=frequent,
+        frequent_characters=_enough([count for _, count in characters.most_common()], 0.9995),
         spaced=spaced,
         length=length if spaced else round(length * letters / max(words, 1) / _Side.characters_per_word),
     )
+
+
+def _enough(counts: list[int], share: float) -> int:
+    """How many of the counts, from the first on, make up this share of all."""
+    sums = list(accumulate(counts))
+    return bisect_left(sums, share * sums[-1]) + 1 if sums else 0
 
 
 def _scripts(characters: Counter[str]) -> dict[str, float]:
@@ -126,11 +124,7 @@ class Counts:
         self._tgt.add(tgt, look)
 
     def size(self) -> CorpusSize:
-        """What was counted.
-
-        Raises:
-            DataError: there was no pair.
-        """
+        """What was counted; raises DataError if there was no pair."""
         if not self.pairs:
             raise DataError("there is no pair with text on both sides; nothing can be learned from these files")
         src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)

@@ -39,9 +39,6 @@ class Validation:
     """What training calls to judge the model: loss over the validation set, and the metrics of a real search.
 
     The run of the folder is preprocessed; the recipe is that of the run, or of a stage.
-
-    Raises:
-        NmtkitError: the recipe names no validation set, or its text or the preprocessed data cannot be read.
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, device: torch.device) -> None:
@@ -69,21 +66,16 @@ class Validation:
         options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
         hypotheses = translator.translate(sources)
         scores = metrics.score_all(hypotheses, [references], self.recipe.validated, options, sources)
-        mean = float(nll) / max(tokens, 1)
         return {
             **{name: score.value for name, score in zip(self.recipe.validated, scores, strict=True)},
-            "loss": mean,
+            "loss": float(nll) / max(tokens, 1),
             "perplexity": metrics.perplexity(-float(nll), tokens).value,
             "seconds": time.monotonic() - begun,
         }
 
 
 def validation_files(recipe: Recipe) -> Files:
-    """The text that training judges the model by.
-
-    Raises:
-        RecipeError: the recipe names none.
-    """
+    """The text that training judges the model by; raises RecipeError if the recipe names none."""
     files = recipe.data.splits().get("valid")
     if files is None:
         raise RecipeError(f"recipe {recipe.name}: `data.valid` is missing: training judges the model by it")
@@ -95,9 +87,8 @@ class TestResult:
     """The recipe's test set, translated by the trained model."""
 
     sources: list[str]
-    """Its source lines."""
     references: list[str]
-    """Its target lines; none if it has no targets."""
+    """None if it has no targets."""
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
@@ -105,7 +96,7 @@ class TestResult:
     seconds: float
     """Time of the translation, without opening the model."""
     cut: int
-    """Of how many source lines only the beginning was read, as in training; see `Translator`."""
+    """Of how many source lines only the beginning was read, as in training."""
 
 
 def translate_test_set(
@@ -113,9 +104,8 @@ def translate_test_set(
 ) -> TestResult | None:
     """Translates the test set of a run's recipe with the run's weights and scores it; None if the recipe names none.
 
-    The translations are written beside the run's other files, one a line. Where nobody has measured how this
-    machine searches quickest with such a model, that is done first, and `notify` is told. `threads` are the CPU's; None
-    is one a core.
+    The translations and scores are written into the run's folder. Where nobody has measured how this machine searches
+    quickest with such a model, that is done first, and `notify` is told. `threads` of a CPU are one a core by default.
 
     Raises:
         NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.
@@ -185,23 +175,20 @@ class ComparedRun:
     """One run on its test set."""
 
     name: str
-    """The recipe's."""
     kind: str
-    """The model's kind."""
+    """The model's."""
     parameters: int
-    """Numbers that training fitted, shared ones counted once."""
+    """Shared ones counted once."""
     bleu: metrics.Score
-    """Over the whole test set."""
     long_bleu: metrics.Score | None
     """Over the long sentences; None if there are none."""
     n_long: int
-    """How many long sentences there are."""
     aer: metrics.Score | None
-    """Alignment error rate; None without gold alignments, or if the model has no attention."""
+    """None without gold alignments, or if the model has no attention."""
     training_speed: float
-    """Target tokens a second while training: the median of the log's."""
+    """Target tokens a second: the median of the log's."""
     training_minutes: float
-    """Training time, validations included."""
+    """Validations included."""
     search_speed: float
     """Target tokens a second in beam search, EOS included."""
     by_length: list[metrics.LengthBucket]

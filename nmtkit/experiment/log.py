@@ -31,11 +31,9 @@ class Done:
     """What the stages before the present one have taken."""
 
     updates: int = 0
-    """Updates made."""
     seconds: float = 0.0
-    """And the time they took."""
     by_stage: tuple[float, ...] = ()
-    """The same of each of them."""
+    """The seconds of each."""
 
     def and_then(self, stage: SavedStage) -> "Done":
         """With a stage that is over."""
@@ -54,9 +52,9 @@ class Logged(NamedTuple):
     """An event as it was logged; a number that was not finite, or that nobody logged, is NaN."""
 
     stage: str
-    """The stage that it is of; empty where training has none."""
+    """Empty where training has none."""
     event: Step | Evaluated
-    """What happened, counted from the beginning of the first stage."""
+    """Counted from the beginning of the first stage."""
 
 
 class Log:
@@ -68,14 +66,7 @@ class Log:
         self._tensorboard: Any = None
 
     def begin(self, after: int | None = None) -> None:
-        """Makes ready to write.
-
-        Args:
-            after: training goes on after this update: what was logged later is taken back. None: it begins.
-
-        Raises:
-            NmtkitError: what was logged before cannot be read.
-        """
+        """Makes ready to write; where training goes on `after` an update, what was logged later is taken back."""
         if after is not None and os.path.lexists(self.path):
             self.take_back(after)
         with suppress(ImportError):
@@ -109,11 +100,7 @@ class Log:
             self._tensorboard.close()
 
     def take_back(self, after: int) -> None:
-        """Drops what was logged past an update, and a last line cut short: a resumed run writes them again.
-
-        Raises:
-            NmtkitError: the log cannot be read or written.
-        """
+        """Drops what was logged past an update, and a last line cut short: a resumed run writes them again."""
         kept = []
         try:
             lines = self._text(errors="replace").splitlines()
@@ -197,10 +184,9 @@ def _event(record: Mapping[str, Any]) -> Step | Evaluated:
 
 
 def training_curves(run: SavedRun, name: str) -> Training:
-    """How a run was trained, as its log tells, to be drawn; it may still be training.
+    """How a run was trained, as its log tells, to be drawn under a name; it may still be training.
 
-    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L. `name` is what
-    the pictures call the run.
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
 
     Raises:
         DataError: the log is missing or damaged.

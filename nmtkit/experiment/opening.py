@@ -50,7 +50,7 @@ def load_translator(
     search_settings: Mapping[str, object] | None = None,
     max_source_tokens: int | None = None,
 ) -> Translator:
-    """Opens a trained run; what the arguments mean says `Opening`, with which `open_run` takes more of them.
+    """Opens a trained run; `Opening` says what the arguments mean, and `open_run` takes more of them.
 
     Raises:
         NmtkitError: no such run, weights, device or setting; the message says what there is.
@@ -95,11 +95,7 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
 
 
 def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
-    """Opens a run that was found already; `notify` is told what differs from its recipe.
-
-    Raises:
-        NmtkitError: it cannot be opened.
-    """
+    """Opens a run that was found already; `notify` is told what differs from its recipe."""
     place = devices.choose(how.device)
     model, tokenizers, recipe = run.open_model(place, how.weights)
     config = recipe.search.changed(how.search_settings)
@@ -141,9 +137,9 @@ def find_way(
     threads: int | None = None,
     again: bool = False,
 ) -> tuple[Translator, Found[SearchWay]]:
-    """How this machine searches quickest with a model: the translator that searches so, and what was found.
+    """The translator that searches as this machine does it quickest, and what was found; see `quickest_search`.
 
-    The process is made ready for it. What the arguments mean says `quickest_search`.
+    The process is made ready for it.
     """
 
     def take(way: SearchWay) -> Translator:
@@ -157,9 +153,6 @@ def find_way(
 
 
 def source_limit(recipe: Recipe) -> int | None:
-    """How many tokens of a source a recipe's model reads at most; None where it reads all.
-
-    A model of summaries that was trained on the beginnings of articles reads the beginnings.
-    """
+    """How many tokens of a source a recipe's model reads at most; None where it reads all."""
     cuts = recipe.data.cuts
     return cuts[0] if cuts is not None and TASKS.get(recipe.task).reads_beginnings else None

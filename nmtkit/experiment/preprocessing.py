@@ -21,12 +21,7 @@ from nmtkit.task import TASKS
 
 
 class Preprocessing:
-    """The text of a run's recipe on its way into the arrays of its folder.
-
-    Args:
-        run: with the recipe.
-        notify: told in a sentence what is going on.
-    """
+    """The text of a run's recipe on its way into the arrays of its folder."""
 
     def __init__(self, run: SavedRun, notify: Notify) -> None:
         self._run = run
@@ -34,6 +29,7 @@ class Preprocessing:
         self._recipe = recipe = run.recipe
         self._notify = notify
         self._splits = recipe.data.splits()
+        self._in_one_language = TASKS.get(recipe.task).in_one_language
         self._mark = fingerprint(_settings(recipe), recipe.stored.paths())
         learned = folder.vocabulary.is_dir()
         self._progress = ShardProgress.load(folder.progress, self._mark) if learned else None
@@ -51,12 +47,8 @@ class Preprocessing:
         """Refuses text to train or validate on that is another than when the run was begun."""
         before = read_files(self._folder.report)
         now = {name: FileSums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits}
-        others = [
-            path
-            for split, sums in now.items()
-            for path, known in sums.items()
-            if before.get(split, {}).get(path) != known
-        ]
+        sums = [(split, path, known) for split, found in now.items() for path, known in found.items()]
+        others = [path for split, path, known in sums if before.get(split, {}).get(path) != known]
         if not others:
             return
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -70,9 +62,7 @@ class Preprocessing:
     def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:
         """Those of a preprocessing that was stopped, if there is one, else new ones; the text is looked at for them.
 
-        Args:
-            diagnosed: given what the data doctor says of the text.
-            learned_before: keep the ones that are there all the same.
+        `diagnosed` is given what the data doctor says of it. With `learned_before` the ones that are there stay.
         """
         folder, progress = self._folder, self._progress
         if progress is not None:
@@ -115,22 +105,15 @@ class Preprocessing:
                     sample.see(block)
 
         # The check of what is stored tells duplicates.
-        in_one_language = TASKS.get(self._recipe.task).in_one_language
-        found = examine(self._splits, in_one_language, duplicates=False, see=see)
+        found = examine(self._splits, self._in_one_language, duplicates=False, see=see)
         diagnosed(found)
         base.require()
         return found.splits["train"].is_readable
 
     def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
-        """Checks, encodes and stores all splits; gives what was found, which is written down as well.
-
-        Args:
-            tokenizers: of both sides.
-            processes: how many encode the text of a large corpus; None: one a core.
-        """
+        """Checks, encodes and stores all splits; gives what was found, which is written down as well."""
         recipe, data, sums = self._recipe, self._folder.data, FileSums()
-        in_one_language = TASKS.get(recipe.task).in_one_language
-        checker = Checker(recipe.stored, self._report, need_references=in_one_language)
+        checker = Checker(recipe.stored, self._report, need_references=self._in_one_language)
         for name, files in self._splits.items():
             for block in sound_blocks(name, files) if name != "train" else ():
                 checker.seek(block)

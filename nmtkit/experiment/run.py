@@ -30,12 +30,9 @@ from nmtkit.training.events import Event, Saved
 
 
 class Run(SavedRun):
-    """One recipe and the folder it is carried out in.
+    """One recipe and the folder it is carried out in; `create`, `begin` and `open` give one.
 
-    Args:
-        folder: of a run that was begun; `create`, `begin` and `open` give one.
-        recipe: what is carried out in it.
-        held: the right to write in the folder, kept as long as this object is, or until `close`; None to read only.
+    `held` is the right to write in the folder, as long as this object lives or until `close`; None to read only.
     """
 
     def __init__(self, folder: RunFolder, recipe: Recipe, held: Hold | None = None) -> None:
@@ -59,8 +56,7 @@ class Run(SavedRun):
             notify: told in a sentence what is done beside that.
 
         Raises:
-            NmtkitError: there is an earlier run, the folder holds other things, another process works in it, or it
-                cannot be written.
+            NmtkitError: the folder is not free, or cannot be written.
         """
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
@@ -74,13 +70,9 @@ class Run(SavedRun):
     def open(cls, path: str, same_as: Recipe | None = None) -> "Run":
         """Opens a run that was begun before.
 
-        Args:
-            path: its folder.
-            same_as: the recipe that it must have been begun with; names, limits of training and batches may differ.
-
         Raises:
             CheckpointError: there is none.
-            RecipeError: it was begun with another recipe; names what differs.
+            RecipeError: it was not begun with the recipe `same_as`; names, limits of training and batches may differ.
         """
         saved = SavedRun(RunFolder(Path(path)))
         run = cls(saved.folder, saved.recipe)
@@ -107,14 +99,13 @@ class Run(SavedRun):
         Args:
             recipe: what to do.
             path: the folder; None is `runs/` and the recipe's name.
-            resume: go on with the run that is there. Names, the limits of training and how batches are cut may differ
-                from before.
+            resume: go on with the run that is there; the recipe may differ as `open` says.
             overwrite: replace the run that is there.
-            new_data: as of `preprocess`.
+            new_data: as of `preprocess`, here and below.
             notify: told in a sentence what is going on.
-            report: given what was found in the text, when it was preprocessed.
-            diagnosed: as of `preprocess`.
-            processes: as of `preprocess`.
+            report: given what was found in the text.
+            diagnosed: given what the data doctor says of it.
+            processes: how many cut the text.
 
         Raises:
             NmtkitError: as `create` and `preprocess`; the recipe has no validation set, or its word vectors are missing
@@ -149,7 +140,7 @@ class Run(SavedRun):
 
     @classmethod
     def _taken_up(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
-        """A run to go on with; its folder has the new recipe once `begin` has written it there."""
+        """A run to go on with; `begin` writes the new recipe into its folder."""
         cls.open(path)  # nothing is made where there is no run
         held = hold(RunFolder(Path(path)), notify)
         run = cls.open(path)
@@ -182,9 +173,6 @@ class Run(SavedRun):
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.
 
         What was found is said, and written into the run's recipe, so that whoever goes on with the run uses the same.
-
-        Raises:
-            NmtkitError: the preprocessed data are missing or damaged, or the recipe cannot be written.
         """
         training = self.recipe.training
         left = [key for key in OPEN_KEYS if getattr(training, key) == "auto"]
@@ -221,8 +209,7 @@ class Run(SavedRun):
             new_data: with `learned_before`, take text that is another than before.
 
         Raises:
-            NmtkitError: a file is missing or damaged, the text does not fit the settings, it is not the text that the
-                run was begun with, or the folder cannot be written.
+            NmtkitError: the text is missing, damaged, unfit, or another than before; or the folder cannot be written.
         """
         work = Preprocessing(self, notify)
         if work.is_done():
@@ -241,20 +228,16 @@ class Run(SavedRun):
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[Event | StageBegun]:
-        """Trains the recipe's model; `metrics.jsonl`, and TensorBoard if it is there, get every `Step` and `Evaluated`.
+        """Trains the recipe's model; gives the events of `nmtkit.training.loop.train`, which are logged as well.
 
-        Where the recipe has stages they follow each other. Updates and seconds are then counted from the beginning of
-        the first, in the log and in the events, which a `StageBegun` parts.
+        Where the recipe has stages they follow each other; each begins with a `StageBegun` and ends with a `Stopped`.
+        Updates and seconds are counted from the beginning of the first stage.
 
         Args:
             device: where to train.
             notify: told in a sentence what the model and each stage begin with, and how much text is cut.
-            resume: go on from the last saved state as if training had never stopped; bit for bit as
-                `nmtkit.training.loop.train` says.
+            resume: go on from the last saved state as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
-
-        Yields:
-            The events of `nmtkit.training.loop.train`; every stage ends with a `Stopped`.
 
         Raises:
             NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
@@ -266,7 +249,7 @@ class Run(SavedRun):
             yield event
 
     def test(self, device: torch.device, notify: Notify = quiet, threads: int | None = None) -> TestResult | None:
-        """Translates the recipe's test set and scores it; see `nmtkit.experiment.judging.translate_test_set`."""
+        """Translates the recipe's test set and scores it; see `translate_test_set`."""
         return translate_test_set(self, device, notify, threads)
 
 

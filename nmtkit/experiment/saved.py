@@ -22,14 +22,11 @@ MODEL_VARIABLE = "NMTKIT_MODEL"
 
 @dataclass(frozen=True)
 class SavedStage:
-    """One stage of a run and where its checkpoints are; a run without stages is one stage without a name."""
+    """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
 
     name: str
-    """The stage's name; empty if the recipe has no stages."""
     recipe: Recipe
-    """The whole recipe of the stage."""
     checkpoints: Checkpoints
-    """Its weights and training state."""
 
 
 class SavedRun:
@@ -40,11 +37,7 @@ class SavedRun:
 
     @cached_property
     def recipe(self) -> Recipe:
-        """The recipe of the run.
-
-        Raises:
-            CheckpointError: this is not the folder of a run.
-        """
+        """The recipe of the run; raises CheckpointError if this is not the folder of one."""
         path = self.folder.path
         if not self.folder.exists():
             what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
@@ -52,11 +45,7 @@ class SavedRun:
         return load(self.folder.recipe, otherwise="run")
 
     def load_tokenizers(self) -> TokenizerPair:
-        """The tokenizers of the run.
-
-        Raises:
-            CheckpointError: they are missing or damaged.
-        """
+        """The tokenizers of the run; raises CheckpointError if they are missing or damaged."""
         if not self.folder.vocabulary.is_dir():
             raise CheckpointError(
                 f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
@@ -64,10 +53,7 @@ class SavedRun:
         return TokenizerPair.load(self.folder.vocabulary)
 
     def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
-        """The stages of the run's recipe, in their order; one without a name if the recipe has none.
-
-        `taken` is as of `Recipe.by_stage`, `vocabulary` as of `Checkpoints`.
-        """
+        """The stages in their order; `taken` is as of `Recipe.by_stage`, `vocabulary` as of `Checkpoints`."""
         return [
             SavedStage(name, one, Checkpoints(self.folder.stage(number, name), vocabulary))
             for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
@@ -83,8 +69,7 @@ class SavedRun:
 
         Args:
             which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
-                was made, else the best, else the last. Where training has stages, best and last are of the newest one
-                that was validated.
+                was made, else the best, else the last. Best and last are of the newest stage that was validated.
 
         Raises:
             CheckpointError: the run has no such weights.
@@ -108,8 +93,8 @@ class SavedRun:
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
         """The trained model in evaluation mode on `device`, its tokenizers and its recipe; `which` is as of `weights`.
 
-        Where training has stages, model and recipe are those of the stage that the weights are from; of the newest one
-        that was validated for an average, or a file from elsewhere.
+        Model and recipe are those of the stage that the weights are from; of the newest one that was validated for an
+        average, or a file from elsewhere.
 
         Raises:
             NmtkitError: a part of the run is missing, damaged, or does not fit the others.
@@ -179,12 +164,12 @@ def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
 
 
 def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """The weights files of a run that are to be averaged.
+    """The weights files of a run's newest validated stage that are to be averaged.
 
     Args:
-        run: whose; where training has stages, those of the newest stage that was validated are taken.
-        best: how many of its best; None for all that were kept.
-        recent: how many of its newest, instead of the best.
+        run: whose.
+        best: how many of the best; None for all that were kept.
+        recent: how many of the newest, instead of the best.
 
     Raises:
         CheckpointError: there are not so many, or fewer than two.
@@ -201,15 +186,10 @@ def weights_to_average(run: SavedRun, best: int | None = None, recent: int | Non
 
 
 def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = None) -> None:
-    """Averages weights files into one.
-
-    Args:
-        files: the weights.
-        output: where to.
-        of: the run whose model they must fit; None: they need only fit each other.
+    """Averages weights files into one; they fit each other, and the model of the run `of`.
 
     Raises:
-        CheckpointError: there are fewer than two, they do not fit each other, or the output cannot be written.
+        CheckpointError: there are fewer than two, they do not fit, or the output cannot be written.
     """
     if len(files) < 2:
         raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")

@@ -34,7 +34,6 @@ class StageBegun:
     """A stage of the recipe begins, or goes on where it was stopped; the events that follow are of it."""
 
     name: str
-    """Which."""
     number: int
     """From 1."""
     count: int
@@ -42,25 +41,19 @@ class StageBegun:
     updates_before: int
     """Updates that all stages before made."""
     seconds_before: float
-    """And the time they took."""
     training: TrainingConfig
     """Its settings; their limits count from its beginning."""
 
 
 @dataclass(eq=False)
 class StagedTraining:
-    """One training through its stages; of a recipe without stages through its only one."""
+    """One training through its stages, with the arguments of `Run.train`; without stages it is one of no name."""
 
     run: SavedRun
-    """Preprocessed."""
     device: torch.device
-    """Where to train."""
     notify: Notify
-    """Told in a sentence what the model and each stage begin with, and how much text is cut."""
-    resume: bool = False
-    """Whether to go on from the last saved state."""
-    stop: Callable[[], bool] | None = None
-    """Asked between updates whether to stop."""
+    resume: bool
+    stop: Callable[[], bool] | None
 
     def __post_init__(self) -> None:
         self.tokenizers = self.run.load_tokenizers()
@@ -89,7 +82,8 @@ class StagedTraining:
                     )
                 for event in self._stage(stages, number, going_on=self.resume and number == first):
                     shown = done.shift(event)
-                    self._add_to_log(shown, stage, done)
+                    if distributed.rank() == 0:
+                        self._add_to_log(shown, stage, done)
                     yield shown
                     if isinstance(event, Stopped) and event.reason == "interrupted":
                         return
@@ -104,8 +98,6 @@ class StagedTraining:
         return self.run.stages(done.by_stage if done else (), self.tokenizers.sum)
 
     def _add_to_log(self, event: Event, stage: SavedStage, done: Done) -> None:
-        if distributed.rank() != 0:
-            return
         if self._log is None:
             # Only now has a state that training goes on from shown itself whole; before, nothing may go.
             after = None
@@ -198,12 +190,8 @@ def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> 
     result = {"reason": event.reason, "updates": event.update, **_best_and_kept(stages[-1].checkpoints)}
     if stages[-1].name:
         result["stages"] = [
-            {
-                "name": stage.name,
-                "updates": stage.checkpoints.read_facts()["update"],
-                **_best_and_kept(stage.checkpoints),
-            }
-            for stage in stages
+            {"name": one.name, "updates": one.checkpoints.read_facts()["update"], **_best_and_kept(one.checkpoints)}
+            for one in stages
         ]
     write_json(folder.result, result)
 

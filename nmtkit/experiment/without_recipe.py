@@ -39,23 +39,29 @@ class RecipeRequest:
     """What was asked for in place of a recipe; one field an option, files by their whole paths."""
 
     source: tuple[str, ...]
-    """Source files, one for each corpus."""
+    """One for each corpus, as are their targets."""
     target: tuple[str, ...]
-    """Their targets."""
     valid_source: tuple[str, ...] = ()
-    """Source files of the validation set; without them some pairs are held out."""
+    """Without them some pairs are held out."""
     valid_target: tuple[str, ...] = ()
-    """Their targets."""
     test_source: tuple[str, ...] = ()
-    """Source files of the test set."""
     test_target: tuple[str, ...] = ()
-    """Their targets, or none if it is only to be translated."""
+    """None if the test set is only to be translated."""
     task: str | None = None
-    """What the model is for; None is translation."""
+    """None is translation."""
     preset: str | None = None
-    """The preset; None chooses one."""
+    """None chooses one."""
     minutes: float | None = None
     """Stop training after so many."""
+
+    @property
+    def sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The files of both sides by split."""
+        return {
+            "train": (self.source, self.target),
+            "valid": (self.valid_source, self.valid_target),
+            "test": (self.test_source, self.test_target),
+        }
 
     def given(self) -> dict[str, Any]:
         """The options that were given, as a user writes them, and their values."""
@@ -64,25 +70,17 @@ class RecipeRequest:
 
     def fault(self) -> str | None:
         """How the options do not fit each other; None if they do."""
-        for split, src, tgt in (
-            ("", self.source, self.target),
-            ("valid-", self.valid_source, self.valid_target),
-            ("test-", self.test_source, self.test_target),
-        ):
-            if len(src) != len(tgt) and (tgt or split != "test-"):
-                return f"--{split}source names {len(src)} files and --{split}target {len(tgt)}: they must be paired"
+        for split, (src, tgt) in self.sides.items():
+            if len(src) != len(tgt) and (tgt or split != "test"):
+                of = "" if split == "train" else f"{split}-"
+                return f"--{of}source names {len(src)} files and --{of}target {len(tgt)}: they must be paired"
         if not self.source:
             return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
         return None
 
     def splits(self) -> dict[str, Files]:
         """The files of train, and of valid and test if they were given."""
-        given = {
-            "train": (self.source, self.target),
-            "valid": (self.valid_source, self.valid_target),
-            "test": (self.test_source, self.test_target),
-        }
-        return {name: Files(src=list(src), tgt=list(tgt)) for name, (src, tgt) in given.items() if src}
+        return {name: Files(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
 
 
 def choose_recipe(
@@ -110,8 +108,7 @@ def choose_recipe(
         The right to write in the folder, in process 0.
 
     Raises:
-        NmtkitError: the request has a fault, a file is missing or faulty, an override is wrong, or the run's folder is
-            not free.
+        NmtkitError: the request, a file or an override has a fault, or the run's folder is not free.
     """
     if fault := request.fault():
         raise NmtkitError(fault)
@@ -162,11 +159,8 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     def told(value: Any) -> str:
         return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
 
-    faults = [
-        f"\n  {option} was {told(before.get(option))} and is {told(now.get(option))}"
-        for option in sorted(before.keys() | now.keys())
-        if before.get(option) != now.get(option)
-    ]
+    both = ((option, before.get(option), now.get(option)) for option in sorted(before.keys() | now.keys()))
+    faults = [f"\n  {option} was {told(old)} and is {told(new)}" for option, old, new in both if old != new]
     if faults:
         raise NmtkitError(
             f"{folder.path}: begun with other options, so one cannot go on with these (give the same ones, take "
@@ -176,11 +170,7 @@ def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
 
 
 class _Choosing:
-    """The choice of a recipe for a text, in one run's folder.
-
-    Raises:
-        NmtkitError: a file lies in the folder, or has a fault.
-    """
+    """The choice of a recipe for a text, in one run's folder."""
 
     def __init__(
         self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
@@ -202,14 +192,19 @@ class _Choosing:
             self.hold_out, self.size = _measure(splits)
         except DataError as fault:
             raise _with_advice(fault, splits) from fault
-        self.ends = _ends(request)
+        # Files of held-out pairs end as the user's, where that tells the sides apart.
+        src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
+        self.ends = (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
         # One name for each corpus, so that a recipe can give them weights.
         several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
         self.names = several if len(several) > 1 else ["train"]
+        sides = {split: (one.src, one.tgt) for split, one in splits.items()}
         if self.hold_out is not None:
-            splits["train"] = _in_run(self.names, self.ends)
-            splits |= {split: _in_run([split], self.ends) for split in self.hold_out.splits}
-        self.data = {split: _named(files) for split, files in splits.items()}
+            held = {"train": self.names, **{split: [split] for split in self.hold_out.splits}}
+            for split, names in held.items():
+                src_paths, tgt_paths = ([f"text/{name}.{end}" for name in names] for end in self.ends)
+                sides[split] = src_paths, tgt_paths
+        self.data = {split: _named(src, tgt) for split, (src, tgt) in sides.items()}
 
     def write(self, overwrite: bool) -> Hold:
         """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
@@ -268,7 +263,7 @@ class _Choosing:
 
 
 def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
-    """What to hold out, if no validation set was given, and the size of what is left. Reads every file once."""
+    """What to hold out, if no validation set was given, and the size of what is left."""
     for split in ("valid", "test"):
         if split in splits and not sum(1 for _ in read_pairs(splits[split])):
             raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
@@ -286,7 +281,7 @@ def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
 
 
 def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
-    """The same fault, with the command that finds all others as well, where the files are there to be looked at."""
+    """The same fault with the command that finds all others, where the files are there."""
     for files in splits.values():
         for pair in zip(files.src, files.tgt or files.src, strict=True):
             if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
@@ -303,22 +298,9 @@ def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
         return recipe.load(path, overrides)
 
 
-def _ends(request: RecipeRequest) -> tuple[str, str]:
-    """How the files with the held-out pairs end: as the user's, where that tells the sides apart."""
-    src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
-    return (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
-
-
-def _in_run(names: list[str], ends: tuple[str, str]) -> Files:
-    """Files of that name as a recipe in the run's folder names them."""
-    src, tgt = ([f"text/{name}.{end}" for name in names] for end in ends)
-    return Files(src=src, tgt=tgt)
-
-
-def _named(files: Files) -> dict[str, Any]:
+def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
     """Files as one would write them into a recipe."""
-    sides = {"src": files.src, "tgt": files.tgt}
-    return {side: paths[0] if len(paths) == 1 else paths for side, paths in sides.items() if paths}
+    return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
 
 
 def _sentences(preset: FittedPreset, folder: RunFolder, held: Counter[str] | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.data.batch import BatchConfig
 from nmtkit.data.corpus import DataConfig
-from nmtkit.data.embeddings import EmbeddingsConfig
+from nmtkit.data.embeddings import EmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.errors import NmtkitError
 from nmtkit.metrics import METRICS, metric_names
@@ -268,6 +268,11 @@ class Recipe(Settings):
     def tested(self) -> list[str]:
         """The metrics of the test after training: the task's, and those of validation."""
         return list(dict.fromkeys((*TASKS.get(self.task).tested, *self.validated)))
+
+    @property
+    def vectors(self) -> dict[Side, str]:
+        """The files of word vectors by side."""
+        return self.pretrained_embeddings.files() if self.pretrained_embeddings else {}
 
     @property
     def stored(self) -> DataConfig:

@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from nmtkit.experiment.choosing import (
 )
 from nmtkit.experiment.corpus_size import CorpusSize, Counts, SideSize
 from nmtkit.experiment.fitting import FittedPreset
+from nmtkit.task import TASKS, TRANSLATION
 
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
@@ -283,9 +285,12 @@ def test_warnings() -> None:
     assert choose_preset("translation", MULTI30K, "base", gpu=True).warnings == []
 
 
-def test_unknown_names_get_advice() -> None:
+def test_unknown_names_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match="no preset 'smal': did you mean 'small'"):
         choose_preset("translation", MULTI30K, "smal")
+    monkeypatch.setitem(TASKS._members, "turning", replace(TRANSLATION, name="turning", presets=""))
+    with pytest.raises(RecipeError, match=r"no presets for turning, .* Presets are for: translation, summarization"):
+        choose_preset("turning", MULTI30K)
     with pytest.raises(RecipeError, match="no task 'translate': did you mean 'translation'"):
         choose_preset("translate", MULTI30K)
 

@@ -46,11 +46,11 @@ class Found(Generic[AnyWay]):
     """The way to do a work, and what it rests on."""
 
     what: str
-    """The work, in a word: training or search."""
+    """Training or search."""
     way: AnyWay
     """The quickest, a dataclass of plain values."""
     unit: str
-    """What its speed is counted in."""
+    """Of its speed."""
     speeds: dict[str, float] = field(default_factory=dict)
     """The speed of every way that was measured, 0 where memory ran out; none where nothing was."""
     seconds: float = 0.0
@@ -58,13 +58,12 @@ class Found(Generic[AnyWay]):
     is_noisy: bool = False
     """Whether the turns disagreed."""
     day: str = field(default_factory=lambda: date.today().isoformat())
-    """When, as year-month-day."""
     kept: bool = False
     """Whether it was found earlier."""
 
     @property
     def speed(self) -> float | None:
-        """That of the chosen way; None where nothing was measured."""
+        """That of the chosen way, if it was measured."""
         return self.speeds.get(str(self.way))
 
     def sentences(self) -> Iterator[str]:
@@ -83,7 +82,7 @@ class Found(Generic[AnyWay]):
 
 
 def kept_folder() -> Path:
-    """Where the files are."""
+    """Where findings are."""
     base = os.environ.get("XDG_CACHE_HOME") or ""
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "settings"
 
@@ -124,12 +123,7 @@ def _path(work: Mapping[str, Any]) -> Path:
 
 
 def look_up(work: Mapping[str, Any], way: Callable[..., AnyWay]) -> Found[AnyWay] | None:
-    """What `keep` was given for this work; None where nothing was found yet, or the file is damaged.
-
-    Args:
-        work: which.
-        way: the class of its ways.
-    """
+    """What `keep` was given for this work, if its file is whole; `way` is the class of its ways."""
     entry = _read(_path(work))
     if entry is None or entry["work"] != json.loads(json.dumps(work)):
         return None

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,14 +28,14 @@ _FEWEST = 48
 def ways_to_search(device: torch.device) -> list[SearchWay]:
     """The usual way, and those that differ from it in one thing."""
     first = usual(device)
-    matmul, tokens, one = first.matmul_precision, first.batch_tokens, first.one_a_core
-    possible = [first, SearchWay(matmul, tokens // 2, one), SearchWay(matmul, 2 * tokens, one)]
+    tokens = first.batch_tokens
+    possible = [first, replace(first, batch_tokens=tokens // 2), replace(first, batch_tokens=2 * tokens)]
     if device.type == "cpu":
-        possible.append(SearchWay("medium", tokens, one))
+        possible.append(replace(first, matmul_precision="medium"))
         if devices.cpu_threads() > 1:
-            possible.append(SearchWay(matmul, tokens, not one))
+            possible.append(replace(first, one_a_core=not first.one_a_core))
     elif device.type == "cuda":
-        possible.append(SearchWay("high", tokens, one))
+        possible.append(replace(first, matmul_precision="high"))
     return possible
 
 

@@ -46,21 +46,17 @@ _LEAST_SECONDS = 2.0
 _SAME_LOSS = 1.005
 """A less exact way is taken only if the loss of a batch is not higher by more than this factor."""
 
-
 OPEN_KEYS = ("precision", "matmul_precision", "threads")
 """What `auto` leaves open, in the recipe's group `training`."""
 
 
 @dataclass(frozen=True)
 class TrainingWay:
-    """One way to make an update."""
+    """One way to make an update; the fields are keys of the recipe's group `training`."""
 
     precision: Literal["fp32", "bf16"]
-    """`training.precision`."""
     matmul_precision: devices.MatmulPrecision
-    """`training.matmul_precision`."""
     threads: int
-    """`training.threads`."""
 
     def __str__(self) -> str:
         kind = self.precision if self.precision == "bf16" else f"fp32 {self.matmul_precision}"
@@ -83,10 +79,7 @@ def training_work(recipe: Recipe, sizes: VocabularySizes, device: torch.device) 
 def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bool) -> list[TrainingWay]:
     """The ways that the settings leave open, the ones that one would rather take first: exact ones, with all threads.
 
-    Args:
-        config: what it names is not varied.
-        device: a CPU computes float32 exactly or, where its library can, with bfloat16 inside; a GPU also with tf32.
-        bf16_allowed: whether the model's settings allow bfloat16.
+    A CPU computes float32 exactly or, where its library can, with bfloat16 inside; a GPU also with tf32.
     """
     cpu = device.type == "cpu"
     threads = [devices.cpu_threads()]
@@ -164,17 +157,16 @@ class Trial:
     first_batches: Callable[[int], Sequence[Batch]]
     """Gives so many of the first batches."""
     config: TrainingConfig
-    """How the model is trained; what it names is not varied."""
+    """What it names is not varied."""
     device: torch.device
-    """Where."""
     work: Mapping[str, Any]
-    """What the finding is kept for: all that decides how quick the ways are; see `training_work`."""
+    """What the finding is kept for; see `training_work`."""
     updates_an_epoch: float
-    """How many updates a pass over the data takes, roughly."""
+    """Roughly."""
 
     @property
     def plan(self) -> dict[str, Any]:
-        """The work together with how long it will be done: what is kept for it is kept for just this training."""
+        """The work together with how long it will be done: what is kept for just this training."""
         limits = self.config.model_dump(mode="json", include={"max_updates", "max_epochs", "max_minutes"})
         return {**self.work, found.PLAN: limits | {"updates_an_epoch": self.updates_an_epoch}}
 
@@ -187,11 +179,8 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
     The process is left set up for one of the ways: call `device.prepare` again.
 
     Where a training is too short to be measured, that is kept too, for this training alone: its time, estimated anew,
-    might be found long enough, and one recipe would give two models.
-
-    Args:
-        trial: the training.
-        again: measure even where something was found before, and even for a training of seconds.
+    might be found long enough, and one recipe would give two models. With `again` it is measured all the same, and even
+    where something was found before.
     """
     begun, is_first = time.monotonic(), distributed.rank() == 0
     with randomness.preserved(trial.device):
@@ -224,13 +213,9 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
 
 
 def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
-    """How this machine trains the model of a run quickest, as it was found once, else by measuring it now.
+    """How this machine trains the model of a run, which is preprocessed, quickest: see `quickest_training`.
 
-    The run is preprocessed; where its recipe has stages, the first one decides for all. The process is left set up for
-    one of the ways. With `again` it is measured even if something was found before.
-
-    Raises:
-        NmtkitError: the preprocessed data are missing or damaged.
+    Where its recipe has stages, the first one decides for all.
     """
     first = next(iter(run.recipe.by_stage().values()))
     tokenizers = run.load_tokenizers()

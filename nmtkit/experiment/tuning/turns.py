@@ -44,14 +44,13 @@ class Turns(Generic[AnyWay]):
 def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float], limit: float) -> Turns[AnyWay]:
     """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
 
+    Where every way fails the first of them is the best, with `slower` infinite.
+
     Args:
-        ways: the ways, the ones that one would rather take first.
+        ways: the ones that one would rather take first.
         seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took;
             infinitely many if it cannot be done so, which puts the way out of the question.
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
-
-    Returns:
-        What was found; where every way failed, the first of them with `slower` infinite.
     """
     assert ways, "there is something to measure"
     taken: dict[AnyWay, list[float]] = {way: [] for way in ways}
