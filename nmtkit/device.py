@@ -39,18 +39,13 @@ def choose(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     names = available()
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = None
-    known = device is not None and (name in names or (name == "cuda" and "cuda:0" in names))
-    if device is None or not known:
+    if name not in names and not (name == "cuda" and "cuda:0" in names):
         raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
-    return device
+    return torch.device(name)
 
 
 def describe(device: torch.device) -> str:
-    """The device in words for a person, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
+    """The device in words, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     if device.type != "cpu":
@@ -60,12 +55,12 @@ def describe(device: torch.device) -> str:
 
 
 def cpu_threads() -> int:
-    """How many CPU threads torch should use unless somebody says otherwise: one for each core this process may use."""
+    """How many CPU threads torch should use unless somebody says otherwise: one a core that this process may use."""
     return _at_most_cores(_TORCH_THREADS)
 
 
 def _at_most_cores(threads: int) -> int:
-    """So many, but not more than this process may use cores, unless the user has set how many there are to be."""
+    """At most one a core that this process may use, unless the user has set how many there are to be."""
     if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
         return threads
     return min(threads, len(os.sched_getaffinity(0)))
@@ -190,7 +185,7 @@ def _times_of_threads() -> dict[str, tuple[int, int]]:
 
 @cache
 def _be_courteous() -> None:
-    """Starts `Courtesy`, once, where the kernel tells what it needs."""
+    """Starts `Courtesy` once, where the kernel tells what it needs."""
     with suppress(OSError):
         Courtesy(_times_of_threads).start()
 

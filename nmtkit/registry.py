@@ -20,8 +20,7 @@ def near_names(given: str, valid: Iterable[str]) -> str:
 class Registry(Generic[T]):
     """A table from names to things, filled by decorators where the things are defined.
 
-    Args:
-        what: what the members are, in the words of an error message ("model", "tokenizer").
+    `what` the members are is for messages: "model", "tokenizer".
     """
 
     def __init__(self, what: str) -> None:
@@ -39,11 +38,7 @@ class Registry(Generic[T]):
         return enter
 
     def get(self, name: str) -> T:
-        """Returns the member of that name.
-
-        Raises:
-            RecipeError: there is none; the message offers the nearest name and lists all.
-        """
+        """The member of that name; raises RecipeError if there is none."""
         if name not in self._members:
             raise RecipeError(f"unknown {self.what} {name!r}: {near_names(name, self._members)}")
         return self._members[name]

@@ -35,7 +35,6 @@ __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed
 KeyPath = tuple[str | int, ...]
 Places = Mapping[KeyPath, str]
 
-
 LARGEST = 2**53 - 1
 """The largest whole number of any setting; up to here JSON and a float hold each one exactly."""
 
@@ -75,11 +74,7 @@ Name = Annotated[str, AfterValidator(_named)]
 
 
 def name_in(registry: Registry[Any]) -> Any:
-    """The type of a setting that names a member of a registry, whenever that is entered.
-
-    Args:
-        registry: its schema lists the members that are there when the type is made.
-    """
+    """The type of a setting that names a member of a registry; the schema lists those that are there by now."""
 
     def member(given: object) -> object:
         if given not in registry.names():
@@ -105,11 +100,7 @@ class Settings(BaseModel):
         return value
 
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
-        """The same settings with some values replaced; checked like a recipe.
-
-        Raises:
-            RecipeError: a key or a value is not valid.
-        """
+        """The same settings with some values replaced; raises RecipeError if a key or a value is not valid."""
         return parse(type(self), {**self.model_dump(), **values}, "option")
 
 
@@ -119,8 +110,7 @@ S = TypeVar("S", bound=Settings)
 class OneOf:
     """The type of a group whose `kind` names one of several classes: `Annotated[Any, OneOf(classes)]`.
 
-    Args:
-        classes: gives them; asked whenever settings are checked, so that one who came later can be named too.
+    The classes are asked for whenever settings are checked, so that one that came later can be named too.
     """
 
     def __init__(self, classes: Callable[[], Sequence[type[Settings]]]) -> None:
@@ -319,11 +309,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
 
 
 def parse_value(text: str) -> Any:
-    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would read it.
-
-    Raises:
-        RecipeError: it is not YAML.
-    """
+    """Reads the VALUE of `--set KEY=VALUE` as a recipe file would; raises RecipeError if it is not YAML."""
     try:
         return _compose(text)[0]
     except yaml.YAMLError as fault:
@@ -339,9 +325,7 @@ _PERHAPS_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 def parse_json(text: str | bytes, place: str) -> Any:
     """The value that a JSON text from outside holds; every string in it can be written as UTF-8.
 
-    Args:
-        text: the JSON text; bytes are UTF-8.
-        place: what to call it in a message: a file and its line.
+    Messages call the text by its place: a file and its line.
 
     Raises:
         DataError: it is not JSON, nested too deeply, or has half a character or a number of thousands of digits in it.
@@ -399,20 +383,16 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
     kept: list[str | int] = []
     here: list[type[BaseModel]] = [cls]
     for part in path:
-        if isinstance(part, int):
-            kept.append(part)
-            continue
         found = [c.model_fields[part] for c in here if part in c.model_fields]
-        if found:
-            kept.append(part)
-            here = [c for field in found for c in _classes_of(field)]
-            continue
         tagged = [c for c in here if "kind" in c.model_fields and c.model_fields["kind"].default == part]
-        if tagged:
+        if tagged and not found:
             here = tagged
-        else:
-            kept.append(part)
-            return (here[0] if len(here) == 1 else None), tuple(kept)
+            continue
+        kept.append(part)
+        if found:
+            here = [c for field in found for c in _classes_of(field)]
+        elif not isinstance(part, int):
+            break
     return (here[0] if len(here) == 1 else None), tuple(kept)
 
 
@@ -477,11 +457,11 @@ def parse(
     places: Places | None = None,
     called: Callable[[KeyPath], KeyPath] = lambda path: path,
 ) -> S:
-    """Checks `data` against the settings class.
+    """Checks plain values, as YAML gives them, against the settings class.
 
     Args:
         cls: the class to build.
-        data: plain mappings, lists, numbers and strings, as YAML gives them.
+        data: the values.
         where: what to call the place in a message where `places` has none: a file's name, or `--set`.
         places: where each key stands, as `load_yaml` gives it.
         called: what the user calls a key, where that is another path than its own.

@@ -15,11 +15,10 @@ class Task:
     """One task."""
 
     name: str
-    """What recipes call it."""
     command: str
-    """The command that does it with a trained model."""
+    """Does it with a trained model."""
     sides: tuple[str, str]
-    """What the texts of the two sides are called, in the plural."""
+    """The texts of the two sides, in the plural."""
     done: str
     """What was done with a line: "translated"."""
     result: str
@@ -27,9 +26,9 @@ class Task:
     fields: tuple[str, str]
     """The keys of the two sides in JSON lines."""
     validated: tuple[str, ...]
-    """The metrics of validation beside `loss` and `perplexity`, by name; a recipe may name others."""
+    """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
     tested: tuple[str, ...]
-    """The metrics of the test set, by name."""
+    """The metrics of the test set."""
     in_one_language: bool
     """Whether both sides are in one language: then the target is short, and an empty one is a fault."""
     reads_beginnings: bool

@@ -69,8 +69,6 @@ STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
 """The groups of a recipe that a stage may change."""
 STAGE_LIMITS = ("max_length", "max_tgt_length")
 """What a stage may change in `data`: the text is read, cut into tokens and stored once, for all stages."""
-
-
 MOST_STAGES = 100
 """How many stages a training may have: each is a whole recipe."""
 
@@ -99,7 +97,7 @@ class Stage(Settings):
     """Settings of `evaluation` that differ."""
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """The groups that it changes."""
+        """What it changes, by group."""
         return {group: getattr(self, group) for group in STAGE_GROUPS if getattr(self, group)}
 
 
@@ -228,8 +226,7 @@ class Recipe(Settings):
         the later stages of its kind, what the stages before have not used and no later one has for itself.
 
         Args:
-            taken: the seconds that each of the first stages took, of those that are over; the others are taken to last
-                as long as they may.
+            taken: the seconds of the stages that are over; the others are taken to last as long as they may.
 
         Raises:
             RecipeError: a stage does not fit; never for a recipe that `load` gave.
@@ -252,9 +249,8 @@ class Recipe(Settings):
             minutes = one.training.max_minutes or 0.0
             if name in shared:
                 minutes = max(0.0, left / (len(shared) - shared.index(name)))
-                found[name] = one.model_copy(
-                    update={"training": one.training.model_copy(update={"max_minutes": minutes})}
-                )
+                training = one.training.model_copy(update={"max_minutes": minutes})
+                found[name] = one.model_copy(update={"training": training})
                 left -= minutes
             if number < len(taken):
                 left += minutes - taken[number] / 60
@@ -284,7 +280,7 @@ class Recipe(Settings):
 
     @property
     def largest_vocabularies(self) -> VocabularySizes:
-        """The sizes of the vocabularies where the text has as many tokens as the recipe allows."""
+        """The sizes of the vocabularies if the text has as many tokens as the recipe allows."""
         how = self.tokenizer
         return VocabularySizes(how.vocab_size, how.tgt_vocab_size or how.vocab_size, how.joint)
 

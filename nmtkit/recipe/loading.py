@@ -1,7 +1,7 @@
 """Reading a recipe: its file, what it extends, what `--set` says; every fault is told where it stands."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ class Layer:
     """Some keys of a recipe as a file or an option gives them; laid over another it makes a third."""
 
     data: Mapping[str, Any]
-    """The keys and their values."""
     places: Mapping[KeyPath, str]
     """Where each key stands, as `load_yaml` gives it."""
     name: str
@@ -75,11 +74,7 @@ def _all_shipped() -> list[str]:
 
 
 def locate(recipe: str) -> Path:
-    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit.
-
-    Raises:
-        RecipeError: there is neither; the message offers the nearest name.
-    """
+    """The file of a recipe given as a path, or as the name (or file name) of one that comes with nmtkit."""
     path = Path(recipe)
     if os.path.isfile(path):  # false as well where a name is longer than any file's
         return path
@@ -114,11 +109,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:
 
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
-    vectors = data.get("pretrained_embeddings")
-    if isinstance(vectors, dict):
-        for side in ("src", "tgt"):
-            if isinstance(vectors.get(side), str):
-                vectors[side] = _beside(vectors[side], path)
+    _settle(data.get("pretrained_embeddings"), ("src", "tgt"), path)
     group = data.get("data")
     if not isinstance(group, dict):
         return
@@ -126,13 +117,16 @@ def _settle_paths(data: dict[str, Any], path: Path) -> None:
         _make_whole(group, path.parent)
         return
     for split in ("train", "valid", "test"):
-        files: Any = group.get(split)
-        for kind in FILE_KINDS if isinstance(files, dict) else ():
-            given = files.get(kind)
-            if isinstance(given, str):
-                files[kind] = _beside(given, path)
-            elif isinstance(given, list):
-                files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
+        _settle(group.get(split), FILE_KINDS, path)
+
+
+def _settle(files: Any, kinds: Iterable[str], path: Path) -> None:
+    for kind in kinds if isinstance(files, dict) else ():
+        given = files.get(kind)
+        if isinstance(given, str):
+            files[kind] = _beside(given, path)
+        elif isinstance(given, list):
+            files[kind] = [_beside(one, path) if isinstance(one, str) else one for one in given]
 
 
 def _beside(name: str, path: Path) -> str:
@@ -256,10 +250,7 @@ def _checked(layer: Layer) -> Recipe:
 
 
 def _faults_of_stage(whole: Layer, stage: Layer, above: KeyPath) -> Sequence[str]:
-    """What is wrong with the recipe that a stage makes of the whole one.
-
-    What the stage says is told under its own path and line, what it takes over under the recipe's.
-    """
+    """What is wrong with the recipe that a stage makes of the whole one; its own keys are told under its path."""
     merged = stage.over(whole)
 
     def told(path: KeyPath) -> KeyPath:

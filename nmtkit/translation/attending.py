@@ -37,7 +37,29 @@ def align(
     tgt_words: Sequence[str] | None = None,
     first: int = 1,
 ) -> list[SoftAlignment]:
-    """How much each word of given translations looks at each source word; see `Translator.align`."""
+    """How much each word of given translations looks at each source word.
+
+    The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
+    Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the text
+    is word n, whatever the tokenizer makes of it. Tokens are merged to words: the columns of a source word's tokens are
+    added, the rows of a target word's tokens averaged. EOS has neither row nor column.
+
+    Args:
+        reader: the model.
+        sources: source lines.
+        targets: the translation of each. A pair with an empty side has no weights.
+        src_words: the source lines with white space added between words, if words are to be counted otherwise; the
+            model reads `sources` all the same. See `nmtkit.data.words.cut`.
+        tgt_words: the same for the targets.
+        first: the number of the first pair, for messages.
+
+    Returns:
+        One a pair; its `links()` are the alignment.
+
+    Raises:
+        NmtkitError: the model has no attention.
+        DataError: the sides differ in length, or a line of words does not spell its text.
+    """
     reader.require_attention("align words by")
     refuse_one_text(sources=sources, targets=targets, src_words=src_words, tgt_words=tgt_words)
     for what, lines in (("target", targets), ("source word", src_words), ("target word", tgt_words)):
@@ -71,7 +93,7 @@ def pictures(reader: TextModel, translations: Sequence[Translation]) -> list[Att
     """The attention of translations as pictures, subwords merged to words.
 
     Raises:
-        DataError: one has no attention, for the tokenizer knows nothing of its source.
+        DataError: the tokenizer knows nothing of a source.
     """
     return [_picture(reader, translation, number) for number, translation in enumerate(translations, start=1)]
 
@@ -104,7 +126,7 @@ def _picture(reader: TextModel, translation: Translation, number: int) -> Attent
 def _windows(reader: TextModel, translation: Translation, rows: int) -> list[SourceWindow]:
     """The window of local attention in each row of a translation's attention; none where it is global.
 
-    A pass of its own, since a search does not keep where the centres were.
+    The pair is read once more, since a search does not keep where the centres were.
     """
     half_width = reader.model.window_half_width
     if half_width is None:
@@ -117,11 +139,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
 
 def require_heads(reader: TextModel) -> HeadedModel:
-    """The model, which is one of layers of attention heads.
-
-    Raises:
-        NmtkitError: it is not.
-    """
+    """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
     model = headed(reader.model)
     if model is None:
         raise NmtkitError(
@@ -192,18 +210,10 @@ def _nothing_known(number: int) -> DataError:
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Joins pieces to the words that a reader sees (`nmtkit.data.words.shown_word_spans`), and merges their weights.
+    """Joins pieces to the words that a reader sees (`shown_word_spans`): both sides, and the weights `(T,S)` of words.
 
     Columns (source) of one word are *added*: looking at a word is looking at any of its pieces. Rows (target) of one
     word are *averaged*: the word looks where its pieces look on average. So rows that sum to one still do.
-
-    Args:
-        src_pieces: of the columns, as the tokenizer wrote them.
-        tgt_pieces: of the rows.
-        weights: of the attention, `(target pieces, source pieces)`.
-
-    Returns:
-        The source words, the target words, and the weights between them `(T,S)`.
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
@@ -215,12 +225,10 @@ def merge_windows(
 ) -> list[SourceWindow]:
     """Windows over pieces become windows over the words that `merge_subwords` makes of the pieces.
 
-    Columns: a word of three pieces is one column wide, so each of its pieces is a third of a column; before the first
-    and behind the last word a piece is as wide as a column. Rows of one word: the centre is the mean of its pieces'
-    centres, and the window spans all that any of its pieces could see.
-
-    There is a window for each target piece, in source pieces (0 is the middle of the first one); or none at all, where
-    attention is global.
+    There is a window for each target piece, in source pieces (0 is the middle of the first one), or none at all. Each
+    of the three pieces of a word is a third of a column wide; before the first and behind the last word a piece is as
+    wide as a column. For the pieces in the rows of a word the centre is the mean of theirs, and the window spans all
+    that any of them could see.
     """
     if not windows:
         return []
@@ -244,19 +252,11 @@ def merge_windows(
 def merge_gates(
     tgt_pieces: Sequence[str], p_gen: Sequence[float], copied: Iterable[int]
 ) -> tuple[NDArray[np.float64], frozenset[int]]:
-    """What is known of target pieces that were generated or copied becomes what is known of their words.
+    """The p_gen `(T,)` of the words that `merge_subwords` makes, and which were copied, from those of their pieces.
 
     The pieces with a letter or a digit speak for their word, since a comma that joins a copied name is mostly
     generated; in a word without any, all pieces do. The word's p_gen is the mean of theirs, and the word was copied
     if all of them were.
-
-    Args:
-        tgt_pieces: of the rows.
-        p_gen: the probability that each piece was generated.
-        copied: which pieces were copied, from 0.
-
-    Returns:
-        For the words that `merge_subwords` makes: p_gen `(T,)`, and which of them were copied.
     """
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)

@@ -35,31 +35,22 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class TargetLine:
-    """One given translation."""
+    """One given translation, without EOS."""
 
     ids: list[int]
-    """Without EOS."""
     extended: list[int]
     """The same, but words of its source that the vocabulary lacks have their extended ids."""
 
 
 def refuse_one_text(**given: object) -> None:
-    """Refuses a text where lines are meant, by the name of the argument: its letters would be taken for lines.
-
-    Raises:
-        DataError: one of them is a text.
-    """
+    """Refuses a text where lines are meant, by the name of the argument: its letters would be taken for lines."""
     for name, lines in given.items():
         if isinstance(lines, str | bytes):
             raise DataError(f"{name}: one text was given, and a list of texts is wanted: put it into a list")
 
 
 def require_pairs(sources: Sequence[object], others: Sequence[object] | None, what: str = "target") -> None:
-    """Makes sure that there are as many lines of another kind, if any are given, as there are sources.
-
-    Raises:
-        DataError: there are not.
-    """
+    """Refuses lines of another kind, if any are given, that are not as many as the sources."""
     if others is not None and len(others) != len(sources):
         raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
 
@@ -97,22 +88,21 @@ class TextModel:
     model: Seq2Seq
     """In evaluation mode, on its device."""
     tokenizers: TokenizerPair
-    """Of both sides."""
     _: KW_ONLY
     name: str = ""
     """What to call the model in titles and messages."""
     task: str = "translation"
-    """What the model is for, as recipes call it; pictures of summaries are laid out otherwise."""
+    """Pictures of summaries are laid out otherwise."""
     max_source_tokens: int | None = None
     """Only so many tokens of a source are read; None reads all."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch; None takes what the way says, and more for long sources."""
     way: SearchWay | None = None
-    """How the search goes over the machine; None takes what is right for most."""
+    """None takes what is right for most machines."""
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's."""
         return next(self.model.parameters()).device
 
     @property
@@ -132,15 +122,11 @@ class TextModel:
 
     @property
     def batch_budget(self) -> int:
-        """Padded source tokens in a batch: as given, else as the way says."""
+        """Padded source tokens in a batch, as given or as the way says."""
         return self.batch_tokens or self.chosen_way.batch_tokens
 
     def require_attention(self, purpose: str) -> None:
-        """Makes sure that the model has attention.
-
-        Raises:
-            NmtkitError: it has none to `purpose`.
-        """
+        """Raises NmtkitError if the model has no attention, which the purpose needs."""
         if not self.model.has_attention:
             raise NmtkitError(
                 f"the model {self.name!r} ({self.model.config.kind}) has no attention to {purpose}; "
@@ -205,10 +191,8 @@ class TextModel:
     ) -> Iterator[tuple[list[int], Batch]]:
         """Those of some sources that are not empty in batches on the CPU, each with their numbers.
 
-        Args:
-            sources: read for this model.
-            targets: of each.
-            cut: gives the members of each batch by the columns that each pair needs; None: as many as the budget holds.
+        `cut` gives the members of each batch by the columns that each pair needs; by default as many as the budget
+        holds.
         """
         filled = [number for number, source in enumerate(sources) if source.ids]
         lengths = np.array([len(sources[number].ids) for number in filled], dtype=np.int64) + 1

@@ -52,13 +52,11 @@ class CopiedSpan:
     """Target tokens in a row that were copied from source tokens in a row. Ranges are [first, behind the last]."""
 
     text: str
-    """What was copied."""
     tokens: tuple[int, int]
-    """Target tokens."""
+    """Of the target."""
     source_tokens: tuple[int, int]
-    """Source tokens."""
     source_words: tuple[int, int]
-    """Source words that these tokens belong to; white space separates words."""
+    """Those that the source tokens belong to; white space separates words."""
 
 
 def copied_from(
@@ -97,11 +95,7 @@ def copied_spans(
 ) -> list[CopiedSpan]:
     """Joins copied tokens to spans: a span goes on while the next target token was copied from the next source token.
 
-    Args:
-        tokenizer: of the target, which joins the text.
-        tokens: T target tokens.
-        src_tokens: S source tokens.
-        copied: of each target token its source position, see `copied_from`.
+    The tokenizer is that of the target, and `copied` is what `copied_from` gives.
     """
     words = [word for word, span in enumerate(word_spans(src_tokens)) for _ in span]
     spans = []

@@ -47,11 +47,7 @@ class Summarizer:
         return [summary.text for summary in self.search(articles)]
 
     def search(self, articles: Sequence[str], need_copies: bool = False) -> list[Summary]:
-        """The summary of each article with what was found for its windows; see `Translator.search`.
-
-        Raises:
-            DataError: one article is given by itself and not in a list.
-        """
+        """The summary of each article with what was found for its windows; see `Translator.search`."""
         refuse_one_text(articles=articles)
         tokenizer = self.translator.tokenizers.src
         parts = [article_windows(article, tokenizer, self.window) for article in articles]

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import device as devices
-from nmtkit.data.alignments import SoftAlignment
 from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
@@ -36,9 +35,8 @@ class Translator(TextModel):
     """A model, its tokenizers and how to search; `dataclasses.replace` makes another one of it."""
 
     config: SearchConfig
-    """How to search."""
     replacer: UnknownReplacer | None = None
-    """Writes source words in place of unknown words; see `replacing_unknown`."""
+    """See `replacing_unknown`."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -64,8 +62,7 @@ class Translator(TextModel):
     ) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
-        Lines are sorted by length into batches and given back in their own order. An empty line is translated by an
-        empty line, without asking the model.
+        An empty line is translated by an empty line, without asking the model.
 
         Args:
             lines: source lines.
@@ -111,9 +108,6 @@ class Translator(TextModel):
         Each is the word that the attention points to, or its translation by the dictionary; see `UnknownReplacer`.
         `Translation.text` has them, `Translation.replaced` says which, and `Translation.tokens` stay the model's. The
         search may write the unknown word, even if the recipe forbids it.
-
-        Args:
-            dictionary: translations of source words, e.g. by `nmtkit.translation.unknowns.parse_dictionary`.
 
         Raises:
             NmtkitError: the model has no attention.
@@ -197,7 +191,7 @@ class Translator(TextModel):
     def _given(
         self, sources: Sequence[SourceLine], targets: Sequence[str | Translation], first: int
     ) -> list[TargetLine]:
-        """The targets as the model reads them, checked; `first` is the number of the first pair."""
+        """The targets as the model reads them, checked."""
         texts = {number: target for number, target in enumerate(targets) if isinstance(target, str)}
         cut = self.targets(list(texts.values()), [sources[number] for number in texts])
         read = dict(zip(texts, cut, strict=True))
@@ -214,8 +208,7 @@ class Translator(TextModel):
     def _read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
 
-        The output layer is gone through in parts, as in training: all log-probabilities of a batch are `(B,T,X)`, which
-        with a large vocabulary is more than a GPU's memory.
+        The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
         """
         assert batch.tgt_extended is not None
         assert batch.tgt_mask is not None
@@ -238,57 +231,21 @@ class Translator(TextModel):
     def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
         """What the search would have ranked it by; `length` counts EOS."""
         config = self.config
-        divisor = length_penalty(config.length_penalty, torch.tensor(length), config.alpha)
-        score = log_prob / float(divisor)
+        score = log_prob / float(length_penalty(config.length_penalty, torch.tensor(length), config.alpha))
         if config.coverage_penalty and attention is not None:
             coverage = torch.from_numpy(attention).sum(0)
-            score += float(
-                coverage_penalty(
-                    config.coverage_kind, coverage, torch.ones_like(coverage).bool(), config.coverage_penalty
-                )
-            )
+            real = torch.ones_like(coverage).bool()
+            score += float(coverage_penalty(config.coverage_kind, coverage, real, config.coverage_penalty))
         return score
 
     # ------------------------------------------------------------------------------------- what is looked at for them
 
-    def align(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        src_words: Sequence[str] | None = None,
-        tgt_words: Sequence[str] | None = None,
-        first: int = 1,
-    ) -> list[SoftAlignment]:
-        """How much each word of given translations looks at each source word.
-
-        The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
-        Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the
-        text is word n, whatever the tokenizer makes of it. Tokens are merged to words: the columns of a source word's
-        tokens are added, the rows of a target word's tokens averaged. EOS has neither row nor column.
-
-        Args:
-            sources: source lines.
-            targets: the translation of each. A pair with an empty side has no weights.
-            src_words: the source lines with white space added between words, if words are to be counted otherwise;
-                the model reads `sources` all the same. See `nmtkit.data.words.cut`.
-            tgt_words: the same for the targets.
-            first: the number of the first pair, for messages.
-
-        Returns:
-            One a pair; its `links()` are the alignment.
-
-        Raises:
-            NmtkitError: the model has no attention.
-            DataError: the sides differ in length, or a line of words does not spell its text.
-        """
-        return attending.align(self, sources, targets, src_words, tgt_words, first)
+    align = attending.align
 
     def pictures(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[AttentionPicture]:
         """The attention of each pair as a picture, subwords merged to words.
 
-        Args:
-            sources: source lines.
-            targets: given translations, one a source; None, for one or for all, draws the model's own.
+        Without a given translation, of one source or of all, the model's own is drawn.
 
         Raises:
             NmtkitError: the model has no attention.
@@ -301,11 +258,7 @@ class Translator(TextModel):
         """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.
 
         Row t of `decoder` and `cross` is the step that *writes* target token t, so that it belongs to that token.
-
-        Args:
-            sources: source lines.
-            targets: given translations, one a source; None, for one or for all, searches for the model's own and reads
-                those.
+        Without a given translation, of one source or of all, the model's own is read.
 
         Raises:
             NmtkitError: the model has no layers of attention heads.
@@ -317,11 +270,7 @@ class Translator(TextModel):
     def _found(
         self, sources: Sequence[str], targets: Sequence[str | None] | None, need_attention: bool = False
     ) -> list[Translation]:
-        """The given translation of each source, or the model's own where none is given.
-
-        Raises:
-            DataError: a line is empty, or the sides differ in length.
-        """
+        """The given translation of each source, or the model's own where none is given."""
         refuse_one_text(sources=sources, targets=targets)
         require_pairs(sources, targets)
         for side, lines in (("source", sources), ("target", targets or [])):

@@ -31,7 +31,6 @@ class Replacement:
     source_token: int
     """Which of the source's tokens was pointed to, from 0."""
     source_word: str
-    """What stands there in the source."""
     written: str
     """The dictionary's translation of it, or the word itself."""
 
@@ -63,16 +62,13 @@ class UnknownReplacer:
         self._dictionary = {src.join(src.tokens(word)): found for word, found in (dictionary or {}).items()}
 
     def replace(self, line: str, tokens: Sequence[str], attention: NDArray[Any]) -> tuple[str, list[Replacement]]:
-        """The text of a translation, its unknown words replaced.
+        """The text of a translation, its unknown words replaced, and what was replaced, in order.
 
         Args:
             line: the source.
             tokens: T pieces of the translation.
             attention: at least `(T,S)` for S source tokens; what goes beyond (EOS) is not looked at. It may have fewer
                 columns: then only so many tokens were read.
-
-        Returns:
-            The text, and what was replaced, in order.
         """
         tgt = self._tokenizers.tgt
         # A word tokenizer marks it as the beginning of a word.
@@ -132,12 +128,10 @@ def _bare(word: str) -> str:
 
 
 def parse_dictionary(lines: Iterable[str], place: str) -> dict[str, str]:
-    """Reads translations of words: "SOURCE TAB TARGET" on each line; empty lines are left out.
-
-    `place` is the name of their file, for messages.
+    """Reads translations of words from the file `place`: "SOURCE TAB TARGET" on each line; empty lines are left out.
 
     Raises:
-        DataError: a line has not two sides, or a word has two translations; names file and line.
+        DataError: a line has not two sides, or a word has two translations.
     """
     found: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
