@@ -56,7 +56,7 @@ def test_dry_run(name: str) -> None:
         assert one.training.schedule.rate(one.training.lr, first) > 0
 
 
-@pytest.mark.parametrize("name", recipe.shipped_presets())
+@pytest.mark.parametrize("name", recipe.shipped(presets=True))
 def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
     assert name not in NAMES
     loaded = recipe.load(name, recipe.ANY_TEXT)
@@ -68,7 +68,7 @@ def test_a_preset_is_a_recipe_but_for_its_text(name: str) -> None:
 
 def test_there_are_presets_of_each_size_for_each_task() -> None:
     names = [f"preset-{task}{size}" for task in ("", "summaries-") for size in PRESETS]
-    assert recipe.shipped_presets() == sorted(names)
+    assert recipe.shipped(presets=True) == sorted(names)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,7 @@ def list_recipes() -> None:
       nmtkit recipe ls
     """
     loaded = [recipe.load(name) for name in recipe.shipped()]
-    loaded += [recipe.load(name, recipe.ANY_TEXT) for name in recipe.shipped_presets()]
+    loaded += [recipe.load(name, recipe.ANY_TEXT) for name in recipe.shipped(presets=True)]
     rows = [[one.name, one.model.kind, one.description] for one in loaded]
     console.table("", ["recipe", "model", "what it is for"], rows)
 

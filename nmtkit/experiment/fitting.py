@@ -7,14 +7,9 @@ and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translati
 corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
 
 Measured (recipes/README.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
-`small`; `demo-news-pointer-generator` and `inshorts-pointer-generator` are those of summaries.
-
-How little time is too little for `small` was measured with Multi30k English-German (recipes/README.md): it read the
-text 1.8 times and had 23 BLEU, where `tiny` had 31 in the same time. Between there and 22 times lies the point where
-both are equal; where exactly is a guess.
-
-Not measured: everything between these points and beyond them, for which there are rules here. `base` was never trained
-by us.
+`small`, which is too slow where it reads the text only 1.8 times (23 BLEU, `tiny` 31); `demo-news-pointer-generator`
+and `inshorts-pointer-generator` are those of summaries. All between these points and beyond them are rules of this
+file, and guesses; `base` was never trained by us.
 """
 
 import math

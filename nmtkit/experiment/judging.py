@@ -63,9 +63,8 @@ class Validation:
         limit = source_limit(self.recipe)
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())
-        options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
         hypotheses = translator.translate(sources)
-        scores = metrics.score_all(hypotheses, [references], self.recipe.validated, options, sources)
+        scores = metrics.score_all(hypotheses, [references], self.recipe.validated, how.options, sources)
         return {
             **{name: score.value for name, score in zip(self.recipe.validated, scores, strict=True)},
             "loss": float(nll) / max(tokens, 1),
@@ -88,7 +87,7 @@ class TestResult:
 
     sources: list[str]
     references: list[str]
-    """None if it has no targets."""
+    """Empty if it has no targets."""
     translations: list[Translation]
     """One a source line, in order."""
     scores: list[metrics.Score]
@@ -133,9 +132,7 @@ def translate_test_set(
     given = [reference for reference in references if reference is not None]
     scores: list[metrics.Score] = []
     if len(given) == len(texts):
-        how = run.recipe.evaluation
-        options = metrics.Options(tokenize=how.tokenize, lowercase=how.lowercase)
-        scores = metrics.score_all(texts, [given], run.recipe.tested, options, sources)
+        scores = metrics.score_all(texts, [given], run.recipe.tested, run.recipe.evaluation.options, sources)
         if files.alignment and translator.model.has_attention:
             scores.append(_alignment_error_rate(translator, files, pairs, notify))
         summary = [asdict(score) for score in scores]
@@ -228,7 +225,7 @@ def compare_run(
         long_bleu = metrics.bleu([texts[number] for number in long], references, how.tokenize, how.lowercase)
     written = sum(len(translation.token_log_probs) for translation in result.translations)
     scores = {score.name: score for score in result.scores}
-    speed, minutes = _training(run.folder)
+    steps = [logged.event for logged in Log(run.folder).read() if isinstance(logged.event, Step)]
     return ComparedRun(
         name=run.recipe.name,
         kind=run.recipe.model.kind,
@@ -237,17 +234,8 @@ def compare_run(
         long_bleu=long_bleu,
         n_long=len(long),
         aer=scores.get("AER"),
-        training_speed=speed,
-        training_minutes=minutes,
+        training_speed=statistics.median(step.tokens_per_second for step in steps) if steps else 0.0,
+        training_minutes=steps[-1].seconds / 60 if steps else 0.0,
         search_speed=written / max(result.seconds, 1e-9),
-        by_length=metrics.by_length(
-            texts, [result.references], result.sources, edges, metrics.Options(how.tokenize, how.lowercase)
-        ),
+        by_length=metrics.by_length(texts, [result.references], result.sources, edges, how.options),
     )
-
-
-def _training(folder: RunFolder) -> tuple[float, float]:
-    """Median of the target tokens a second, and minutes of training, from a run's log."""
-    steps = [logged.event for logged in Log(folder).read() if isinstance(logged.event, Step)]
-    speed = statistics.median(step.tokens_per_second for step in steps) if steps else 0.0
-    return speed, steps[-1].seconds / 60 if steps else 0.0

@@ -1,7 +1,8 @@
 """Opening the model of a run to translate with it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from nmtkit import device as devices
 from nmtkit.errors import NmtkitError, RecipeError
@@ -29,7 +30,7 @@ class Opening:
     """CPU threads; None is torch's choice."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
-    search_settings: Mapping[str, object] = field(default_factory=dict)
+    search_settings: Mapping[str, object] | None = None
     """Keys of the recipe's `search` group that differ, e.g. `{"beam_size": 1}`."""
     n_best: int = 1
     """The beam is made as wide, unless the settings say how wide it is."""
@@ -42,28 +43,13 @@ class Opening:
     """Its head, from 1."""
 
 
-def load_translator(
-    run: str | None = None,
-    device: str = "auto",
-    weights: str = "auto",
-    batch_tokens: int | None = None,
-    search_settings: Mapping[str, object] | None = None,
-    max_source_tokens: int | None = None,
-) -> Translator:
-    """Opens a trained run; `Opening` says what the arguments mean, and `open_run` takes more of them.
+def load_translator(run: str | None = None, device: str = "auto", weights: str = "auto", **more: Any) -> Translator:
+    """Opens a trained run; what the arguments mean, and which more there are, says `Opening`.
 
     Raises:
         NmtkitError: no such run, weights, device or setting; the message says what there is.
     """
-    how = Opening(
-        model=run,
-        device=device,
-        weights=weights,
-        batch_tokens=batch_tokens,
-        search_settings=search_settings or {},
-        max_source_tokens=max_source_tokens,
-    )
-    return open_run(how)
+    return open_run(Opening(model=run, device=device, weights=weights, **more))
 
 
 Translator.load = load_translator
@@ -98,8 +84,9 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     """Opens a run that was found already; `notify` is told what differs from its recipe."""
     place = devices.choose(how.device)
     model, tokenizers, recipe = run.open_model(place, how.weights)
-    config = recipe.search.changed(how.search_settings)
-    if "beam_size" not in how.search_settings and how.n_best > config.beam_size:
+    settings = how.search_settings or {}
+    config = recipe.search.changed(settings)
+    if "beam_size" not in settings and how.n_best > config.beam_size:
         if notify is not None:
             notify(f"beam size {how.n_best} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": how.n_best})

@@ -5,7 +5,7 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 from nmtkit.recipe.composition import EvaluationConfig, Recipe, Stage, recipe_schema
-from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped, shipped_presets
+from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped
 
 __all__ = [
     "ANY_TEXT",
@@ -16,5 +16,4 @@ __all__ = [
     "locate",
     "recipe_schema",
     "shipped",
-    "shipped_presets",
 ]

@@ -9,7 +9,7 @@ from nmtkit.data.corpus import DataConfig
 from nmtkit.data.embeddings import EmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.errors import NmtkitError
-from nmtkit.metrics import METRICS, metric_names
+from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
 from nmtkit.registry import near_names
 from nmtkit.search.beam import SearchConfig
@@ -55,6 +55,11 @@ class EvaluationConfig(Settings):
     summaries rouge. The test after training measures it as well."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Padded tokens of the longer side that a batch may hold where the validation loss is computed."""
+
+    @property
+    def options(self) -> Options:
+        """How metrics read the text."""
+        return Options(tokenize=self.tokenize, lowercase=self.lowercase)
 
     @field_validator("metrics")
     @classmethod

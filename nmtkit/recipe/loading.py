@@ -59,18 +59,10 @@ class Layer:
         return replace(self, data={**self.data, "stages": stages}, places={**places, **below})
 
 
-def shipped() -> list[str]:
-    """The names of the recipes that come with nmtkit, presets apart."""
-    return [name for name in _all_shipped() if not name.startswith(PRESET)]
-
-
-def shipped_presets() -> list[str]:
-    """The names of the presets that come with nmtkit."""
-    return [name for name in _all_shipped() if name.startswith(PRESET)]
-
-
-def _all_shipped() -> list[str]:
-    return sorted(path.stem for path in beside_package("recipes").glob("*.yaml"))
+def shipped(presets: bool = False) -> list[str]:
+    """The names of the recipes that come with nmtkit; presets apart, or only these."""
+    names = sorted(path.stem for path in beside_package("recipes").glob("*.yaml"))
+    return [name for name in names if name.startswith(PRESET) == presets]
 
 
 def locate(recipe: str) -> Path:
@@ -81,7 +73,7 @@ def locate(recipe: str) -> Path:
     ours = beside_package("recipes", f"{recipe.removesuffix('.yaml')}.yaml")
     if os.path.isfile(ours):
         return ours
-    near = near_names(recipe, _all_shipped())
+    near = near_names(recipe, [*shipped(), *shipped(presets=True)])
     raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near}")
 
 
