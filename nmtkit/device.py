@@ -106,14 +106,13 @@ WAITING = "NMTKIT_WAITING"
 class Courtesy(threading.Thread):
     """Keeps OpenMP's threads from spinning while something else wants the cores.
 
-    A thread that spins a moment before it sleeps doubles the speed of small models on a quiet machine. Where two
-    trainings share the cores it spins while the thread that it waits for has no core: both become ten times slower. So
-    this looks twice a second at how long the process's threads had to wait for a core. If it was long, it makes libgomp
-    manage more threads than there are cores, by a team of one more thread; then none of them spins. That team ends when
-    the cores have been free for a while. No result depends on it.
+    A thread that spins a moment before it sleeps makes small models quicker on a quiet machine. Where two trainings
+    share the cores it spins while the thread that it waits for has no core, and slows both down. So this looks twice a
+    second at how long the process's threads had to wait for a core. If it was long, it makes libgomp manage more
+    threads than there are cores, by a team of one more thread; then none of them spins. That team ends when the cores
+    have been free for a while. No result depends on it.
 
-    Args:
-        read: for each thread of the process by its number, the nanoseconds it has run and those it has waited to run.
+    `read` gives for each thread of the process by its number the nanoseconds it has run and those it has waited to run.
     """
 
     PERIOD = 0.5

@@ -98,11 +98,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
 
 
 def require_memory(recipe: Recipe) -> None:
-    """Makes sure that this machine can hold the weights: the kernel would kill the process.
-
-    Raises:
-        RecipeError: it cannot, whatever the text is.
-    """
+    """Refuses a recipe whose weights this machine cannot hold, whatever the text is: the kernel would kill it."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         needed = 4 * _count(_shapes(one, _smallest_vocabularies(one)))

@@ -40,15 +40,14 @@ def choose_preset(
     minutes: float | None = None,
     tokens_a_minute: Mapping[str, float] | None = None,
 ) -> FittedPreset:
-    """Settings for a corpus.
+    """Settings for a corpus, by the size of its training text.
 
     Args:
         task: one of `TASKS_WITH_PRESETS`.
         size: of the training text.
         preset: one of `PRESETS`; None chooses by the corpus and the device.
         gpu: whether training will be on a GPU.
-        minutes: stop training after so many; where they are too few for the preset that fits the corpus, a smaller one
-            is taken, if its speed is known.
+        minutes: stop training after so many; a smaller preset is taken where they are too few for the one that fits.
         tokens_a_minute: padded tokens that the machine trains on in a minute with a preset, where that was measured.
 
     Raises:

@@ -111,13 +111,8 @@ class Reason(NamedTuple):
 class FittedPreset:
     """A preset for one corpus: what differs from the preset, and why.
 
-    Args:
-        task: what the model is for.
-        size: of the corpus.
-        name: which preset.
-        because: why this one.
-        limit: stop training after so many minutes.
-        speed: padded tokens that this machine trains on in a minute; None where it was not measured.
+    `limit` are the minutes that training may take, `speed` the padded tokens that this machine trains on in a minute,
+    if that was measured.
     """
 
     def __init__(

@@ -96,11 +96,7 @@ class RunFolder:
         return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
-        """Makes sure that a training can begin here; `overwrite` says whether an earlier one may be replaced.
-
-        Raises:
-            NmtkitError: there is an earlier one, or the folder holds other things.
-        """
+        """Refuses a folder that is not free for a training; `overwrite` permits to replace an earlier one."""
         if self.begun() and not overwrite:
             raise NmtkitError(
                 f"{self.path}: a training was begun here: go on with it (train --resume), "
@@ -116,14 +112,10 @@ class RunFolder:
 
 
 class Hold:
-    """The right to write in a run's folder; `hold` gives it.
+    """The right to write in a run's folder, which is made if need be; `hold` gives it.
 
     It ends with `close`, or with the process, however that ends. The lock is `flock`'s, which Linux passes on to the
-    servers of network file systems.
-
-    Args:
-        folder: is made if need be.
-        notify: told in a sentence what is done beside the work itself.
+    servers of network file systems. `notify` is told in a sentence what is done beside the work itself.
     """
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:

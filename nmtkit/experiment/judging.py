@@ -105,9 +105,6 @@ def translate_test_set(
 
     The translations and scores are written into the run's folder. Where nobody has measured how this machine searches
     quickest with such a model, that is done first, and `notify` is told. `threads` of a CPU are one a core by default.
-
-    Raises:
-        NmtkitError: the run has no weights, the test set cannot be read, or the folder cannot be written.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:
@@ -205,7 +202,7 @@ def compare_run(
         threads: CPU threads; None is one a core.
 
     Raises:
-        NmtkitError: the recipe names no test set with targets, or the run cannot be opened.
+        RecipeError: the recipe names no test set with targets.
     """
     files = run.recipe.data.splits().get("test")
     if files is None:

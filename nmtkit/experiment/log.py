@@ -187,9 +187,6 @@ def training_curves(run: SavedRun, name: str) -> Training:
     """How a run was trained, as its log tells, to be drawn under a name; it may still be training.
 
     The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
-
-    Raises:
-        DataError: the log is missing or damaged.
     """
     steps: list[Step] = []
     validations: list[Evaluated] = []

@@ -23,7 +23,6 @@ class Opening:
     model: str | None = None
     """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run."""
     device: str = "auto"
-    """`auto`, `cpu`, `cuda`, `cuda:1`, ..."""
     weights: str = "auto"
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
@@ -61,7 +60,7 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
     Args:
         how: which one, and what for.
         task: what it must be trained for; None for whatever it is.
-        notify: told which run, which weights and which device it is, and what differs from its recipe.
+        notify: told which run, weights and device it is, and what differs from its recipe.
 
     Raises:
         NmtkitError: the run cannot be opened, or is of another task.

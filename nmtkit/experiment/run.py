@@ -96,16 +96,8 @@ class Run(SavedRun):
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
 
-        Args:
-            recipe: what to do.
-            path: the folder; None is `runs/` and the recipe's name.
-            resume: go on with the run that is there; the recipe may differ as `open` says.
-            overwrite: replace the run that is there.
-            new_data: as of `preprocess`, here and below.
-            notify: told in a sentence what is going on.
-            report: given what was found in the text.
-            diagnosed: given what the data doctor says of it.
-            processes: how many cut the text.
+        With `resume` the run that is there goes on, and the recipe may differ as `open` says; with `overwrite` it is
+        replaced. The other arguments are as of `create` and `preprocess`.
 
         Raises:
             NmtkitError: as `create` and `preprocess`; the recipe has no validation set, or its word vectors are missing
@@ -238,10 +230,6 @@ class Run(SavedRun):
             notify: told in a sentence what the model and each stage begin with, and how much text is cut.
             resume: go on from the last saved state as if training had never stopped.
             stop: asked between updates whether to stop; the state is saved first.
-
-        Raises:
-            NmtkitError: as `nmtkit.training.loop.train`; or the preprocessed data or the word vectors are missing or
-                damaged, or a stage's model does not fit the one before.
         """
         for event in StagedTraining(self, device, notify, resume, stop).events():
             if self._held is not None and isinstance(event, Saved):

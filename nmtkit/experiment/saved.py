@@ -95,9 +95,6 @@ class SavedRun:
 
         Model and recipe are those of the stage that the weights are from; of the newest one that was validated for an
         average, or a file from elsewhere.
-
-        Raises:
-            NmtkitError: a part of the run is missing, damaged, or does not fit the others.
         """
         stages = self.stages()
         tokenizers = self.load_tokenizers()
@@ -126,7 +123,7 @@ def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = Non
     Args:
         model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
         runs: the folder of all runs.
-        task: the newest run is that of a recipe with this task; None: with any.
+        task: the newest run is of this task; None: of any.
 
     Raises:
         CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
@@ -164,12 +161,7 @@ def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
 
 
 def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
-    """The weights files of a run's newest validated stage that are to be averaged.
-
-    Args:
-        run: whose.
-        best: how many of the best; None for all that were kept.
-        recent: how many of the newest, instead of the best.
+    """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones.
 
     Raises:
         CheckpointError: there are not so many, or fewer than two.

@@ -106,9 +106,6 @@ def choose_recipe(
 
     Returns:
         The right to write in the folder, in process 0.
-
-    Raises:
-        NmtkitError: the request, a file or an override has a fault, or the run's folder is not free.
     """
     if fault := request.fault():
         raise NmtkitError(fault)

@@ -37,7 +37,7 @@ def align(
     tgt_words: Sequence[str] | None = None,
     first: int = 1,
 ) -> list[SoftAlignment]:
-    """How much each word of given translations looks at each source word.
+    """How much each word of given translations looks at each source word; its `links()` are the alignment.
 
     The model reads the pair, and the row of a target token is its attention in the step that writes the token (a
     Transformer shows the layer that its recipe names). Words are what white space separates: the n-th word of the text
@@ -52,9 +52,6 @@ def align(
             model reads `sources` all the same. See `nmtkit.data.words.cut`.
         tgt_words: the same for the targets.
         first: the number of the first pair, for messages.
-
-    Returns:
-        One a pair; its `links()` are the alignment.
 
     Raises:
         NmtkitError: the model has no attention.
@@ -90,11 +87,7 @@ def align(
 
 
 def pictures(reader: TextModel, translations: Sequence[Translation]) -> list[AttentionPicture]:
-    """The attention of translations as pictures, subwords merged to words.
-
-    Raises:
-        DataError: the tokenizer knows nothing of a source.
-    """
+    """The attention of translations as pictures; see `Translator.pictures`."""
     return [_picture(reader, translation, number) for number, translation in enumerate(translations, start=1)]
 
 
@@ -151,12 +144,7 @@ def require_heads(reader: TextModel) -> HeadedModel:
 
 @torch.no_grad()
 def layered(reader: TextModel, sources: Sequence[str], translations: Sequence[Translation]) -> list[LayeredPicture]:
-    """Where every head of every layer looks while the translations of some sources are read.
-
-    Raises:
-        NmtkitError: the model has no layers of attention heads.
-        DataError: the tokenizer knows nothing of a source.
-    """
+    """Where every head of every layer looks while given translations are read; see `Translator.layered`."""
     model = require_heads(reader)
     src = reader.sources(sources)
     for number, source in enumerate(src, start=1):
@@ -225,10 +213,9 @@ def merge_windows(
 ) -> list[SourceWindow]:
     """Windows over pieces become windows over the words that `merge_subwords` makes of the pieces.
 
-    There is a window for each target piece, in source pieces (0 is the middle of the first one), or none at all. Each
-    of the three pieces of a word is a third of a column wide; before the first and behind the last word a piece is as
-    wide as a column. For the pieces in the rows of a word the centre is the mean of theirs, and the window spans all
-    that any of them could see.
+    There is a window for each target piece, in source pieces (0 is the middle of the first one), or none at all. A
+    piece is as wide as its word's column divided by its pieces, or as a column outside of the text. The centre of a
+    target word is the mean of its pieces' centres, and its window spans all that any of them could see.
     """
     if not windows:
         return []

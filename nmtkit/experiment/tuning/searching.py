@@ -59,15 +59,8 @@ def quickest_search(
     """The quickest way to search, as it was once found on this machine, else by searching some lines in every way.
 
     A less exact way is taken only where it finds the same texts for all of these lines and is quicker than every exact
-    one by a tenth, since its scores differ a little from those of rescoring the same texts.
-
-    Args:
-        search: finds the texts of some lines in one way.
-        lines: some that the model is for.
-        device: where.
-        work: what the finding is kept for.
-        planned_seconds: of which measuring may take `MOST_SHARE`.
-        again: measure even where something was found before, however long it takes.
+    one by a tenth, since its scores differ a little from those of rescoring the same texts. Measuring takes at most
+    `MOST_SHARE` of the planned seconds; `again` measures even where something was found before, however long it takes.
     """
     known = None if again else found.look_up(work, SearchWay)
     if known is not None:

@@ -249,15 +249,10 @@ def find_training_way(run: SavedRun, device: torch.device, again: bool = False) 
 def tokens_a_minute(
     recipe: Recipe, lengths: tuple[int, int], device: torch.device
 ) -> tuple[Found[TrainingWay], float | None]:
-    """How many padded tokens this machine trains on in a minute, before there is a tokenizer: random words are learned.
+    """What `quickest_training` found, and if measured how many padded tokens, of the longer side, it is in a minute.
 
-    Args:
-        recipe: of its stages the first counts.
-        lengths: tokens of a usual source and of a usual target.
-        device: where training will be.
-
-    Returns:
-        What `quickest_training` found, and the tokens, of the longer side; None where nothing was measured.
+    There is no tokenizer yet, so random words are learned: the lengths are those of a usual source and a usual target,
+    in tokens. Of a recipe's stages the first counts.
     """
     first = next(iter(recipe.by_stage().values()))
     budget, sizes = first.batch.batch_tokens, first.largest_vocabularies
