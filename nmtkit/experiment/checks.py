@@ -98,7 +98,7 @@ def require_fitting_stages(recipe: Recipe) -> None:
 
 
 def require_memory(recipe: Recipe) -> None:
-    """Refuses a recipe whose weights this machine cannot hold, whatever the text is: the kernel would kill it."""
+    """Refuses a recipe whose weights this machine cannot hold, whatever the text: the kernel would kill the process."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for one in recipe.by_stage().values():
         needed = 4 * _count(_shapes(one, _smallest_vocabularies(one)))

@@ -181,16 +181,11 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
-    def _coverage(self) -> "Recipe":
-        if self.training.coverage_weight and not MODELS.get(self.model.kind).has_attention:
-            raise ValueError(
-                f"`training.coverage_weight`: {self.model.kind} has no attention that could cover anything"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _guided_alignment(self) -> "Recipe":
-        guided, linked = self.training.guided_alignment, self.data.train.has_links
+    def _attention(self) -> "Recipe":
+        kind, guided, linked = self.model.kind, self.training.guided_alignment, self.data.train.has_links
+        has_attention = MODELS.get(kind).has_attention
+        if self.training.coverage_weight and not has_attention:
+            raise ValueError(f"`training.coverage_weight`: {kind} has no attention that could cover anything")
         if linked and self.tokenizer.sampling:
             raise ValueError(
                 "`data.train.alignment`: its links are laid between the tokens of one way to cut the text; "
@@ -198,8 +193,8 @@ class Recipe(Settings):
             )
         if guided is None:
             return self
-        if not MODELS.get(self.model.kind).has_attention:
-            raise ValueError(f"`training.guided_alignment`: {self.model.kind} has no attention that could be taught")
+        if not has_attention:
+            raise ValueError(f"`training.guided_alignment`: {kind} has no attention that could be taught")
         if guided.source == "file" and not linked:
             raise ValueError(
                 "`training.guided_alignment`: its source is file, so `data.train.alignment` must name Pharaoh files "

@@ -86,12 +86,8 @@ def align(
     return found
 
 
-def pictures(reader: TextModel, translations: Sequence[Translation]) -> list[AttentionPicture]:
-    """The attention of translations as pictures; see `Translator.pictures`."""
-    return [_picture(reader, translation, number) for number, translation in enumerate(translations, start=1)]
-
-
-def _picture(reader: TextModel, translation: Translation, number: int) -> AttentionPicture:
+def picture(reader: TextModel, translation: Translation, number: int) -> AttentionPicture:
+    """The attention of a translation, of the source line of this number; subwords are merged to words."""
     if translation.attention is None:
         raise _nothing_known(number)
     src_tokens = [*translation.src_tokens, reader.end]

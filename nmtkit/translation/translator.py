@@ -252,7 +252,8 @@ class Translator(TextModel):
             DataError: a line is empty, or the sides differ in length.
         """
         self.require_attention("draw")
-        return attending.pictures(self, self._found(sources, targets, need_attention=True))
+        found = self._found(sources, targets, need_attention=True)
+        return [attending.picture(self, translation, number) for number, translation in enumerate(found, start=1)]
 
     def layered(self, sources: Sequence[str], targets: Sequence[str | None] | None = None) -> list[LayeredPicture]:
         """Where every head of every layer of a Transformer looks, for each pair; tokens are not merged to words.

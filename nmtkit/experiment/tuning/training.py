@@ -94,13 +94,14 @@ def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bo
         kinds.append("bf16")
     if config.precision != "auto":
         kinds = [config.precision]
-    measured = []
-    for kind in kinds:
-        for matmul in exactness if config.matmul_precision == "auto" else [config.matmul_precision]:
-            if kind == "bf16" and matmul != exactness[0] and config.matmul_precision == "auto":
-                continue  # hardly a product is left in float32
-            measured += [TrainingWay(kind, matmul, count) for count in dict.fromkeys(threads)]
-    return measured
+    if config.matmul_precision != "auto":
+        exactness = [config.matmul_precision]
+    return [
+        TrainingWay(kind, matmul, count)
+        for kind in kinds
+        for matmul in (exactness if kind == "fp32" else exactness[:1])  # in bf16 hardly a product is left in float32
+        for count in dict.fromkeys(threads)
+    ]
 
 
 class _Again:

@@ -60,7 +60,7 @@ def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float],
             seconds = seconds_of(way, number)
             taken[way].append(seconds)
             spent += seconds if seconds < math.inf else 0.0
-        slower = _slower(taken)
+        slower = {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in ways}
         fewest = min(slower[way] for way in left)
         if number + 1 < ROUNDS:
             left = [way for way in left if slower[way] <= _OUT_OF_QUESTION[number] * fewest]
@@ -83,7 +83,3 @@ def _shares(taken: dict[AnyWay, list[float]], way: AnyWay) -> list[float]:
         else seconds
         for number, seconds in enumerate(taken[way])
     ]
-
-
-def _slower(taken: dict[AnyWay, list[float]]) -> dict[AnyWay, float]:
-    return {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in taken}
