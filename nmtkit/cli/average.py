@@ -4,27 +4,28 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
 from nmtkit.cli import options
+from nmtkit.cli.options import FILE
+from nmtkit.cli.reporting import tell
 from nmtkit.experiment.saved import average_files, find_run, weights_to_average
 
 
 @click.command()
 @options.model
 @click.option(
-    "--best", type=click.IntRange(2), metavar="N", help="The N best by validation. Default: all that were kept."
+    "--best", type=click.IntRange(2), metavar="N", help="Average the N best by validation. Default: all that were kept."
 )
-@click.option("--recent", type=click.IntRange(2), metavar="N", help="The N newest instead of the best.")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: the run's average.safetensors.")
+@click.option("--recent", type=click.IntRange(2), metavar="N", help="Average the N newest.")
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("-o", "--output", type=FILE, help="Where to write it. Default: the run's average.safetensors.")
 def command(
     model: str | None, best: int | None, recent: int | None, files: tuple[Path, ...], output: Path | None
 ) -> None:
-    """Average checkpoints of a run into one; `translate` then uses the average unless told otherwise.
+    """Average checkpoints of a run into one, which `translate` then uses by default.
 
-    Without FILES all weights that the run kept are taken, or the best or newest of them (training.keep_best and
-    training.keep_recent say how many are kept); where training has stages, those of the newest stage. FILES with
-    -o need no run.
+    Without FILES the average is over all weights that the run kept, or the best or newest of them (training.keep_best
+    and training.keep_recent say how many it keeps). If training has stages, these are weights of the newest stage.
+    FILES with -o need no run.
 
     \b
     Examples:
@@ -36,13 +37,12 @@ def command(
     if sum(map(bool, (best, recent, files))) > 1:
         raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
     if files and output is not None and model is None:
-        where, written, of = None, output, ""
-        chosen = list(files)
+        where, written, of, chosen = None, output, "", list(files)
     else:
         where, why = find_run(model)
         written, of = output or where.folder.average, f" of {where.folder.path} ({why})"
         chosen = list(files) or weights_to_average(where, best, recent)
     average_files(chosen, written, where)
-    console.say(f"averaged {len(chosen)} checkpoints{of} into {written}:", stderr=True)
+    tell(f"averaged {len(chosen)} checkpoints{of} into {written}:")
     for path in chosen:
-        console.say(f"  {path}", stderr=True)
+        tell(f"  {path}")

@@ -9,7 +9,7 @@ import click
 from nmtkit import console, pictures, recipe
 from nmtkit.cli import options
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import draw_lengths, show_lengths
+from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
 from nmtkit.cli.train import carry_out
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder
@@ -22,9 +22,9 @@ EDGES = (10, 20, 30, 40)
 @click.command()
 @click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
 @options.overrides
-@click.option("--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Where the runs are.")
-@click.option("--longer-than", type=Number(0), default=30, show_default=True, help="Words of a long source.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="BLEU against length.")
+@click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
+@click.option("--longer-than", type=Number(0), default=30, show_default=True, help="A long source has more words.")
+@options.picture_file("--plot", meaning="Draw BLEU by length")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @options.device
 @options.training_threads
@@ -40,10 +40,10 @@ def command(
 ) -> None:
     """Train several recipes and compare them: BLEU, alignments, speed, size.
 
-    A recipe that was trained before is not trained again, and one that was stopped goes on, so the command can be
-    stopped and repeated. Then every run translates its test set, one after the other: BLEU of all and of the long
-    sentences, alignment error rate where the test set has gold alignments, target tokens a second in training and in
-    beam search, parameters; and BLEU by length of the source.
+    A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
+    stopped and repeated. Then each run translates its test set. The table has BLEU of all and of long sentences,
+    alignment error rate (if the test set has gold alignments), target tokens a second in training and in beam search,
+    parameters, and BLEU by length of the source.
 
     \b
     Examples:
@@ -52,8 +52,7 @@ def command(
     """
     if plot is not None:
         pictures.picture_format(plot)
-    named = (f"training.threads={threads}",) if threads else ()
-    loaded = [recipe.load(name, (*overrides, *named)) for name in names]
+    loaded = [recipe.load(name, options.with_threads(overrides, threads)) for name in names]
     for one in loaded:
         if "bleu" not in one.tested:
             raise RecipeError(
@@ -71,7 +70,7 @@ def command(
     found = []
     for one in loaded:
         run = Run.open(str(runs / one.name), same_as=one)
-        console.say(f"measuring {one.name}", stderr=True)
+        tell(f"measuring {one.name}")
         found.append(compare_run(run, choose_device(device, one), longer_than, EDGES, threads))
     if as_json:
         console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))

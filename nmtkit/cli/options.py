@@ -1,9 +1,10 @@
-"""Options that several commands share, so that they are spelled and explained alike."""
+"""Options that several commands share, so that they are spelled and explained alike; loaded without torch."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,9 @@ import click
 from nmtkit.settings import LARGEST, MOST_THREADS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+FILE = click.Path(path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
@@ -40,14 +44,19 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         return number
 
 
-def grouped(kind: type[Any], name: str) -> Decorator:
-    """Hands a command some of its options as one object.
+def together(*decorators: Decorator) -> Decorator:
+    """Several decorators as one, the outermost first: `--help` lists their options in this order."""
 
-    Args:
-        kind: a dataclass: the options that its fields name are grouped; of those that a command has not, the default
-            is taken.
-        name: what the command calls the object.
-    """
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def grouped(kind: type[Any], name: str) -> Decorator:
+    """Hands a command those of its options that a dataclass has fields for as one object, called `name`."""
     names = {field.name for field in fields(kind)}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +83,11 @@ def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ..
     return given[0] if given else None
 
 
+def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
+    """The overrides of a recipe, among them what `training_threads` says."""
+    return (*overrides, f"training.threads={threads}") if threads else overrides
+
+
 model: Decorator = click.option(
     "-m",
     "--model",
@@ -82,24 +96,14 @@ model: Decorator = click.option(
     callback=one_run,
     help="The run: its folder, or its name under runs/. Default: $NMTKIT_MODEL, else the newest finished run.",
 )
-weights: Decorator = click.option(
-    "--weights",
-    default="auto",
-    metavar="WHICH",
-    help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, else "
-    "the best.",
-)
 device: Decorator = click.option(
     "--device", default="auto", metavar="NAME", help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps."
-)
-batch_tokens: Decorator = click.option(
-    "--batch-tokens", type=Number(1), help="Padded source tokens in a batch. Default: what suits the device."
 )
 threads: Decorator = click.option("--threads", type=Number(1, MOST_THREADS), help="CPU threads. Default: one a core.")
 training_threads: Decorator = click.option(
     "--threads",
     type=Number(1, MOST_THREADS),
-    help="CPU threads. Default: training.threads, of which `auto` is measured; for the test set one a core.",
+    help="CPU threads. Default: training.threads (auto: measured); for the test set one a core.",
 )
 overrides: Decorator = click.option(
     "--set",
@@ -111,3 +115,8 @@ overrides: Decorator = click.option(
 run_folder: Decorator = click.option(
     "--run", "run_path", metavar="DIR", help="The run's folder. Default: runs/NAME, NAME being the recipe's."
 )
+
+
+def picture_file(*names: str, meaning: str) -> Decorator:
+    """An option for the file of a picture, whose suffix says its format."""
+    return click.option(*names, type=NEW_FILE, metavar="FILE", help=f"{meaning}: FILE.png, .svg, .pdf or .html.")

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from nmtkit import console, pictures
-from nmtkit.cli import opening, options
+from nmtkit.cli import inference, options
 from nmtkit.cli.reading import stdin_texts
-from nmtkit.cli.reporting import save_picture
+from nmtkit.cli.reporting import save_picture, tell
 from nmtkit.console.shading import show_attention
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
@@ -66,59 +66,51 @@ class Drawing:
 
 
 @click.command("plot-attention")
-@options.model
-@options.weights
-@options.device
+@inference.which_run
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="FILE.png, .svg, .pdf or .html; without it the heat-map is drawn in the terminal.",
-)
+@options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal")
 @click.option(
     "--grid",
     is_flag=True,
-    help="All sentences on one sheet (also of .pdf) in even rows and columns, with cells of one size. Default: a page "
-    "each in .pdf, line after line in .png and .svg, one below the other in .html.",
+    help="All sentences on one sheet, in even rows and columns. Default: a page each in .pdf, line after line in .png and "
+    ".svg, one below the other in .html.",
 )
 @click.option(
     "--layers",
     is_flag=True,
-    help="Every layer and head of a Transformer, piece by piece, as a page to walk through with mouse or keyboard; "
-    "needs -o FILE.html.",
+    help="Transformer: all layers and heads, by subwords, as a page with buttons; needs -o FILE.html.",
 )
 @click.option(
     "--what",
     type=click.Choice(["attention", "positions", "entropy"]),
     default="attention",
     show_default=True,
-    help=f"positions: the position vectors of a Transformer, the first {POSITIONS}; entropy: how spread out attention "
-    "is over pieces (of a model with one attention, over words), for each head in nats, over all sentences given.",
+    help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: how spread out the attention of "
+    "each head is, in nats, over all sentences.",
 )
-@opening.layer
-@opening.head
-@opening.search_options("beam_size", "length_penalty")
-@opening.how
+@inference.layer
+@inference.head
+@inference.search_options("beam_size", "length_penalty")
+@inference.opening
 @options.grouped(Drawing, "drawing")
 def command(how: Opening, drawing: Drawing, source: str | None, target: str | None) -> None:
-    """Draw what a model looks at while it writes: a row for each target word, a column for each source word.
+    """Draw a model's attention: a row for each target word, a column for each source word.
 
-    SOURCE is a sentence or an article; with TARGET the given translation is drawn, without it the model's own. Without
-    SOURCE, standard input is read: a sentence on each line, or "SOURCE TAB TARGET". Subwords are merged to words: a
-    target word's row is the mean of its pieces' rows, a source word's column the sum of its pieces' columns. Of a model
-    with local attention the windows and their centres are drawn too. A Transformer shows the mean of the heads of its
-    alignment layer, or those that --layer and --head choose; --layers shows all of them.
+    SOURCE is a sentence or an article. TARGET is a translation of it; without TARGET the model translates. Without
+    SOURCE, each line of standard input is a sentence, or "SOURCE TAB TARGET". Subwords are merged to words: a target
+    word's row is the mean of its subwords' rows, a source word's column the sum of its subwords' columns. Local
+    attention is drawn with its windows and their centres. A Transformer shows the mean of the heads of its alignment
+    layer, or what --layer and --head choose; --layers shows all of them. --what entropy measures subwords, or words if
+    the model has one attention.
 
-    A model that copies or summarizes is drawn otherwise: a column for each word of the summary with the words that were
-    copied in bold, p_gen (the probability of generating a word and not copying it) as a strip under the heat-map, and a
-    row for each word of the article with its coverage (the sum of its row) beside it. Of a long article the 60 rows are
-    the words with the most coverage and the stretches between them, added up. In .html the article is a text coloured
-    by coverage, and pointing at a word of the summary shows where the model looked. The terminal shows that text too,
-    then a line for each word of the summary with the words that the model looked at most. A word of several pieces has
-    the mean of the p_gen of those with letters or digits, and was copied if all of them were.
+    A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
+    of the article. A strip under the heat-map shows p_gen, the probability of generating a word instead of copying it.
+    The coverage of an article's word, the sum of its row, stands beside it. A long article has 60 rows: the words with
+    the most coverage, and the stretches between them, added up. In .html the article is coloured by coverage; point at
+    a word of the summary to see where the model looked. The terminal shows the article in the same way, then a line
+    for each word of the summary with the words of most attention. A word of several subwords has the mean p_gen of
+    those with letters or digits, and counts as copied if all of them were.
 
     \b
     Examples:
@@ -132,7 +124,7 @@ def command(how: Opening, drawing: Drawing, source: str | None, target: str | No
       nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
     drawing.check(source, chosen=bool(how.layer or how.head))
-    translator = opening.open_asked(how)
+    translator = inference.open_asked(how)
     if drawing.what == "positions":
         table, title = attending.positions(translator, POSITIONS)
         _save(drawing, partial(save_positions, table, title=title))
@@ -143,7 +135,7 @@ def command(how: Opening, drawing: Drawing, source: str | None, target: str | No
     elif drawing.output is not None:
         _save(drawing, partial(pictures.save, translator.pictures(*_pairs(source, target)), grid=drawing.grid))
         if headed(translator.model) and drawing.is_html:
-            console.say("this is the mean of one layer's heads; --layers shows every layer and head", stderr=True)
+            tell("this is the mean of one layer's heads; --layers shows every layer and head")
     else:
         for picture in translator.pictures(*_pairs(source, target)):
             show_attention(picture)

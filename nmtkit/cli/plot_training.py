@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from nmtkit import console, pictures
+from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import save_picture
 from nmtkit.experiment.log import training_curves
 from nmtkit.experiment.saved import find_run
@@ -16,21 +17,13 @@ from nmtkit.pictures.curves import Points, Training, save_training
 
 @click.command("plot-training")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="FILE.png, .svg, .pdf or .html; without it a table is printed.",
-)
+@picture_file("-o", "--output", meaning="Draw a figure instead of printing a table")
 def command(runs: tuple[str, ...], output: Path | None) -> None:
-    """Draw how trainings went: loss, perplexity, a validation score and learning rate over the updates.
+    """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
 
-    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L. Borders
-    between stages of training are dotted.
-
-    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure, each
-    with a colour of its own and named after its folder.
+    RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
+    has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
+    (training.best_metric), else BLEU or ROUGE-L. Dotted lines separate stages of training.
 
     \b
     Examples:
@@ -43,8 +36,8 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
     if output is None:
         _print(trainings)
-        return
-    save_picture(output, lambda: save_training(trainings, output))
+    else:
+        save_picture(output, lambda: save_training(trainings, output))
 
 
 def _names(runs: tuple[str, ...]) -> list[str]:

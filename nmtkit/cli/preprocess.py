@@ -2,11 +2,11 @@
 
 import click
 
-from nmtkit import console, recipe
+from nmtkit import recipe
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import show_report
+from nmtkit.cli.reporting import show_report, tell
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
 from nmtkit.settings import MOST_THREADS
@@ -20,21 +20,21 @@ from nmtkit.settings import MOST_THREADS
     "--workers",
     type=Number(1, MOST_THREADS),
     metavar="N",
-    help="Processes that cut the text of a large corpus. Default: one a core. The result is the same for any number.",
+    help="Processes for a large corpus; the result is the same for any number. Default: one a core.",
 )
 def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers: int | None) -> None:
     """Read and check a recipe's text, learn its tokenizer, write its arrays into the run's folder.
 
-    What is wrong with the text is counted and shown with the first line of each kind, as by `nmtkit check`, and what
-    was done about it: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and
-    test. Different line counts, invalid UTF-8 and broken files are errors, and so is an empty reference where a recipe
-    for summaries validates or tests by it. `train` does all this by itself if it was not done before.
+    Faults of the text are counted and shown with the first line of each kind, as by `nmtkit check`, and with what was
+    done about them: empty sides, over-long lines, length ratio, duplicates, overlap of train with validation and test.
+    Different line counts, invalid UTF-8 and broken files are errors. So is an empty reference of validation or test in
+    a recipe for summaries. `train` does all this by itself if it was not done before.
 
     Text is line pairs, JSON lines with fields of any name, or folders of CNN/DailyMail stories: see
     `nmtkit recipe explain data.train`.
 
-    A large corpus is read and written piece by piece, by all cores, and memory hardly grows with it. What was stopped
-    goes on where it was, by the same command.
+    A large corpus is read and written piece by piece, by all cores; memory hardly grows with it. The same command goes
+    on where it was stopped.
 
     \b
     Examples:
@@ -45,17 +45,11 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, workers
     """
     loaded = recipe.load(name, overrides)
     checks.require_data(loaded)
-
-    def say(text: str) -> None:
-        console.say(text, stderr=True)
-
-    work = Run.create(loaded, run_path, notify=say)
+    work = Run.create(loaded, run_path, notify=tell)
     try:
-        work.preprocess(say, show_report, show_diagnosis, processes=workers)
+        work.preprocess(tell, show_report, show_diagnosis, processes=workers)
     except KeyboardInterrupt:
-        console.say("stopped; what is complete is kept, and the same command goes on from there", stderr=True)
+        tell("stopped; what is complete is kept, and the same command goes on from there")
         raise SystemExit(130) from None
     same = "".join(f" --set {text}" for text in overrides) + (f" --run {run_path}" if run_path else "")
-    console.say(
-        f"{work.folder.data} and {work.folder.vocabulary} are ready; next: nmtkit train {name}{same}", stderr=True
-    )
+    tell(f"{work.folder.data} and {work.folder.vocabulary} are ready; next: nmtkit train {name}{same}")

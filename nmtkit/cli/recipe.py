@@ -30,7 +30,7 @@ def command() -> None:
 
 @command.command("ls")
 def list_recipes() -> None:
-    """List the recipes that come with nmtkit, and the presets, which have no text of their own: for others to extend.
+    """List the recipes that come with nmtkit, and the presets: recipes without text, for others to extend.
 
     \b
     Example:
@@ -44,10 +44,10 @@ def list_recipes() -> None:
 
 @command.command("show")
 @click.argument("name", metavar="RECIPE")
-@click.option("--resolved", is_flag=True, help="Every default written out, `extends` and --set followed.")
+@click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
 @options.overrides
 def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
-    """Print a recipe, as a start for one's own.
+    """Print a recipe, to start your own from.
 
     \b
     Examples:
@@ -66,8 +66,8 @@ def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
 def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
 
-    Every fault of the keys is reported at once, with file and line; exit code 2 if there is any. Missing text files are
-    reported too, but a recipe for text that is not here yet is not at fault for that.
+    All faults of the keys are reported at once, with file and line; the exit code is then 2. Missing text files are
+    reported too, but are no fault.
 
     \b
     Examples:
@@ -81,7 +81,9 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
 
 @command.command("explain")
 @click.argument("key", required=False)
-@click.option("--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Whose values to show.")
+@click.option(
+    "--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Show the values of this recipe."
+)
 def explain_keys(key: str | None, name: str) -> None:
     """Explain a recipe's keys: meaning, default, and the value in one recipe.
 
@@ -131,9 +133,9 @@ def _short(value: Any) -> str:
 
 
 @command.command("schema")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to a file.")
+@click.option("-o", "--output", type=options.FILE, help="Write it to a file.")
 def print_schema(output: Path | None) -> None:
-    """Print the JSON schema of recipes, for editors that check YAML while one types.
+    """Print the JSON schema of recipes, for editors that check YAML while you type.
 
     \b
     Example:

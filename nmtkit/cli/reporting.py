@@ -1,13 +1,17 @@
-"""Tables and pictures that several commands show."""
+"""Messages, tables and pictures that several commands show."""
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nmtkit import console, pictures
 from nmtkit.data.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
+
+tell = partial(console.say, stderr=True)
+"""Says something about the results, which have standard output for themselves."""
 
 
 def show_report(report: DataReport) -> None:
@@ -22,17 +26,12 @@ def save_picture(output: Path, save: Callable[[], None]) -> None:
         warnings.simplefilter("always", pictures.PictureWarning)
         save()
     for warning in found:
-        console.say(str(warning.message), stderr=True)
-    console.say(f"wrote {output}", stderr=True)
+        tell(str(warning.message))
+    tell(f"wrote {output}")
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
-    """A table of BLEU by length, a column for each system.
-
-    Args:
-        names: of the systems.
-        buckets: of each system; the ranges are those of the first.
-    """
+    """A table of BLEU by length, a column for each system; the ranges are those of the first."""
     rows = []
     for column, bucket in enumerate(buckets[0]):
         scores = [row[column].score for row in buckets]
@@ -42,7 +41,7 @@ def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
-    """The same as a figure."""
+    """BLEU by length as a figure, a line for each system."""
     systems = [
         (name, [None if bucket.score is None else bucket.score.value for bucket in row])
         for name, row in zip(names, buckets, strict=True)

@@ -2,51 +2,43 @@
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 
 from nmtkit import console
-from nmtkit.cli import opening, options
-from nmtkit.cli.results import read_translation, write_json_line
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.cli import inference
+from nmtkit.cli.inference import pair_windows, read_translation, write_json_line
+from nmtkit.cli.options import FILE
+from nmtkit.cli.reporting import tell
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
-WINDOW = 2048
-
 
 @click.command()
-@options.model
-@options.weights
-@options.device
-@click.option("--source", required=True, type=click.Path(path_type=Path), help="Source lines, plain or .gz.")
+@inference.which_run
+@inference.source_file
 @click.option(
     "--target",
     required=True,
-    type=click.Path(path_type=Path),
-    help="Their translations, line by line; or FILE.json or .jsonl, what `nmtkit translate` or `summarize --json` "
-    "printed.",
+    type=FILE,
+    help="Their translations, line by line; or FILE.json or .jsonl, printed by `nmtkit translate` or `summarize "
+    "--json`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each pair, with every token's share.")
-@opening.search_options("length_penalty")
-@options.batch_tokens
-@options.threads
-@opening.how
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each pair, with scores of tokens.")
+@inference.search_options("length_penalty")
+@inference.batches
 def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
-    """Log-probabilities of given translations or summaries under a model.
+    """Print the log-probabilities of given translations or summaries under a model.
 
-    Prints "SCORE TAB LOG-PROBABILITY" for each pair: the numbers that `translate --scores` prints for the same pair
-    (the score is the log-probability after the length penalty; both in nats). The sum and the perplexity go to stderr.
-    A model that copies gives words of the source that its vocabulary lacks the probability of copying them.
+    Prints "SCORE TAB LOG-PROBABILITY" for each pair, as `translate --scores` does for the same pair. The score is the
+    log-probability after the length penalty; both are in nats. The sum and the perplexity go to stderr. If the model
+    copies, a source word that the vocabulary lacks has the probability of copying it.
 
-    Plain text is cut by the tokenizer, and a search may have built the same text from other subwords. What `translate
+    Plain text is cut by the tokenizer; a search may have built the same text from other subwords. What `translate
     --json` printed names its tokens, and is rescored token for token.
 
     \b
@@ -55,7 +47,7 @@ def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
       nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
       nmtkit translate --json < test.en > found.jsonl && nmtkit rescore --source test.en --target found.jsonl
     """
-    translator = opening.open_asked(how)
+    translator = inference.open_asked(how)
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
     with console.LineProgress("pairs") as progress:
         for found in _rescored(translator, source, target):
@@ -64,32 +56,27 @@ def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
                 n_cut += one.src_left_out > 0
                 log_prob, n_tokens = log_prob + one.log_prob, n_tokens + len(one.token_log_probs)
                 if as_json:
-                    record: dict[str, Any] = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
-                    record |= {"tokens": one.tokens, "token_log_probs": one.token_log_probs}
-                    write_json_line(record)
+                    numbers = {"line": n_pairs, "score": one.score, "log_prob": one.log_prob}
+                    write_json_line(numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs})
                 else:
                     sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
             progress.advance(len(found))
     if n_cut:
-        limit = translator.max_source_tokens
-        console.say(f"{n_cut} of {n_pairs} sources were longer than {limit} tokens and were cut", stderr=True)
+        tell(f"{n_cut} of {n_pairs} sources were longer than {translator.max_source_tokens} tokens and were cut")
     if n_tokens:
         level = perplexity(log_prob, n_tokens).value
-        console.say(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}", stderr=True)
+        tell(f"{n_pairs} pairs, {n_tokens} tokens: {log_prob:.2f} nats, perplexity {level:.3f}")
 
 
 def _rescored(translator: Translator, source: Path, target: Path) -> Iterator[list[Translation]]:
     """What the model says of the pairs of two files, some at a time."""
     in_json = bool({".json", ".jsonl"} & set(target.suffixes[-2:]))  # the last may be .gz
-    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target=in_json)
-    count = 0
-    while window := list(islice(pairs, WINDOW)):
+    for window in pair_windows(source, target, in_json):
         targets: list[str | Translation] = [
             read_translation(pair.tgt or "", f"{target}, line {pair.line}") if in_json else pair.tgt or ""
             for pair in window
         ]
         try:
-            yield translator.rescore([pair.src for pair in window], targets, first=count + 1)
+            yield translator.rescore([pair.src for pair in window], targets, first=window[0].line)
         except DataError as fault:
             raise DataError(f"{source} and {target}: {fault}") from fault
-        count += len(window)

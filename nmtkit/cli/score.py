@@ -1,4 +1,4 @@
-"""`nmtkit score`: how good outputs are, with signatures, significance and scores by length."""
+"""`nmtkit score`."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -11,10 +11,10 @@ from click.core import ParameterSource
 
 from nmtkit import console
 from nmtkit.cli import score_alignments, score_summaries, scoring
-from nmtkit.cli.reporting import draw_lengths, show_lengths
-from nmtkit.cli.scoring import Scoring
+from nmtkit.cli.options import picture_file
+from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
 from nmtkit.data.records import WRITE_OUT
-from nmtkit.metrics import METRICS, LengthBucket, by_length
+from nmtkit.metrics import METRICS, Bootstrap, LengthBucket, Options, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.pictures import picture_format
@@ -47,7 +47,7 @@ class ScoreCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Of `score --summary` and `score --alignment` makes the commands of that kind."""
+        """The context of another command, where an old flag asks for that."""
         options = args[: args.index("--")] if "--" in args else args
         for flag, (name, chosen) in FLAGS.items():
             if flag in options:
@@ -56,7 +56,7 @@ class ScoreCommand(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; an option of another command is told whose it is."""
+        """As click does; refuses the options of other commands and says whose they are."""
         left = super().parse_args(ctx, args)
         for parameter in self.params:
             other = self._others.get(parameter.opts[0])
@@ -68,24 +68,19 @@ class ScoreCommand(click.Command):
 @click.command("score", cls=ScoreCommand)
 @scoring.hyps
 @scoring.refs
-@click.option(
-    "--source", metavar="SRC", help="Source text: its lengths sort the lines of --by-length; some metrics need it."
-)
-@scoring.scoring(metrics="bleu,chrf,ter,rouge", significance="on with several HYPs")
+@click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it.")
+@scoring.scoring(metrics="bleu,chrf,ter,rouge", always=False)
 @click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, else of the first REF.")
 @click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Draw --by-length as FILE.png, .svg, .pdf or .html.",
-)
+@picture_file("--plot", meaning="Draw --by-length")
 @scoring.as_json
 def command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],
     source: str | None,
-    how: Scoring,
+    metrics: list[str],
+    options: Options,
+    draws: Bootstrap | None,
     lengths_shown: bool,
     edges: str,
     plot: Path | None,
@@ -93,11 +88,11 @@ def command(
 ) -> None:
     """Score outputs against references: BLEU, chrF, TER and ROUGE, each with its signature.
 
-    HYP and REF are text files with one example per line, plain or gzip-compressed, UTF-8; one HYP may be "-" for
-    standard input. Detokenized text is expected; give --tokenize none for text that is tokenized already. Several
-    HYPs are compared with the first; * marks a difference from it with p below 0.05.
+    HYP and REF are text files with one example per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for
+    standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
+    the first; * marks a difference with p below 0.05.
 
-    Summaries are scored by score-summaries, word alignments by score-alignments.
+    score-summaries scores summaries, score-alignments word alignments.
 
     \b
     Examples:
@@ -107,7 +102,7 @@ def command(
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
     """
     length_edges = _parse_edges(edges)
-    needs_source = any(METRICS.get(name).needs == "texts and sources" for name in how.metrics)
+    needs_source = any(METRICS.get(name).needs == "texts and sources" for name in metrics)
     if source is not None and not lengths_shown and not needs_source:
         raise click.UsageError("--source is only read for --by-length; give both or neither")
     if plot is not None:
@@ -115,17 +110,17 @@ def command(
             raise click.UsageError("--plot draws --by-length; give both or neither")
         picture_format(plot)
 
-    outputs = [(path, scoring.read_texts(path, REMEDY)) for path in hyps]
-    refs = [scoring.read_texts(path, REMEDY) for path in ref_paths]
-    source_lines = None if source is None else scoring.read_texts(source, REMEDY)
-    others = [*zip(ref_paths, refs, strict=True), *([(source, source_lines)] if source and source_lines else [])]
-    require_equal_counts([*outputs, *others])
+    paths = [*hyps, *ref_paths, *([source] if source is not None else [])]
+    files = [(path, scoring.read_texts(path, REMEDY)) for path in paths]
+    require_equal_counts(files)
+    outputs, refs = files[: len(hyps)], [lines for _, lines in files[len(hyps) :]]
+    source_lines = None if source is None else refs.pop()
 
-    systems = score_systems(outputs, refs, how.metrics, how.options, how.bootstrap(len(hyps) > 1), source_lines)
+    systems = score_systems(outputs, refs, metrics, options, draws, source_lines)
     measured = refs[0] if source_lines is None else source_lines
-    buckets = [by_length(lines, refs, measured, length_edges, how.options) for _, lines in outputs if lengths_shown]
-    for note in notes(how.metrics, refs):
-        console.say(f"note: {note}", stderr=True)
+    buckets = [by_length(lines, refs, measured, length_edges, options) for _, lines in outputs if lengths_shown]
+    for note in notes(metrics, refs):
+        tell(f"note: {note}")
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]

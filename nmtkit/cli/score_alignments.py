@@ -1,4 +1,4 @@
-"""`nmtkit score-alignments`: alignment error rates."""
+"""`nmtkit score-alignments`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,6 +8,7 @@ import click
 from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.options import Number
+from nmtkit.cli.reporting import tell
 from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.errors import DataError
@@ -44,21 +45,19 @@ def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 
 @click.command("score-alignments")
 @scoring.hyps
-@click.option(
-    "--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The alignment that is right."
-)
-@click.option("--hyp-base", type=Number(0, 1), help="What the HYPs count words from. Default: 0 (naacl files: 1).")
+@click.option("--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The gold alignment.")
+@click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
 @click.option("--ref-base", type=Number(0, 1), help="The same for REF.")
-@click.option("--reverse-hyp", is_flag=True, help="The HYPs' links are target-source.")
+@click.option("--reverse-hyp", is_flag=True, help="Links of the HYPs are target-source.")
 @scoring.as_json
 def command(
     hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool
 ) -> None:
     """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall; a lower AER is better.
 
-    Two formats are known by their looks: pharaoh (also talp), a line for each sentence pair, "0-0 1-2 2?2", where "?"
-    or "p" instead of "-" makes a link of REF only possible (of a HYP every link counts); and naacl, a line for each
-    link, "PAIR SOURCE TARGET S", S or P, pairs counted from 1. One HYP may be "-" for standard input.
+    Files are in one of two formats. Pharaoh (also talp) has a line for each sentence pair, "0-0 1-2 2?2". "?" or "p"
+    instead of "-" makes a link of REF only possible; of a HYP every link counts. naacl has a line for each link, "PAIR
+    SOURCE TARGET S", S or P, with pairs counted from 1. One HYP may be "-" for standard input.
 
     \b
     Examples:
@@ -89,10 +88,9 @@ def command(
 def _doubt(one: _Named, option: str, said: int | None) -> None:
     """Says what speaks against a file's counting from 0, if nobody has said what it counts from."""
     if said is None and (doubt := one.file.doubt):
-        console.say(
+        tell(
             f"note: {named(one.path)} was read as counting words from 0, but {doubt}; if it counts from 1, say "
-            f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike",
-            stderr=True,
+            f"{option} 1, if it is right so, {option} 0; if only one side counts from 1, let both count alike"
         )
 
 

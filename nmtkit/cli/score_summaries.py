@@ -1,18 +1,18 @@
-"""`nmtkit score-summaries`: ROUGE with confidence, the quality report, and recall of wanted words."""
+"""`nmtkit score-summaries`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from nmtkit import console
 from nmtkit.cli import scoring
-from nmtkit.cli.scoring import Scoring
+from nmtkit.cli.reporting import tell
 from nmtkit.data.records import field_of, is_list_of_strings, parse_record, text_of
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
-from nmtkit.metrics import Comparison, copied_right, split_sentences
+from nmtkit.metrics import Bootstrap, Comparison, Options, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import (
@@ -26,50 +26,43 @@ from nmtkit.metrics.systems import (
 )
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """What is known about one system beside its scores."""
-
-    empty: int
-    quality: QualityReport | None
-
-
 @click.command("score-summaries")
 @scoring.hyps
 @scoring.refs
 @click.option("--source", metavar="SRC", help="The articles: adds the report on the summaries themselves.")
-@scoring.scoring(metrics="rouge", significance="on")
-@click.option("--wanted", metavar="JSONL", help="Lists of words: print the share that stand in the summaries.")
+@scoring.scoring(metrics="rouge", always=True)
+@click.option("--wanted", metavar="JSONL", help="Lists of words: adds the share of them that the summaries hold.")
 @click.option(
-    "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="Where --wanted has its lists."
+    "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --wanted."
 )
 @click.option(
-    "--summary-field", metavar="KEY", default="summary", show_default=True, help="Summaries in HYPs and REFs of JSONL."
+    "--summary-field", metavar="KEY", default="summary", show_default=True, help="The key of summaries in JSON lines."
 )
 @click.option(
-    "--article-field", metavar="KEY", default="article", show_default=True, help="Articles in a --source of JSONL."
+    "--article-field", metavar="KEY", default="article", show_default=True, help="The key of articles in JSON lines."
 )
 @scoring.as_json
 def command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],
     source: str | None,
-    how: Scoring,
+    metrics: list[str],
+    options: Options,
+    draws: Bootstrap | None,
     wanted: str | None,
     wanted_field: str,
     summary_field: str,
     article_field: str,
     as_json: bool,
 ) -> None:
-    """Score summaries: ROUGE-1, -2, -L and -Lsum of Google's rouge-score with 95% intervals, and what they are like.
+    """Score summaries: ROUGE with 95% intervals, as Google's rouge-score computes it, and what the summaries are like.
 
-    HYP and REF have one summary per line, plain or gzip-compressed, UTF-8; one HYP may be "-" for standard input. A
-    file whose name ends in .jsonl or .jsonl.gz is read as JSON, an object on each line. Of several references the one
-    with the highest F1 counts. Several HYPs are compared with the first; * marks a difference from it with p below
-    0.05.
+    HYP and REF have one summary per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for standard input. A
+    file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. Of several references the one with
+    the highest F1 counts. Several HYPs are compared with the first; * marks a difference with p below 0.05.
 
-    --source adds a report on the summaries themselves: how much of them is new or copied from the article, how much
-    they repeat, how long they are, how much of the article they use.
+    --source adds a report on the summaries: how much of them is new or copied from the article, how much they repeat,
+    how long they are, how much of the article they use.
 
     \b
     Examples:
@@ -86,22 +79,25 @@ def command(
     for path, lines in zip(ref_paths, refs, strict=True):
         _refuse_empty(path, lines)
 
-    systems = score_systems(outputs, refs, how.metrics, how.options, how.bootstrap(True), articles)
-    measured = []
-    for system, (_, lines) in zip(systems, outputs, strict=True):
-        if phrases is not None:
-            system.scores.append(Comparison(copied_right(lines, phrases, how.options.lowercase)))
-        report = None if articles is None else quality(lines, articles, refs)
-        measured.append(_Measured(sum(_is_empty(line) for line in lines), report))
+    systems = score_systems(outputs, refs, metrics, options, draws, articles)
+    if phrases is not None:
+        for system, (_, lines) in zip(systems, outputs, strict=True):
+            system.scores.append(Comparison(copied_right(lines, phrases, options.lowercase)))
+    reports = [] if articles is None else [quality(lines, articles, refs) for _, lines in outputs]
     described = [] if articles is None else [quality(lines, articles) for lines in refs]
 
-    _say_what_counts_less(systems, measured, len(refs[0]), articles)
-    for note in notes(how.metrics, refs):
-        console.say(f"note: {note}", stderr=True)
+    empty = [sum(map(_is_empty, lines)) for _, lines in outputs]
+    _say_what_counts_less([*zip(hyps, empty, strict=True)], len(refs[0]), articles)
+    for note in notes(metrics, refs):
+        tell(f"note: {note}")
     if as_json:
-        _print_json(ref_paths, systems, measured, described)
+        records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
+        for record, report in zip(records, reports, strict=False):  # there are none without articles
+            record["quality"] = asdict(report)
+        more = {"quality_of_references": [asdict(report) for report in described]} if described else {}
+        scoring.print_json(ref_paths, systems=records, **more)
     else:
-        _print_tables(ref_paths, systems, measured, described)
+        _print_tables(ref_paths, systems, reports, described)
 
 
 def _texts(path: str, field: str, option: str) -> list[str]:
@@ -146,42 +142,22 @@ def _refuse_empty(path: str, lines: Sequence[str]) -> None:
         )
 
 
-def _say_what_counts_less(
-    systems: Sequence[ScoredSystem], measured: Sequence[_Measured], n_lines: int, articles: Sequence[str] | None
-) -> None:
-    """Notes on stderr about what a reader of the figures should know."""
-    for system, about in zip(systems, measured, strict=True):
-        if about.empty:
-            console.say(
-                f"note: {about.empty} of {n_lines} summaries of {named(system.path)} are empty; ROUGE counts them as "
-                "0, and the quality report only in its number of words",
-                stderr=True,
+def _say_what_counts_less(empty: Sequence[tuple[str, int]], n_lines: int, articles: Sequence[str] | None) -> None:
+    """Notes on stderr about empty summaries, counted for each file, and empty articles."""
+    for path, count in empty:
+        if count:
+            tell(
+                f"note: {count} of {n_lines} summaries of {named(path)} are empty; ROUGE counts them as 0, and the "
+                "quality report only in its number of words"
             )
-    if articles is not None and (without := sum(_is_empty(article) for article in articles)):
-        console.say(
-            f"note: {without} of {n_lines} articles are empty; all in their summaries counts as new", stderr=True
-        )
-
-
-def _print_json(
-    ref_paths: Sequence[str],
-    systems: Sequence[ScoredSystem],
-    measured: Sequence[_Measured],
-    described: Sequence[QualityReport],
-) -> None:
-    records = []
-    for system, about in zip(systems, measured, strict=True):
-        records.append(system.record(empty=about.empty))
-        if about.quality is not None:
-            records[-1]["quality"] = asdict(about.quality)
-    more = {"quality_of_references": [asdict(report) for report in described]} if described else {}
-    scoring.print_json(ref_paths, systems=records, **more)
+    if articles is not None and (without := sum(map(_is_empty, articles))):
+        tell(f"note: {without} of {n_lines} articles are empty; all in their summaries counts as new")
 
 
 def _print_tables(
     ref_paths: Sequence[str],
     systems: Sequence[ScoredSystem],
-    measured: Sequence[_Measured],
+    reports: Sequence[QualityReport],
     described: Sequence[QualityReport],
 ) -> None:
     titles = [system.title for system in systems]
@@ -191,8 +167,7 @@ def _print_tables(
         console.say(f"± is half the 95% confidence interval{compared}")
     rows = signatures(systems[0])
     if described:
-        reports = [about.quality for about in measured if about.quality is not None]
-        columns = [list(_quality_cells(report)) for report in (*reports, *described)]
+        columns = [_quality_cells(report) for report in (*reports, *described)]
         names = [*titles, *(("reference",) if len(ref_paths) == 1 else ref_paths)]
         cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
         console.table("quality", ["of the summaries", *names], cells)
@@ -207,9 +182,8 @@ def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:
     def cell(value: float | None, unit: str = "%") -> str:
         return "-" if value is None else f"{value:.2f}{unit}"
 
-    novel = [(f"novel {n}-grams", cell(share)) for n, share in enumerate(report.novel, start=1)]
     return [
-        *novel,
+        *((f"novel {n}-grams", cell(share)) for n, share in enumerate(report.novel, start=1)),
         ("words in copied fragments", cell(report.copied)),
         ("mean length of their fragment (density)", cell(report.density, "")),
         ("repeated trigrams", cell(report.repeated_trigrams)),

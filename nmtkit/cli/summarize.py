@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.cli import opening, options
-from nmtkit.cli.options import Number
+from nmtkit.cli import inference
+from nmtkit.cli.inference import Printer
+from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import stdin_field, text_windows, windows
-from nmtkit.cli.results import Printer
+from nmtkit.cli.reporting import tell
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
 from nmtkit.experiment.opening import Opening
@@ -22,23 +23,23 @@ WINDOW = 256
 
 
 @click.command()
-@options.model
-@options.weights
-@options.device
+@inference.which_run
 @click.option(
     "--article-field",
     metavar="KEY",
-    help="Standard input is JSONL: a JSON object a line, with the article under KEY. Default: plain text.",
+    help="Standard input is JSON lines, with the article under KEY. Default: plain text.",
 )
 @click.option(
     "--stories",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="FOLDER",
     help="Read the .story files of a folder, by name, instead of standard input; their own summaries are left out.",
 )
-@opening.search_options()
-@opening.n_best
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each article: scores, tokens, copied spans.")
+@inference.search_options()
+@inference.n_best
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object for each article: scores, tokens, copied spans."
+)
 @click.option(
     "--max-source-tokens",
     type=Number(1),
@@ -49,35 +50,30 @@ WINDOW = 256
     "--window",
     type=Number(1),
     metavar="N",
-    help="Read all of an article, in windows of at most N tokens, and summarize each by itself.",
+    help="Read whole articles, in windows of at most N tokens; each is summarized by itself.",
 )
 @click.option(
-    "--lead",
-    type=Number(1),
-    metavar="N",
-    help="Print the first N sentences of each article instead; no model is opened.",
+    "--lead", type=Number(1), metavar="N", help="Print the first N sentences of each article; needs no model."
 )
-@options.batch_tokens
-@options.threads
-@opening.how
+@inference.batches
 def command(
     how: Opening, article_field: str | None, stories: Path | None, as_json: bool, window: int | None, lead: int | None
 ) -> None:
     """Summarize standard input: one line out for each article in, in order.
 
-    Every line is an article; an empty line gives an empty line. With --n-best K every article gives up to K lines, each
-    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY", NUMBER counting articles from 1, from a beam of at least K.
+    Every line is an article; an empty line gives an empty line. --n-best K prints up to K lines for each article:
+    "NUMBER TAB SCORE TAB LOG-PROBABILITY TAB SUMMARY". NUMBER counts articles from 1. The beam is at least K wide.
 
-    A model that was trained on the beginnings of articles (data.over_long: truncate) reads the same number of tokens
-    here, and how many articles were cut is told at the end. --window reads them whole: windows of whole sentences (a
-    sentence that is longer is cut between words), none overlapping, each summarized by itself, and the summaries joined
-    in order. So the summary grows with the article, and a second pass over it may make it shorter.
+    A model that was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here. How
+    many articles were cut is said at the end. --window reads whole articles, in windows of whole sentences that do not
+    overlap; a sentence longer than a window is cut between words. The summaries of the windows are joined in order, so
+    the summary grows with the article. A second pass over it makes it shorter.
 
-    --json says of a model that copies how likely it was to generate each token and not to copy it ("p_gen"), and which
-    source token it was copied from ("copied"): the token stands in the article, and copying had more than half of its
-    probability; of several places it is the one that the model looked at most. "copied_spans" are tokens in a row that
-    were copied from tokens in a row: text, and where in tokens, source_tokens and source_words (what white space
-    separates), [first, behind the last], from 0.
+    If the model copies, --json gives for each token the probability that the model generated it ("p_gen") and the
+    source token that it was copied from ("copied"). A token counts as copied if copying has more than half of its
+    probability; of several places the one with the most attention is named. "copied_spans" are tokens in a row that
+    were copied from tokens in a row: their text, and their ranges in tokens, source_tokens and source_words (separated
+    by white space) as [first, behind the last], from 0.
 
     \b
     Examples:
@@ -92,8 +88,7 @@ def command(
     """
     parts = _parts(article_field, stories)
     if lead is not None:
-        of_a_model = (how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window)
-        if any(of_a_model):
+        if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window)):
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
         for part in parts:
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
@@ -101,9 +96,9 @@ def command(
         return
     if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
-    translator = opening.open_asked(how, "summarization")
+    translator = inference.open_asked(how, "summarization")
     summarizer = None if window is None else Summarizer(translator, window)
-    printer = Printer(translator.tokenizers.tgt, how.n_best, False, as_json, False)
+    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json)
     with console.LineProgress("articles") as progress:
         for part in parts:
             if summarizer is None:
@@ -115,20 +110,19 @@ def command(
             sys.stdout.flush()
             progress.advance(len(part))
     if printer.cut:
-        console.say(
+        tell(
             f"{printer.cut} of {printer.lines} articles were longer than {translator.max_source_tokens} tokens "
-            "and were cut; --window reads them whole",
-            stderr=True,
+            "and were cut; --window reads them whole"
         )
     printer.say_unfinished("summaries", "--max-length")
 
 
 def _parts(field: str | None, stories: Path | None) -> Iterator[list[str]]:
     """The articles, each as one line, some at a time."""
-    if stories is None:
-        if field is None:
-            return text_windows("name the key of the articles with --article-field KEY", WINDOW)
-        return windows(stdin_field(field), WINDOW)
-    if field is not None:
+    if stories is not None and field is not None:
         raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
-    return windows((story.src for story in read_pairs(Files(stories=[str(stories)]))), WINDOW)
+    if stories is not None:
+        return windows((story.src for story in read_pairs(Files(stories=[str(stories)]))), WINDOW)
+    if field is not None:
+        return windows(stdin_field(field), WINDOW)
+    return text_windows("name the key of the articles with --article-field KEY", WINDOW)

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -15,7 +16,7 @@ from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import show_report
+from nmtkit.cli.reporting import show_report, tell
 from nmtkit.data.workers import cores
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.experiment.folder import RunFolder, quiet
@@ -28,6 +29,8 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Step, Stopped
 
 EXAMPLES_SHOWN = 5
+MOST_MINUTES = 10_000_000
+"""The longest training without a recipe: twenty years."""
 
 
 def _files(option: str, meaning: str) -> options.Decorator:
@@ -37,10 +40,6 @@ def _files(option: str, meaning: str) -> options.Decorator:
         return tuple(map(os.path.abspath, given))
 
     return click.option(option, metavar="FILE", multiple=True, callback=whole, help=meaning)
-
-
-MOST_MINUTES = 10_000_000
-"""The longest training without a recipe: twenty years."""
 
 
 class _WithResume(click.Command):
@@ -55,10 +54,10 @@ class _WithResume(click.Command):
 @click.command(cls=_WithResume)
 @click.argument("name", metavar="[RECIPE]", required=False)
 @_files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated.")
-@_files("--target", "Its translation (or summary), line by line.")
-@_files("--valid-source", "Text to validate by. Default: 5 % of the pairs are held out.")
+@_files("--target", "Its translation or summary, line by line.")
+@_files("--valid-source", "Validation text. Default: 5 % of the pairs are held out.")
 @_files("--valid-target", "Its translation.")
-@_files("--test-source", "Text to translate and score when training is over.")
+@_files("--test-source", "Text to translate and score after training.")
 @_files("--test-target", "Its translation.")
 @click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation.")
 @click.option(
@@ -80,19 +79,18 @@ class _WithResume(click.Command):
     "resuming",
     type=click.Choice(["always", "auto"]),
     metavar="[auto]",
-    help="Go on where the run stopped as if it never had: bit for bit on a CPU, on CUDA with training.deterministic, "
-    "else up to rounding. auto: begin it where there is nothing to go on with.",
+    help="Resume the run as if it had never stopped: bit for bit on a CPU (on CUDA with training.deterministic), else "
+    "up to rounding. auto: begin it if there is nothing to resume.",
 )
 @click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace an earlier run in the same folder; it is kept until the new one has saved its first state.",
+    help="Replace an earlier run in the same folder. It is kept until the new one has saved its first state.",
 )
 @click.option(
     "--new-data",
     is_flag=True,
-    help="With --resume: go on although the text is not the one that the run was begun with. The tokenizer stays, the "
-    "epoch begins anew with the text as it is now, and from there on it is another training.",
+    help="With --resume: go on with text other than the run began with. The tokenizer stays; the epoch begins anew.",
 )
 @options.device
 @options.training_threads
@@ -110,17 +108,17 @@ def command(
 ) -> None:
     """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
 
-    With --source and --target instead of RECIPE a recipe is chosen by the size of the text: tokenizer, model, schedule.
-    What was chosen and why is said, and written into the run's folder as chosen.yaml, a recipe like any other. Where no
-    validation set is named, pairs are held out for it (and for a test set, if none is named either).
+    With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
+    schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
+    other. Without a validation set it holds pairs out for one (and for a test set, if none is named).
 
-    Everything goes into one folder, runs/NAME: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl. Ctrl-C
-    and SIGTERM save the state and stop; `--resume` goes on from there, a second Ctrl-C stops at once. When training is
-    over the recipe's test set, if it names one, is translated (or summarized) and scored.
+    The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl.
+    Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume goes on from the saved state.
+    After training, the model translates (or summarizes) the recipe's test set, and the output is scored.
 
-    A recipe may train in stages, one after the other: growing inputs, coverage, reinforcement. Each begins with
-    the best weights of the one before. `--resume` goes on in whichever was stopped. Limits, batch.* and
-    training.accumulate may be others then (--set).
+    A recipe may train in stages: growing inputs, coverage, reinforcement. Each stage begins with the best weights of
+    the one before. --resume goes on in the stage that was stopped. It takes other limits, batch.* and
+    training.accumulate by --set.
 
     \b
     Examples:
@@ -137,21 +135,21 @@ def command(
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
     """
     _require_fitting_options(name, request, resuming, overwrite, new_data)
-    named = (f"training.threads={threads}",) if threads else ()
+    settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(distributed.leave)
         if name is None:
             path = str(RunFolder.at(run_path, name_of_run(request)).path)
             resume = _resume(resuming, path, device)
             held = choose_recipe(
-                request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=_say
+                request, path, overrides, resume=resume, overwrite=overwrite, device=device, notify=tell
             )
             if held is not None:
                 ending.enter_context(held)
             name = str(RunFolder(Path(path)).chosen)
-            loaded = recipe.load(name, (*overrides, *named))
+            loaded = recipe.load(name, settings)
         else:
-            loaded = recipe.load(name, (*overrides, *named))
+            loaded = recipe.load(name, settings)
             path = str(RunFolder.at(run_path, loaded.name).path)
             resume = _resume(resuming, path, device)
         place = choose_device(device, loaded)
@@ -159,24 +157,25 @@ def command(
         ending.callback(work.close)
         if distributed.rank() == 0:
             _test(work, place, threads)
-            _say(f"training took {stopped.seconds / 60:.1f} minutes")
+            tell(f"training took {stopped.seconds / 60:.1f} minutes")
             if advice := more_time(work, stopped):
-                _say(advice)
+                tell(advice)
 
 
 def _require_fitting_options(
     name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, new_data: bool
 ) -> None:
+    given = request.given()
     if resuming and overwrite:
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
     if new_data and not resuming:
         raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
-    if name is not None and request.given():
+    if name is not None and given:
         raise click.UsageError(
-            f"{name} is a recipe, and {', '.join(request.given())} are for training without one; to train the recipe "
-            "on other text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
+            f"{name} is a recipe, and {', '.join(given)} are for training without one; to train the recipe on other "
+            "text, override its files: --set 'data.train={src: FILE, tgt: FILE}'"
         )
-    if name is None and not request.given():
+    if name is None and not given:
         raise click.UsageError("name a recipe (`nmtkit recipe ls`), or your text: --source FILE --target FILE")
     if name is None and (fault := request.fault()):
         raise click.UsageError(fault)
@@ -189,7 +188,7 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
     distributed.join(devices.choose(device))
     begun = distributed.said_by_first(RunFolder(Path(path)).begun() if distributed.rank() == 0 else None)
     if distributed.rank() == 0:
-        _say(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
+        tell(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
     return begun
 
 
@@ -200,19 +199,17 @@ def carry_out(
 
     The run is to be closed. What the arguments mean says `Run.begin`.
     """
-    # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
-    processes = torch.get_num_threads() if distributed.size() == 1 else cores()
-    say = _say if distributed.rank() == 0 else quiet
     work = Run.begin(
         loaded,
         path,
         resume=resume,
         overwrite=overwrite,
         new_data=new_data,
-        notify=say,
+        notify=tell if distributed.rank() == 0 else quiet,
         report=show_report,
         diagnosed=show_diagnosis,
-        processes=processes,
+        # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
+        processes=torch.get_num_threads() if distributed.size() == 1 else cores(),
     )
     try:
         return work, _train(work, place, resume)
@@ -223,10 +220,9 @@ def carry_out(
 
 def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
     first = distributed.rank() == 0
-    say = _say if first else quiet
+    say = tell if first else quiet
     work.settle(place, say)
-    if first:
-        _say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
+    say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
     stopped, stage = None, None
@@ -239,15 +235,12 @@ def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
                 _show(display, event, work.recipe.training, stage)
             if isinstance(event, Stopped):
                 stopped = event
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _on_signals(signal.default_int_handler)
     assert stopped is not None
-    if not first:
-        return stopped
-    if stopped.reason == "interrupted":
-        _say(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
+    if first and stopped.reason == "interrupted":
+        tell(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
-    _say(f"finished after update {_end(stopped)}")
+    say(f"finished after update {_end(stopped)}")
     return stopped
 
 
@@ -257,10 +250,6 @@ def _end(stopped: Stopped) -> str:
     return f"{stopped.update} ({stopped.reason}), {rate}"
 
 
-def _say(text: str) -> None:
-    console.say(text, stderr=True)
-
-
 def _stop_on_signals(stop: threading.Event) -> None:
     """The first signal asks training to save and stop; a second one stops at once."""
 
@@ -268,14 +257,14 @@ def _stop_on_signals(stop: threading.Event) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        _say("stopping after this update; the state will be saved (once more to stop at once)")
+        tell("stopping after this update; the state will be saved (once more to stop at once)")
 
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
+    _on_signals(handle)
 
 
-_CALLED = {"ppl": "perplexity"}
-"""What the display calls a figure of the log."""
+def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageBegun | None) -> None:
@@ -283,15 +272,14 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
         shown = {
             "tokens_per_second": event.tokens_per_second,
             "loss": event.loss,
-            **{_CALLED.get(name, name): value for name, value in event.terms.items() if name != "nll"},
+            **{"perplexity" if name == "ppl" else name: term for name, term in event.terms.items() if name != "nll"},
             "learning_rate": event.lr,
             "gradient_norm": event.grad_norm,
         }
-        share = config.share(event.update, event.seconds, event.epoch)
+        updates, seconds = event.update, event.seconds
         if stage is not None:
-            updates, seconds = event.update - stage.updates_before, event.seconds - stage.seconds_before
-            share = stage.training.share(updates, seconds, event.epoch)
-        display.update(event.update, share, shown)
+            config, updates, seconds = stage.training, updates - stage.updates_before, seconds - stage.seconds_before
+        display.update(event.update, config.share(updates, seconds, event.epoch), shown)
         if event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
@@ -304,14 +292,14 @@ def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig
 
 def _test(work: Run, place: torch.device, threads: int | None) -> None:
     """Translates or summarizes the test set, scores it, and shows a few of the texts."""
-    result = work.test(place, _say, threads)
+    result = work.test(place, tell, threads)
     if result is None:
         return
     speed = len(result.sources) / max(result.seconds, 1e-9)
     task = TASKS.get(work.recipe.task)
-    _say(f"{task.done} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
+    tell(f"{task.done} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
     if result.cut:
-        _say(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
+        tell(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
         return
     step = max(len(result.sources) // EXAMPLES_SHOWN, 1)

@@ -8,7 +8,7 @@ from nmtkit import console, recipe
 from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.cli.reporting import show_report
+from nmtkit.cli.reporting import show_report, tell
 from nmtkit.data.reading import read_pairs
 from nmtkit.experiment import checks
 from nmtkit.experiment.folder import RunFolder, hold
@@ -25,14 +25,15 @@ from nmtkit.experiment.tuning.training import find_training_way
 @options.run_folder
 @options.device
 def command(name: str, overrides: tuple[str, ...], run_path: str | None, device: str) -> None:
-    """Measure how this machine trains a recipe quickest, and print what every way was worth.
+    """Measure how this machine trains a recipe quickest, and print the speed of every way.
 
-    A few updates of the recipe's model with its own text are made in every way that the recipe leaves open (training.
-    precision, matmul_precision, threads: auto), in turns, in about half a minute. `train` does the same by itself where
-    nothing was found before, in at most 5 % of the time that it will take. What is found here replaces what was found
-    before, and every later training of such a model in such batches on this machine uses it; `nmtkit doctor --clear`
-    forgets it. The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its
-    search is measured too: exactness, batches, one search a core or one on all.
+    A recipe may leave training.precision, training.matmul_precision and training.threads open (auto). Each way is
+    measured by a few updates of the recipe's model with its own text, in turns, in about half a minute. What is found
+    replaces what was found before. Later trainings of such a model, in such batches, on this machine use it; `nmtkit
+    doctor --clear` forgets it. `train` measures by itself if nothing was found before, in at most 5 % of its time.
+
+    The text is preprocessed into the run's folder, as by `nmtkit preprocess`. If the run is trained, its search is
+    measured too: precision, batches, one search a core or one on all.
 
     \b
     Examples:
@@ -44,22 +45,19 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     place = choose_device(device, loaded)
     folder = RunFolder.at(run_path, loaded.name)
 
-    def say(text: str) -> None:
-        console.say(text, stderr=True)
-
     if folder.begun():
         Run.open(str(folder.path), same_as=loaded)
-        work = Run(folder, loaded, hold(folder, say))
+        work = Run(folder, loaded, hold(folder, tell))
     else:
-        work = Run.create(loaded, run_path, notify=say)
-    work.preprocess(say, show_report, show_diagnosis, learned_before=folder.begun())
+        work = Run.create(loaded, run_path, notify=tell)
+    work.preprocess(tell, show_report, show_diagnosis, learned_before=folder.begun())
     found = find_training_way(work, place, again=True)
     if found.speeds:
         _show(found, f"training {loaded.name} on {devices.describe(place)}")
     else:
-        say(f"the recipe leaves nothing open on {place.type}: {found.way}; say `auto` to have it measured")
+        tell(f"the recipe leaves nothing open on {place.type}: {found.way}; say `auto` to have it measured")
     if not folder.result.is_file():
-        say("the search is measured once the run is trained: at the end of its training, or here")
+        tell("the search is measured once the run is trained: at the end of its training, or here")
         return
     translator = open_translator(work, Opening(device=str(place), threads=devices.cpu_threads()))
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
@@ -67,7 +65,7 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if searched.speeds:
         _show(searched, "searching with it")
     else:
-        say(f"{len(lines)} validation sentences are too few to measure the search with")
+        tell(f"{len(lines)} validation sentences are too few to measure the search with")
 
 
 def _show(found: Found[Any], title: str) -> None:
@@ -79,4 +77,4 @@ def _show(found: Found[Any], title: str) -> None:
         rows.append([way, f"{speed:,.0f}", f"{speed / quickest:.0%}", said])
     console.table(title, ["way", found.unit, "of the quickest", ""], rows)
     for sentence in found.sentences():
-        console.say(sentence, stderr=True)
+        tell(sentence)

@@ -6,7 +6,7 @@ import click
 import pytest
 from in_process import Console, console_in
 
-from nmtkit.cli.opening import SEARCH, search_type
+from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
 from nmtkit.errors import NmtkitError
 from nmtkit.metrics import compare

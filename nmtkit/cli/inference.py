@@ -1,0 +1,258 @@
+"""What commands that use a trained run share: options, opening it, and printing what it found."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import wraps
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from nmtkit.cli import options
+from nmtkit.cli.options import Decorator, Number, grouped, together
+from nmtkit.cli.reporting import tell
+from nmtkit.data.blocks import Example
+from nmtkit.data.corpus import Files
+from nmtkit.data.reading import read_pairs
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.errors import DataError
+from nmtkit.experiment.opening import Opening, open_run
+from nmtkit.search.beam import SearchConfig
+from nmtkit.settings import parse_json
+from nmtkit.translation.result import Translation, copied_spans
+from nmtkit.translation.summarizer import Summary
+from nmtkit.translation.translator import Translator
+
+PAIRS_AT_ONCE = 2048
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+SEARCH: dict[str, str | None] = {
+    "beam_size": None,
+    "length_penalty": "KIND[:ALPHA]",
+    "min_length": "TOKENS",
+    "max_length": "TOKENS",
+    "min_length_ratio": "R",
+    "max_length_ratio": "R",
+    "no_repeat_ngram": "N",
+    "coverage_penalty": "BETA",
+    "coverage_kind": None,
+}
+"""The keys of the recipe's `search` group that have options, and what stands for their values if not their type."""
+
+
+class _Penalty(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+    """A length penalty with its strength: the values of two keys."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, object]:
+        """The keys that it sets."""
+        kind, _, alpha = value.partition(":")
+        try:
+            return {"length_penalty": kind, **({"alpha": float(alpha)} if alpha else {})}
+        except ValueError:
+            self.fail(f"{alpha!r} is not a number", param, ctx)
+
+
+def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]
+    """What an option takes for a key of the search: one of its values, or a number within its bounds."""
+    if key == "length_penalty":
+        return _Penalty()
+    setting = SearchConfig.model_fields[key]
+    if values := get_args(setting.annotation):
+        return click.Choice(values)
+    bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
+    return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int)
+
+
+def search_options(*keys: str) -> Decorator:
+    """Gives a command options of the search, those named or all; it takes what they set as `search_settings`."""
+    names = keys or tuple(SEARCH)
+
+    def option(key: str) -> Decorator:
+        strength = " ALPHA is its strength, e.g. gnmt:0.6." if key == "length_penalty" else ""
+        meaning = f"{SearchConfig.model_fields[key].description}{strength} Default: the recipe's."
+        return click.option(f"--{key.replace('_', '-')}", key, type=search_type(key), metavar=SEARCH[key], help=meaning)
+
+    def gather(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_settings(**given: Any) -> Any:
+            settings: dict[str, object] = {}
+            for key in names:
+                value = given.pop(key)
+                settings |= value if isinstance(value, dict) else {} if value is None else {key: value}
+            return command(search_settings=settings, **given)
+
+        return with_settings
+
+    return together(*map(option, names), gather)
+
+
+which_run: Decorator = together(
+    options.model,
+    click.option(
+        "--weights",
+        default="auto",
+        metavar="WHICH",
+        help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "
+        "else the best.",
+    ),
+    options.device,
+)
+n_best: Decorator = click.option(
+    "--n-best", type=search_type("beam_size"), default=1, help="Print the N best results of each line, best first."
+)
+layer: Decorator = click.option(
+    "--layer",
+    type=Number(1),
+    metavar="N",
+    help="Transformer: the attention of decoder layer N, from 1. Default: the recipe's, else the last but one.",
+)
+head: Decorator = click.option(
+    "--head",
+    type=Number(1),
+    metavar="N",
+    help="Transformer: the attention of head N of the layer, from 1. Default: the recipe's, else the mean of all.",
+)
+source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
+opening: Decorator = grouped(Opening, "how")
+"""Hands a command the options of opening a run as one `Opening`."""
+batches: Decorator = together(
+    click.option(
+        "--batch-tokens", type=Number(1), help="Padded source tokens in a batch. Default: what suits the device."
+    ),
+    options.threads,
+    opening,
+)
+"""The same, with the options of how much is computed at once."""
+
+
+# -------------------------------------------------------------------------------------------------- opening and reading
+
+
+def open_asked(how: Opening, task: str | None = None) -> Translator:
+    """Opens the run that was asked for, and says on stderr which run, which weights and which device it is."""
+    return open_run(how, task, tell)
+
+
+def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
+    """The pairs of two files, some at a time; `json_target` says whether each target is a JSON text."""
+    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target)
+    return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
+
+
+def read_translation(line: str, where: str) -> Translation:
+    """The best translation of a line that `nmtkit translate --json` printed.
+
+    Raises:
+        DataError: the line is nothing of the kind; `where` is what the message calls it.
+    """
+    plain = "for translations in plain text take another suffix, such as .txt"
+    try:
+        record = parse_json(line, where)
+    except DataError as fault:
+        raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {plain}") from fault
+    if isinstance(record, dict) and "windows" in record:
+        raise DataError(
+            f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
+            "leave --window out, or write the summaries as plain text"
+        )
+    try:
+        best = record["best"]
+        return Translation(
+            text=str(best["text"]),
+            score=float(best["score"]),
+            log_prob=float(best["log_prob"]),
+            tokens=[str(token) for token in best["tokens"]],
+            token_log_probs=[],
+            src_tokens=[],
+            finished=bool(best["finished"]),
+        )
+    except (ValueError, KeyError, TypeError, OverflowError) as fault:
+        raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {plain}") from fault
+
+
+# ------------------------------------------------------------------------------------------------------------- printing
+
+
+@dataclass
+class Printer:
+    """Writes results to standard output, line by line, and counts what a user should be told at the end."""
+
+    tokenizer: Tokenizer
+    """Of the target."""
+    n_best: int
+    """How many results of each line were asked for."""
+    as_json: bool
+    """Whether to write objects."""
+    scores: bool = False
+    """Whether score and log-probability stand before each."""
+    replaced: bool = False
+    """Whether unknown words were to be replaced, so that objects say which."""
+    lines: int = 0
+    """Lines of input that were written."""
+    unfinished: int = 0
+    """Results that reached the length limit before their end."""
+    cut: int = 0
+    """Lines of input that were not read to their end."""
+
+    def write(self, found: Sequence[Translation]) -> None:
+        """Writes the results of one line of input, best first."""
+        self._count(found[:1])
+        best = found[0]
+        if self.as_json:
+            left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
+            record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
+            write_json_line(record | {"best": self._record(best), "others": [self._record(one) for one in found[1:]]})
+        elif self.n_best > 1:
+            for one in found:
+                _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
+        elif self.scores:
+            _write(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
+        else:
+            _write(best.text)
+
+    def write_windows(self, summary: Summary) -> None:
+        """Writes the summary of one article that was read in windows."""
+        self._count(summary.windows)
+        if self.as_json:
+            windows = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in summary.windows]
+            write_json_line({"line": self.lines, "text": summary.text, "windows": windows})
+        else:
+            _write(summary.text)
+
+    def say_unfinished(self, results: str, remedy: str) -> None:
+        """Says on stderr how many results reached the length limit, and by which options it is raised."""
+        if self.unfinished:
+            tell(
+                f"{self.unfinished} of the {results} reached the length limit before their end; "
+                f"raise it with {remedy} if they look cut"
+            )
+
+    def _count(self, found: Sequence[Translation]) -> None:
+        self.lines += 1
+        self.unfinished += any(not one.finished for one in found)
+        self.cut += any(one.src_left_out > 0 for one in found)
+
+    def _record(self, one: Translation) -> dict[str, Any]:
+        names = ("text", "score", "log_prob", "tokens", "token_log_probs", "finished")
+        fields = {name: getattr(one, name) for name in names}
+        if self.replaced:
+            fields["replaced"] = [asdict(replacement) for replacement in one.replaced]
+        if one.copied is not None:
+            spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
+            fields |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
+        return fields
+
+
+def write_json_line(record: dict[str, Any]) -> None:
+    """Writes an object as a line of standard output."""
+    _write(json.dumps(record, ensure_ascii=False))
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
