@@ -6,12 +6,15 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+
+from nmtkit.cli import main
 
 # What was found on this machine must not decide what a test sees, nor a test what is found.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="nmtkit-tests-")
@@ -157,6 +160,38 @@ def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
             return Finished(code, out, err)
 
         yield run
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs the command line inside the test's own process, in the test's own folder: what is patched here holds there.
+
+    It costs less than a start of Python with torch.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NMTKIT_MODEL", raising=False)
+
+    def run(*arguments: object, stdin: str | bytes = b"") -> Finished:
+        monkeypatch.setattr(sys, "argv", ["nmtkit", *map(str, arguments)])
+        before, threads = os.dup(0), set(threading.enumerate())
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin.encode("utf-8") if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            os.dup2(given.fileno(), 0)  # commands read the file descriptor itself
+        try:
+            with pytest.raises(SystemExit) as stopped:
+                main()
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+            # A command that was refused may leave one that reads on: it must not take the next one's input.
+            for thread in set(threading.enumerate()) - threads:
+                thread.join(timeout=1)
+        captured = capsys.readouterr()
+        assert isinstance(stopped.value.code, int)
+        return Finished(stopped.value.code, captured.out, captured.err)
+
+    return run
 
 
 @pytest.fixture(scope="session")

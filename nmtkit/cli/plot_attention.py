@@ -73,8 +73,8 @@ class Drawing:
 @click.option(
     "--grid",
     is_flag=True,
-    help="All sentences on one sheet, in even rows and columns. Default: a page each in .pdf, line after line in .png and "
-    ".svg, one below the other in .html.",
+    help="All sentences on one sheet, in even rows and columns. Default: a page each in .pdf, line after line in .png "
+    "and .svg, one below the other in .html.",
 )
 @click.option(
     "--layers",
@@ -86,8 +86,8 @@ class Drawing:
     type=click.Choice(["attention", "positions", "entropy"]),
     default="attention",
     show_default=True,
-    help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: how spread out the attention of "
-    "each head is, in nats, over all sentences.",
+    help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: how spread out the attention "
+    "of each head is, in nats, over all sentences.",
 )
 @inference.layer
 @inference.head
@@ -106,9 +106,9 @@ def command(how: Opening, drawing: Drawing, source: str | None, target: str | No
 
     A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
     of the article. A strip under the heat-map shows p_gen, the probability of generating a word instead of copying it.
-    The coverage of an article's word, the sum of its row, stands beside it. A long article has 60 rows: the words with
-    the most coverage, and the stretches between them, added up. In .html the article is coloured by coverage; point at
-    a word of the summary to see where the model looked. The terminal shows the article in the same way, then a line
+    The coverage of an article's word, the sum of its row, stands beside it. Of a long article the 60 rows are the words
+    with the most coverage and the stretches between them, added up. In .html the article is coloured by coverage; point
+    at a word of the summary to see where the model looked. The terminal shows the article in the same way, then a line
     for each word of the summary with the words of most attention. A word of several subwords has the mean p_gen of
     those with letters or digits, and counts as copied if all of them were.
 

@@ -5,20 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import sentence_pairs, write_pairs
-from in_process import Console, console_in
+from conftest import Command, sentence_pairs, write_pairs
 
 from nmtkit import Translator
 from nmtkit.data.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
 from nmtkit.errors import DataError
 from nmtkit.metrics import aer
-
-
-@pytest.fixture
-def console(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Console:
-    return console_in(tmp_path_factory.mktemp("console"), monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +30,7 @@ def both(folder: Path) -> list[object]:
     return ["--source", folder / "test.src", "--target", folder / "test.tgt"]
 
 
-def test_align_finds_the_words(trained: Path, console: Console, pairs: Path) -> None:
+def test_align_finds_the_words(trained: Path, console: Command, pairs: Path) -> None:
     done = console("align", "-m", trained, *both(pairs))
     assert done.code == 0, done
     found = [pair.possible for pair in parse_alignments(done.out.splitlines(), "stdout").pairs]
@@ -54,7 +46,7 @@ def test_align_finds_the_words(trained: Path, console: Console, pairs: Path) -> 
     assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30
 
 
-def test_python_gives_what_the_command_gives(trained: Path, console: Console, pairs: Path) -> None:
+def test_python_gives_what_the_command_gives(trained: Path, console: Command, pairs: Path) -> None:
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs))
@@ -77,7 +69,7 @@ def test_words_weights_are_those_of_the_search(trained: Path) -> None:
         assert one.weights == pytest.approx(search.attention[:n_tokens, :-1], abs=1e-5)
 
 
-def test_empty_sides_and_odd_spaces(trained: Path, console: Console, tmp_path: Path) -> None:
+def test_empty_sides_and_odd_spaces(trained: Path, console: Command, tmp_path: Path) -> None:
     (tmp_path / "src").write_text("ba  ce\t di\n\n \nba\n\n", encoding="utf-8")
     (tmp_path / "tgt").write_text("DI CE BA\n\nDI\n\n\u3000\n", encoding="utf-8")
     done = console("align", "-m", trained, "--source", tmp_path / "src", "--target", tmp_path / "tgt")
@@ -88,7 +80,7 @@ def test_empty_sides_and_odd_spaces(trained: Path, console: Console, tmp_path: P
     assert "2 pairs have one empty side: their lines are empty" in done.err
 
 
-def test_words_of_ones_own(trained: Path, console: Console, tmp_path: Path) -> None:
+def test_words_of_ones_own(trained: Path, console: Command, tmp_path: Path) -> None:
     """Punctuation that is glued to a word is part of it unless the words are given."""
     (tmp_path / "src").write_text("ba ce, di\n")
     (tmp_path / "tgt").write_text("DI CE BA.\n")
@@ -116,7 +108,7 @@ def test_words_of_ones_own(trained: Path, console: Console, tmp_path: Path) -> N
     assert "src.tok ends after line 0, but" in done.err
 
 
-def test_two_directions(trained: Path, console: Console, pairs: Path, tmp_path: Path) -> None:
+def test_two_directions(trained: Path, console: Command, pairs: Path, tmp_path: Path) -> None:
     """With a joint vocabulary one run reads either side; as the other direction it stands for any second model."""
     forward = parse_alignments(console("align", "-m", trained, *both(pairs)).out.splitlines(), "forward").pairs
     turned = ["--source", pairs / "test.tgt", "--target", pairs / "test.src"]
@@ -134,14 +126,14 @@ def test_two_directions(trained: Path, console: Console, pairs: Path, tmp_path: 
         assert reversed_links(links_of(arrays["3.reverse"])) == directions[2][1]
 
 
-def test_one_attention_read_both_ways(trained: Path, console: Console, pairs: Path) -> None:
+def test_one_attention_read_both_ways(trained: Path, console: Command, pairs: Path) -> None:
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs), "--symmetrize", "intersection")
     assert done.out.splitlines() == [pharaoh(one.links() & one.links_of_columns()) for one in found]
 
 
-def test_threshold(trained: Path, console: Console, pairs: Path) -> None:
+def test_threshold(trained: Path, console: Command, pairs: Path) -> None:
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs), "--threshold", "0.2")
@@ -157,14 +149,14 @@ def test_threshold(trained: Path, console: Console, pairs: Path) -> None:
         (["--reverse-model", "nowhere"], "nowhere"),
     ],
 )
-def test_wrong_options(trained: Path, console: Console, pairs: Path, arguments: list[str], message: str) -> None:
+def test_wrong_options(trained: Path, console: Command, pairs: Path, arguments: list[str], message: str) -> None:
     done = console("align", "-m", trained, *both(pairs), *arguments)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert "Traceback" not in done.err
 
 
-def test_files_that_do_not_fit(trained: Path, console: Console, pairs: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_fit(trained: Path, console: Command, pairs: Path, tmp_path: Path) -> None:
     (tmp_path / "short").write_text("DI\n")
     soft = tmp_path / "soft.json"
     done = console(

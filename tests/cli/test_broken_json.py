@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from conftest import Command
-from in_process import Console, console_in
 
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
@@ -21,12 +20,6 @@ BROKEN = {
     "half a character": r'{"article": "ba \ud800 ce", "summary": "ba \ud800"}',
     "endless number": '{"article": "Ba.", "summary": "ba", "x": ' + "9" * 5000 + "}",
 }
-
-
-@pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    monkeypatch.chdir(tmp_path)
-    return console_in(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture(params=BROKEN)
@@ -46,7 +39,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         ("score-summaries two.txt --ref two.txt --wanted odd.jsonl --wanted-field summary", "odd.jsonl, line 2: "),
     ],
 )
-def test_commands_refuse_it_by_its_place(console: Console, broken: str, command: str, place: str) -> None:
+def test_commands_refuse_it_by_its_place(console: Command, broken: str, command: str, place: str) -> None:
     done = console(*command.split(), stdin=GOOD + broken)
     assert done.code == 2
     assert done.err.count("nmtkit: error: ") == 1
@@ -54,7 +47,7 @@ def test_commands_refuse_it_by_its_place(console: Console, broken: str, command:
     assert "Traceback" not in done.err
 
 
-def test_a_corpus_refuses_it_and_the_check_finds_it(console: Console, broken: str) -> None:
+def test_a_corpus_refuses_it_and_the_check_finds_it(console: Command, broken: str) -> None:
     assert broken
     files = Files(jsonl="odd.jsonl", src_field="article", tgt_field="summary")
     with pytest.raises(DataError, match=r"odd.jsonl, line 2: "):

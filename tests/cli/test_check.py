@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.data.faults import EMPTY, Place
@@ -34,8 +34,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def nmtkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    return console_in(folder, monkeypatch, capsys)
+def nmtkit(folder: Path, console: Command) -> Command:
+    assert folder == Path.cwd()
+    return console
 
 
 def plant(path: Path, line: int, text: bytes) -> None:
@@ -45,7 +46,7 @@ def plant(path: Path, line: int, text: bytes) -> None:
     path.write_bytes(b"\n".join(lines))
 
 
-def test_clean_files_pass(nmtkit: Console) -> None:
+def test_clean_files_pass(nmtkit: Command) -> None:
     done = nmtkit("check", *FILES, "--valid", "valid.en", "valid.de")
     assert done.code == 0
     assert done.out.endswith("Nothing wrong was found in 61 pairs.\n")
@@ -55,7 +56,7 @@ def test_clean_files_pass(nmtkit: Console) -> None:
     assert done.err == ""
 
 
-def test_where_files_part_is_told_whole(nmtkit: Console, folder: Path) -> None:
+def test_where_files_part_is_told_whole(nmtkit: Command, folder: Path) -> None:
     lines = (folder / "train.de").read_bytes().splitlines(keepends=True)
     (folder / "train.de").write_bytes(b"".join(lines[:30] + lines[31:]))
     done = nmtkit("check", *FILES)
@@ -68,7 +69,7 @@ def test_where_files_part_is_told_whole(nmtkit: Console, folder: Path) -> None:
     assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "how bad", "─")))
 
 
-def test_errors_are_shown_with_their_place_and_fail(nmtkit: Console, folder: Path) -> None:
+def test_errors_are_shown_with_their_place_and_fail(nmtkit: Command, folder: Path) -> None:
     plant(folder / "train.en", 17, b"caf\xe9 au lait")
     done = nmtkit("check", *FILES)
     assert done.code == 1
@@ -78,7 +79,7 @@ def test_errors_are_shown_with_their_place_and_fail(nmtkit: Console, folder: Pat
     assert done.out.endswith("Not ready to train on: 1 error in 60 pairs.\n")
 
 
-def test_warnings_fail_only_if_strict(nmtkit: Console, folder: Path) -> None:
+def test_warnings_fail_only_if_strict(nmtkit: Command, folder: Path) -> None:
     plant(folder / "train.de", 3, "Zeile\u2028Nummer zwei".encode())
     assert nmtkit("check", *FILES).code == 0
     done = nmtkit("check", *FILES, "--strict")
@@ -105,14 +106,14 @@ def test_warnings_fail_only_if_strict(nmtkit: Console, folder: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_checked_is_another_code(nmtkit: Console, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_checked_is_another_code(nmtkit: Command, arguments: list[str], said: str) -> None:
     done = nmtkit("check", *arguments)
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
 
 
-def test_json_on_standard_output_is_all_there_is(nmtkit: Console, folder: Path) -> None:
+def test_json_on_standard_output_is_all_there_is(nmtkit: Command, folder: Path) -> None:
     plant(folder / "train.en", 17, b"caf\xe9")
     done = nmtkit("check", *FILES, "--json", "-")
     assert done.code == 1
@@ -124,13 +125,13 @@ def test_json_on_standard_output_is_all_there_is(nmtkit: Console, folder: Path) 
     assert (finding["places"][0]["line"], finding["places"][0]["byte"]) == (17, 4)
 
 
-def test_json_is_alone_with_fix_as_well(nmtkit: Console) -> None:
+def test_json_is_alone_with_fix_as_well(nmtkit: Command) -> None:
     done = nmtkit("check", *FILES, "--json", "-", "--fix", "clean")
     assert json.loads(done.out)["wrong"] is False
     assert "written to clean" in done.err
 
 
-def test_reports_are_written(nmtkit: Console, folder: Path) -> None:
+def test_reports_are_written(nmtkit: Command, folder: Path) -> None:
     done = nmtkit("check", *FILES, "--html", "report.html", "--json", "report.json")
     assert done.code == 0
     assert "wrote report.html" in done.err
@@ -139,7 +140,7 @@ def test_reports_are_written(nmtkit: Console, folder: Path) -> None:
     assert json.loads((folder / "report.json").read_text(encoding="utf-8"))["wrong"] is False
 
 
-def test_json_lines_and_a_text_alone(nmtkit: Console, folder: Path) -> None:
+def test_json_lines_and_a_text_alone(nmtkit: Command, folder: Path) -> None:
     rows = "".join(json.dumps({"article": src, "summary": tgt}) + "\n" for src, tgt in PAIRS)
     (folder / "corpus.jsonl").write_text(rows, encoding="utf-8")
     done = nmtkit("check", "corpus.jsonl", "--src-field", "article", "--tgt-field", "summary")
@@ -153,7 +154,7 @@ def test_json_lines_and_a_text_alone(nmtkit: Console, folder: Path) -> None:
     assert alone.out.endswith("Nothing wrong was found in 60 lines.\n")
 
 
-def test_a_recipe_is_checked_with_its_tokenizer(nmtkit: Console) -> None:
+def test_a_recipe_is_checked_with_its_tokenizer(nmtkit: Command) -> None:
     done = nmtkit("check", "mine.yaml")
     assert done.code == 0
     assert "learning a tokenizer (word) for this check, since runs/mine has none" in done.err
@@ -166,7 +167,7 @@ def test_a_recipe_is_checked_with_its_tokenizer(nmtkit: Console) -> None:
     assert "What preprocessing will do" not in nmtkit("check", "mine.yaml", "--no-tokens").out
 
 
-def test_the_tokenizer_of_the_run_is_taken(nmtkit: Console) -> None:
+def test_the_tokenizer_of_the_run_is_taken(nmtkit: Command) -> None:
     assert nmtkit("preprocess", "mine.yaml").code == 0
     done = nmtkit("check", "mine.yaml")
     assert "The tokenizer (word) is that of runs/mine." in done.out
@@ -175,14 +176,14 @@ def test_the_tokenizer_of_the_run_is_taken(nmtkit: Console) -> None:
     assert "was learned for this check" in other.out
 
 
-def test_a_tokenizer_that_does_not_fit_is_told_after_the_report(nmtkit: Console) -> None:
+def test_a_tokenizer_that_does_not_fit_is_told_after_the_report(nmtkit: Command) -> None:
     done = nmtkit("check", "mine.yaml", "--set", "tokenizer.kind=bpe", "--set", "tokenizer.vocab_size=5000")
     assert done.code == 2
     assert "too large" in done.err
     assert done.out.endswith("Nothing wrong was found in 61 pairs.\n")
 
 
-def test_text_that_cannot_be_read_is_not_cut_into_tokens(nmtkit: Console, folder: Path) -> None:
+def test_text_that_cannot_be_read_is_not_cut_into_tokens(nmtkit: Command, folder: Path) -> None:
     plant(folder / "train.en", 17, b"caf\xe9")
     done = nmtkit("check", "mine.yaml")
     assert done.code == 1
@@ -190,7 +191,7 @@ def test_text_that_cannot_be_read_is_not_cut_into_tokens(nmtkit: Console, folder
     assert "train.en:17:4" in done.out
 
 
-def test_fix_writes_files_and_a_recipe_that_pass(nmtkit: Console, folder: Path) -> None:
+def test_fix_writes_files_and_a_recipe_that_pass(nmtkit: Command, folder: Path) -> None:
     plant(folder / "train.en", 17, b"caf\xe9")
     plant(folder / "train.de", 20, "Zeile\u2028zwanzig".encode())
     done = nmtkit("check", "mine.yaml", "--fix", "clean")
@@ -213,7 +214,7 @@ def test_fix_writes_files_and_a_recipe_that_pass(nmtkit: Console, folder: Path) 
     assert "max_length: 7\n" in resolved
 
 
-def test_what_cannot_be_fixed_is_refused(nmtkit: Console, folder: Path) -> None:
+def test_what_cannot_be_fixed_is_refused(nmtkit: Command, folder: Path) -> None:
     (folder / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[:-3]), encoding="utf-8")
     done = nmtkit("check", "mine.yaml", "--fix", "clean")
     assert done.code == 1

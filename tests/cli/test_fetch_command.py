@@ -5,15 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from in_process import Done, console_in
+from conftest import Finished
 
 TEXT = "".join(f"Sentence {n}.\tSatz {n}.\n" for n in range(200))
 
 
 @pytest.fixture
-def nmtkit(tmp_path, monkeypatch, capsys):
+def nmtkit(console, tmp_path, monkeypatch):
     """`nmtkit` in a folder with a catalogue; its corpus lies in the cache already, so that nothing is downloaded."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     url = "http://no-such-host.invalid/pairs.txt"
     entry = {
@@ -27,10 +26,9 @@ def nmtkit(tmp_path, monkeypatch, capsys):
         "split": {"valid": 0.1, "test": 0.1},
     }
     (tmp_path / "mine.yaml").write_text(json.dumps({"pairs": entry}))
-    run = console_in(tmp_path, monkeypatch, capsys)
 
-    def fetch(*arguments: str, stdin: str = "") -> Done:
-        return run("fetch", "--catalogue", "mine.yaml", *arguments, stdin=stdin)
+    def fetch(*arguments: str, stdin: str = "") -> Finished:
+        return console("fetch", "--catalogue", "mine.yaml", *arguments, stdin=stdin)
 
     return fetch
 

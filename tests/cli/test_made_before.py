@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 import pytest
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit import recipe
 from nmtkit.cli import cli
@@ -33,9 +33,9 @@ def old(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def console(old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    monkeypatch.chdir(old)
-    return console_in(old, monkeypatch, capsys)
+def console(old: Path, console: Command) -> Command:
+    assert old == Path.cwd()
+    return console
 
 
 def lines(path: Path) -> list[str]:
@@ -46,7 +46,7 @@ def numbers(rows: list[str]) -> list[list[float]]:
     return [[float(value) for value in row.split("\t")] for row in rows]
 
 
-def test_an_old_run_translates_and_scores_as_it_did(old: Path, console: Console) -> None:
+def test_an_old_run_translates_and_scores_as_it_did(old: Path, console: Command) -> None:
     """It had learned its language, so that rounding on another processor changes a line or two at most."""
     before = lines(old / "run" / "test.out")
     done = console("translate", "-m", "run", *CPU, stdin=(old / "text" / "test.src").read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def test_an_old_run_translates_and_scores_as_it_did(old: Path, console: Console)
         assert (found_again["value"], found_again["signature"]) == (pytest.approx(score["value"]), score["signature"])
 
 
-def test_an_old_run_trains_on(old: Path, console: Console) -> None:
+def test_an_old_run_trains_on(old: Path, console: Command) -> None:
     """Its text lies elsewhere since it was unpacked: the mark of text that nobody touched is put in its place."""
     assert console("preprocess", "old.yaml", "--run", "fresh").code == 0
     for split in ("train", "valid", "test"):
@@ -91,7 +91,7 @@ def test_an_old_run_trains_on(old: Path, console: Console) -> None:
     assert losses[-1] < losses[0] / 5
 
 
-def test_an_old_run_is_drawn_averaged_and_aligned(old: Path, console: Console) -> None:
+def test_an_old_run_is_drawn_averaged_and_aligned(old: Path, console: Command) -> None:
     for words in (
         ["plot-training", "run", "-o", "curve.svg"],
         ["plot-attention", "-m", "run", *CPU[:2], "ba zu fo", "-o", "picture.html"],

@@ -1,10 +1,8 @@
 """Options: numbers have bounds, which are told to who goes beyond them; one run is one run."""
 
-from pathlib import Path
-
 import click
 import pytest
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
@@ -15,12 +13,6 @@ from nmtkit.settings import LARGEST
 
 FILES = "--source a --target b"
 ENDLESS = "1" + "0" * 30
-
-
-@pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    monkeypatch.chdir(tmp_path)
-    return console_in(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +34,7 @@ def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         ("preprocess demo", "--workers", "1000000", "1 to 1,024"),
     ],
 )
-def test_a_number_out_of_bounds(console: Console, command: str, option: str, values: str, bound: str) -> None:
+def test_a_number_out_of_bounds(console: Command, command: str, option: str, values: str, bound: str) -> None:
     for value in values.split():
         done = console(*command.split(), option, value)
         assert done.code == 2
@@ -83,7 +75,7 @@ def test_a_number_within_bounds() -> None:
         "average -m A -m B",
     ],
 )
-def test_several_models_are_not_taken_for_the_last_of_them(console: Console, words: str) -> None:
+def test_several_models_are_not_taken_for_the_last_of_them(console: Command, words: str) -> None:
     done = console(*words.split())
     assert done.code == 2
     assert "A and B: one run is taken here" in done.err

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import RECIPE, Command
-from in_process import Console, console_in
 
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS
@@ -30,11 +29,6 @@ def news(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
-@pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    return console_in(tmp_path, monkeypatch, capsys)
-
-
 def test_a_picture_says_what_a_forward_says(news: Path) -> None:
     translator = Translator.load(str(news), device="cpu")
     (picture,) = translator.pictures([ARTICLE], [SUMMARY])
@@ -52,7 +46,7 @@ def test_a_picture_says_what_a_forward_says(news: Path) -> None:
     np.testing.assert_allclose(picture.coverage.sum(), 5.0, rtol=1e-5)
 
 
-def test_in_the_terminal(news: Path, console: Console) -> None:
+def test_in_the_terminal(news: Path, console: Command) -> None:
     done = console("plot-attention", "-m", news, ARTICLE, SUMMARY)
     assert done.code == 0, done
     lines = done.out.splitlines()
@@ -68,7 +62,7 @@ def test_in_the_terminal(news: Path, console: Console) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "html"])
-def test_every_format(news: Path, console: Console, tmp_path: Path, suffix: str) -> None:
+def test_every_format(news: Path, console: Command, tmp_path: Path, suffix: str) -> None:
     place = tmp_path / f"a.{suffix}"
     done = console("plot-attention", "-m", news, "-o", place, stdin=f"{ARTICLE}\t{SUMMARY}\nba ce di fo\n")
     assert done.code == 0, done
@@ -102,6 +96,6 @@ def test_what_was_not_read_is_told(news: Path) -> None:
     assert picture.heading.endswith("(the last 2 source tokens were not read)")
 
 
-def test_the_help_tells_how_many_rows_a_long_article_has(console: Console) -> None:
+def test_the_help_tells_how_many_rows_a_long_article_has(console: Command) -> None:
     done = console("plot-attention", "--help")
     assert f"the {MOST_ROWS} rows are" in " ".join(done.out.split())

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import environment
-from in_process import Console, console_in
+from conftest import Command, environment
 
 from nmtkit.data import filling, store, text
 from nmtkit.data.store import Store
@@ -42,13 +41,13 @@ main()
 
 
 @pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
     monkeypatch.setattr(filling, "ALONE", 1)
     monkeypatch.setattr(text, "BYTES", 2000)
     monkeypatch.setattr(text, "ROWS", 1)
-    return console_in(tmp_path, monkeypatch, capsys)
+    return console
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
-    corpus: Path, console: Console, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
+    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
 ) -> None:
     straight = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1")
     assert straight.code == 0, straight
@@ -90,7 +89,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
 
 
 def test_other_settings_begin_anew(
-    corpus: Path, console: Console, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
+    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
 ) -> None:
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
     shutil.copytree(stopped[0], tmp_path / "run")
@@ -105,7 +104,7 @@ def test_other_settings_begin_anew(
     assert len(Store.open(tmp_path / "run" / "data", "train")) == kept < 1400
 
 
-def test_weights_are_trained_with(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_weights_are_trained_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     files = "{src: [train.src, valid.src], tgt: [train.tgt, valid.tgt], weights: [0.5, 10]}"
     settings = ["--set", f"data.train={files}", "--set", f"data.folder={corpus}"]
     command = [str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), *settings]
@@ -121,7 +120,7 @@ def test_weights_are_trained_with(corpus: Path, console: Console, tmp_path: Path
     assert 18 <= updates <= 26  # about 750 + 300 pairs, up to 50 in a batch
 
 
-def test_weights_of_another_number_are_refused(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_weights_of_another_number_are_refused(corpus: Path, console: Command, tmp_path: Path) -> None:
     done = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.train.weights=[1, 2]")
     assert done.code == 2
     assert "src names 1 and weights 2: they must be paired" in done.err
@@ -129,7 +128,7 @@ def test_weights_of_another_number_are_refused(corpus: Path, console: Console, t
 
 @pytest.mark.parametrize("packed", [False, True], ids=["text", "gz"])
 def test_the_training_text_is_read_twice(
-    packed: bool, corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: bool, corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once by the doctor and for the tokenizer, once to be encoded; its checksum is taken on the way."""
     shutil.copy(corpus / "tiny.yaml", tmp_path)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from conftest import RECIPE, WORDS, Command, write_pairs
-from in_process import Console, console_in
 
 from nmtkit import Translator
 from nmtkit.errors import NmtkitError
@@ -23,13 +22,6 @@ def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:
         backwards = [word if word.startswith("X") else word.upper() for word in reversed(words)]
         pairs.append((" ".join(words) + ".", " ".join(backwards) + "."))
     return pairs
-
-
-@pytest.fixture
-def console(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Console:
-    return console_in(tmp_path_factory.mktemp("console"), monkeypatch, capsys)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def test_unknown_words_become_the_right_source_words(run: Path) -> None:
     assert right > 0.9 * (right + wrong)
 
 
-def test_the_command_and_its_dictionary(run: Path, console: Console, tmp_path: Path) -> None:
+def test_the_command_and_its_dictionary(run: Path, console: Command, tmp_path: Path) -> None:
     source = "ba ce Xqwyzqwy di."
     plain = console("translate", "-m", run, stdin=source + "\n")
     assert plain.out.count("<unk>") == 1, plain

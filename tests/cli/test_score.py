@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import pytest
 from conftest import Command
 
 from nmtkit import metrics
-from nmtkit.cli import main
 
 REF = ["a b c d", "the quick brown fox jumps", "Hello, World!"]
 HYP = ["a b c e", "the quick brown dog jumps", "hello, world!"]
@@ -19,28 +16,14 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs the command in an empty folder and returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    _write(tmp_path / "ref.txt", REF)
-    _write(tmp_path / "hyp.txt", HYP)
+def run(console: Command) -> Run:
+    """Runs the command in a folder with a reference and an output; returns exit code, stdout and stderr."""
+    _write(Path("ref.txt"), REF)
+    _write(Path("hyp.txt"), HYP)
 
     def call(*args: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nmtkit", "score", *args])
-        given, before = os.open(tmp_path / "stdin", os.O_RDWR | os.O_CREAT | os.O_TRUNC), os.dup(0)
-        os.write(given, stdin)
-        os.lseek(given, 0, os.SEEK_SET)
-        os.dup2(given, 0)  # the command reads the file descriptor itself
-        try:
-            with pytest.raises(SystemExit) as exit_info:
-                main()
-        finally:
-            os.dup2(before, 0)
-            os.close(before)
-            os.close(given)
-        captured = capsys.readouterr()
-        assert isinstance(exit_info.value.code, int)
-        return exit_info.value.code, captured.out, captured.err
+        done = console("score", *args, stdin=stdin)
+        return done.code, done.out, done.err
 
     return call
 

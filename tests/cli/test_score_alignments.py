@@ -5,25 +5,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from in_process import console_in
+from conftest import Command
 
 GOLD = ["1-1 2-2 2p3", "", "1-2 2?1"]  # from 1
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def aligned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def aligned(console: Command) -> Run:
     """Runs the command in a folder with two alignments and their gold; returns exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
     write("gold.wa", GOLD)
     write("one.talp", ["0-0 1-2", "", "1-1"])
     write("two.talp", ["0-0 1-1", "", "0-1"])
-    run = console_in(tmp_path, monkeypatch, capsys)
 
     def call(
         *arguments: str, command: tuple[str, ...] = ("score-alignments",), stdin: str = ""
     ) -> tuple[int, str, str]:
-        done = run(*command, *arguments, stdin=stdin)
+        done = console(*command, *arguments, stdin=stdin)
         return done.code, done.out, done.err
 
     return call

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit import metrics
 from nmtkit.metrics.quality import quality
@@ -17,9 +17,8 @@ OLD = ["The cat sat on the mat.", ""]
 
 
 @pytest.fixture
-def score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+def score(console: Command) -> Command:
     """Runs the command in a folder that holds the texts above."""
-    monkeypatch.chdir(tmp_path)
     for name, lines in (("articles", ARTICLES), ("gold", GOLD), ("new", NEW), ("old", OLD)):
         write(name, lines)
     rows = [
@@ -28,8 +27,7 @@ def score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     ]
     with gzip.open("all.jsonl.gz", "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
-    run = console_in(tmp_path, monkeypatch, capsys)
-    return lambda *arguments, **more: run("score-summaries", *arguments, **more)
+    return lambda *arguments, **more: console("score-summaries", *arguments, **more)
 
 
 def write(name: str, lines: list[str]) -> None:
@@ -40,7 +38,7 @@ def row(output: str, start: str) -> list[str]:
     return next(line for line in output.splitlines() if line.startswith(start))[len(start) :].split()
 
 
-def test_rouge_with_intervals_and_signature(score: Console) -> None:
+def test_rouge_with_intervals_and_signature(score: Command) -> None:
     done = score("new", "--ref", "gold", "--n-samples", 50)
     assert (done.code, done.err) == (0, "")
     (cells,) = metrics.compare([("new", NEW)], [GOLD], ["rouge"], n_samples=50)
@@ -52,7 +50,7 @@ def test_rouge_with_intervals_and_signature(score: Console) -> None:
     assert "quality" not in done.out
 
 
-def test_json_has_all_of_it(score: Console) -> None:
+def test_json_has_all_of_it(score: Command) -> None:
     done = score("new", "old", "--ref", "gold", "--source", "articles", "--n-samples", 50, "--json")
     assert done.code == 0
     assert done.err == (
@@ -83,7 +81,7 @@ def test_json_has_all_of_it(score: Console) -> None:
     assert found["quality_of_references"][0]["density"] == quality(GOLD, ARTICLES).density
 
 
-def test_several_systems_side_by_side_with_the_references(score: Console) -> None:
+def test_several_systems_side_by_side_with_the_references(score: Command) -> None:
     done = score("old", "new", "--ref", "gold", "--source", "articles", "--n-samples", 50)
     assert done.code == 0
     assert row(done.out, "of the summaries") == ["old", "new", "reference"]
@@ -97,7 +95,7 @@ def test_several_systems_side_by_side_with_the_references(score: Console) -> Non
     assert "(p " in done.out
 
 
-def test_several_references(score: Console) -> None:
+def test_several_references(score: Command) -> None:
     done = score("new", "--ref", "gold", "--ref", "new", "--source", "articles", "--no-significance")
     assert done.code == 0
     assert row(done.out, "ROUGE-2 ") == ["100.00"]
@@ -105,7 +103,7 @@ def test_several_references(score: Console) -> None:
     assert row(done.out, "of the summaries") == ["new", "gold", "new"]
 
 
-def test_jsonl_and_wanted_words(score: Console) -> None:
+def test_jsonl_and_wanted_words(score: Command) -> None:
     args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--wanted", "all.jsonl.gz", "--n-samples", 20]
     done = score("new", "old", *args)
     assert done.code == 0
@@ -117,7 +115,7 @@ def test_jsonl_and_wanted_words(score: Console) -> None:
         assert row(done.out, name) == row(plain.out, name)
 
 
-def test_sentences_in_a_list_stay_apart(score: Console) -> None:
+def test_sentences_in_a_list_stay_apart(score: Command) -> None:
     Path("listed.jsonl").write_text('{"text": ["the cat sat", "a dog barked at"]}\n{"text": ["Rome won"]}\n')
     done = score("listed.jsonl", "--ref", "gold", "--summary-field", "text", "--no-significance", "--json")
     assert done.code == 0
@@ -125,7 +123,7 @@ def test_sentences_in_a_list_stay_apart(score: Console) -> None:
     assert [entry["value"] for entry in json.loads(done.out)["systems"][0]["scores"]] == [s.value for s in expected]
 
 
-def test_options_reach_the_metrics(score: Console) -> None:
+def test_options_reach_the_metrics(score: Command) -> None:
     args = ["--ref", "gold", "--metrics", "rougeLsum,bleu", "--no-stem", "--sentences", "newline", "--json"]
     done = score("-", *args, stdin="".join(line + "\n" for line in NEW))
     assert done.code == 0
@@ -135,7 +133,7 @@ def test_options_reach_the_metrics(score: Console) -> None:
     assert "interval" in bleu
 
 
-def test_an_empty_reference_is_refused_with_its_line(score: Console) -> None:
+def test_an_empty_reference_is_refused_with_its_line(score: Command) -> None:
     write("holes", ["one.", "<t> </t>"])
     done = score("new", "--ref", "gold", "--ref", "holes")
     assert (done.code, done.out) == (2, "")
@@ -145,7 +143,7 @@ def test_an_empty_reference_is_refused_with_its_line(score: Console) -> None:
     assert "holes, line 1 (and 1 more): the reference is empty" in score("new", "--ref", "holes").err
 
 
-def test_notes_about_articles_and_letters(score: Console) -> None:
+def test_notes_about_articles_and_letters(score: Command) -> None:
     write("holes", ["", "Rome."])
     write("umlauts", ["Köln", "Rom"])
     done = score("new", "--ref", "umlauts", "--source", "holes", "--n-samples", 5)
@@ -176,7 +174,7 @@ def test_notes_about_articles_and_letters(score: Console) -> None:
         (["new", "--ref", "gold", "--by-length"], "No such option '--by-length'"),
     ],
 )
-def test_bad_files_and_options_end_in_one_message(score: Console, args: list[str], message: str) -> None:
+def test_bad_files_and_options_end_in_one_message(score: Command, args: list[str], message: str) -> None:
     write("short", ["one"])
     write("nothing", [])
     write("nothing.jsonl", [])
@@ -189,10 +187,7 @@ def test_bad_files_and_options_end_in_one_message(score: Console, args: list[str
     assert message in done.err
 
 
-def test_score_summary_is_the_same(
-    score: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = console_in(tmp_path, monkeypatch, capsys)
+def test_score_summary_is_the_same(score: Command, console: Command) -> None:
     for more in (["--n-samples", 5], ["--source", "articles", "--no-significance", "--json"], ["--by-length"]):
         args = ["new", "--ref", "gold", "--summary-field", "text", *more]
-        assert run("score", *args[:3], "--summary", *args[3:]) == score(*args)
+        assert console("score", *args[:3], "--summary", *args[3:]) == score(*args)

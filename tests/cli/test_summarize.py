@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit import Translator
 from nmtkit.data.blocks import Example
@@ -73,14 +73,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def console(
-    place: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Console:
+def console(place: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.chdir(place)
-    return console_in(tmp_path_factory.mktemp("console"), monkeypatch, capsys)
+    return console
 
 
 def joined(lines: list[str]) -> str:
@@ -91,7 +86,7 @@ def jsonl(articles: list[str]) -> str:
     return joined([json.dumps({"id": number, "text": article}) for number, article in enumerate(articles)])
 
 
-def test_one_line_for_each_article_in_order(console: Console) -> None:
+def test_one_line_for_each_article_in_order(console: Command) -> None:
     done = console("summarize", stdin=joined(ARTICLES))
     assert done.code == 0, done
     found = done.out.split("\n")
@@ -103,7 +98,7 @@ def test_one_line_for_each_article_in_order(console: Console) -> None:
     assert Translator.load("runs/news", device="cpu").translate(ARTICLES) == found
 
 
-def test_each_task_has_its_command(console: Console) -> None:
+def test_each_task_has_its_command(console: Command) -> None:
     done = console("summarize", stdin="")
     assert "runs/news (the newest finished run for summarization under runs/)" in done.err
     done = console("translate", stdin="")
@@ -116,7 +111,7 @@ def test_each_task_has_its_command(console: Console) -> None:
     assert "runs/news (as asked) was trained for summarization: use `nmtkit summarize`" in done.err
 
 
-def test_without_a_run_it_says_what_to_do(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_run_it_says_what_to_do(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "text", TRANSLATION)
     monkeypatch.chdir(tmp_path)
     done = console("summarize", stdin="a")
@@ -124,7 +119,7 @@ def test_without_a_run_it_says_what_to_do(console: Console, tmp_path: Path, monk
     assert "no finished run for summarization under runs/: name one with -m RUN" in done.err
 
 
-def test_articles_are_cut_as_in_training_and_that_is_said(console: Console) -> None:
+def test_articles_are_cut_as_in_training_and_that_is_said(console: Command) -> None:
     done = console("summarize", stdin=joined(ARTICLES))
     assert "2 of 4 articles were longer than 8 tokens and were cut; --window reads them whole" in done.err
     short = console("summarize", "--max-source-tokens", "3", "--json", stdin=joined(ARTICLES))
@@ -136,7 +131,7 @@ def test_articles_are_cut_as_in_training_and_that_is_said(console: Console) -> N
     assert "were cut" not in whole.err
 
 
-def test_windows(console: Console) -> None:
+def test_windows(console: Command) -> None:
     done = console("summarize", "--window", "6", stdin=joined(ARTICLES))
     assert done.code == 0, done
     assert "were cut" not in done.err
@@ -152,7 +147,7 @@ def test_windows(console: Console) -> None:
     assert [window["best"]["text"] for window in records[0]["windows"]] == each
 
 
-def test_json_says_what_was_copied_and_from_where(console: Console) -> None:
+def test_json_says_what_was_copied_and_from_where(console: Command) -> None:
     done = console("summarize", "--json", "--n-best", "2", stdin=joined(ARTICLES))
     assert done.code == 0, done
     records = [json.loads(line) for line in done.out.splitlines()]
@@ -179,7 +174,7 @@ def test_json_says_what_was_copied_and_from_where(console: Console) -> None:
     assert records[1]["best"]["text"] == ""
 
 
-def test_rescore_gives_what_summarize_printed(console: Console, tmp_path: Path) -> None:
+def test_rescore_gives_what_summarize_printed(console: Command, tmp_path: Path) -> None:
     (tmp_path / "in").write_text(joined(ARTICLES))
     printed = console("summarize", "--json", stdin=joined(ARTICLES)).out
     (tmp_path / "out.jsonl").write_text(printed)
@@ -191,7 +186,7 @@ def test_rescore_gives_what_summarize_printed(console: Console, tmp_path: Path) 
     assert "2 of 4 sources were longer than 8 tokens and were cut" in done.err
 
 
-def test_rescore_refuses_summaries_of_windows(console: Console, tmp_path: Path) -> None:
+def test_rescore_refuses_summaries_of_windows(console: Command, tmp_path: Path) -> None:
     (tmp_path / "in").write_text(joined(ARTICLES))
     (tmp_path / "out.jsonl").write_text(console("summarize", "--window", "6", "--json", stdin=joined(ARTICLES)).out)
     done = console("rescore", "-m", "news", "--source", tmp_path / "in", "--target", tmp_path / "out.jsonl")
@@ -200,13 +195,13 @@ def test_rescore_refuses_summaries_of_windows(console: Console, tmp_path: Path) 
     assert "leave --window out" in done.err
 
 
-def test_a_model_that_does_not_copy_says_nothing_of_copying(console: Console) -> None:
+def test_a_model_that_does_not_copy_says_nothing_of_copying(console: Command) -> None:
     (line,) = console("summarize", "-m", "plain", "--json", stdin=ARTICLES[0]).out.splitlines()
     assert "p_gen" not in json.loads(line)["best"]
     assert json.loads(line)["source_tokens"][0] == "▁<unk>"
 
 
-def test_n_best_widens_the_beam(console: Console) -> None:
+def test_n_best_widens_the_beam(console: Command) -> None:
     done = console("summarize", "--n-best", "4", stdin=joined(ARTICLES[:1]))
     assert "beam size 4 instead of 2" in done.err
     rows = [line.split("\t") for line in done.out.splitlines()]
@@ -214,7 +209,7 @@ def test_n_best_widens_the_beam(console: Console) -> None:
     assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
 
 
-def test_the_options_of_the_search_arrive(console: Console) -> None:
+def test_the_options_of_the_search_arrive(console: Command) -> None:
     def lengths(*options: str) -> list[int]:
         done = console("summarize", "--json", *options, stdin=joined([ARTICLES[0], ARTICLES[2]]))
         assert done.code == 0, done
@@ -231,7 +226,7 @@ def test_the_options_of_the_search_arrive(console: Console) -> None:
         assert len(words) == len(set(words))
 
 
-def test_the_summary_coverage_penalty_is_in_the_score(console: Console) -> None:
+def test_the_summary_coverage_penalty_is_in_the_score(console: Command) -> None:
     options = ["summarize", "--json", "--length-penalty", "none", "--min-length", "8"]
     done = console(*options, "--coverage-penalty", "2", "--coverage-kind", "summary", stdin=ARTICLES[0])
     best = json.loads(done.out)["best"]
@@ -247,7 +242,7 @@ def test_the_summary_coverage_penalty_is_in_the_score(console: Console) -> None:
     assert again.score == pytest.approx(found.score, abs=1e-4)
 
 
-def test_jsonl_articles(console: Console) -> None:
+def test_jsonl_articles(console: Command) -> None:
     plain = console("summarize", stdin=joined(ARTICLES))
     done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES))
     assert (done.code, done.out) == (0, plain.out)
@@ -266,14 +261,14 @@ def test_jsonl_articles(console: Console) -> None:
     ],
     ids=["text", "field", "list", "number"],
 )
-def test_wrong_jsonl_is_refused_with_its_line(console: Console, line: str, said: str) -> None:
+def test_wrong_jsonl_is_refused_with_its_line(console: Command, line: str, said: str) -> None:
     done = console("summarize", "--article-field", "text", stdin=jsonl(ARTICLES[:1]) + line + "\n")
     assert done.code == 2
     assert "standard input, line 2: " in done.err
     assert said in done.err
 
 
-def test_stories(console: Console, tmp_path: Path) -> None:
+def test_stories(console: Command, tmp_path: Path) -> None:
     for name, article in (("b", ARTICLES[3]), ("a", ARTICLES[0])):
         text = article.replace(". ", ".\n\n") + "\n\n@highlight\n\nThe dog sleeps\n"
         (tmp_path / f"{name}.story").write_text(text)
@@ -289,7 +284,7 @@ def test_stories(console: Console, tmp_path: Path) -> None:
     assert (done.code, "leave one of them out" in done.err) == (2, True)
 
 
-def test_the_lead_needs_no_model(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = console("summarize", "--lead", "1", stdin=joined(ARTICLES))
     assert done.out.splitlines() == ["Zyx sees the old dog.", "", "The man sleeps.", "Abc and Def see the old house."]
@@ -311,19 +306,19 @@ def test_the_lead_needs_no_model(console: Console, tmp_path: Path, monkeypatch: 
     ],
     ids=["lead-model", "lead-search", "window-cut", "window-n-best", "min-length", "n-best", "coverage", "no-run"],
 )
-def test_what_does_not_go_together_is_refused(console: Console, options: list[str], said: str) -> None:
+def test_what_does_not_go_together_is_refused(console: Command, options: list[str], said: str) -> None:
     done = console("summarize", *options, stdin=joined(ARTICLES))
     assert done.code == 2, done
     assert said in done.err
     assert "Traceback" not in done.err
 
 
-def test_a_length_limit_that_cuts_summaries_is_told(console: Console) -> None:
+def test_a_length_limit_that_cuts_summaries_is_told(console: Command) -> None:
     done = console("summarize", "--min-length", "4", "--max-length", "5", stdin=joined(ARTICLES))
     assert "of the summaries reached the length limit before their end; raise it with --max-length" in done.err
 
 
-def test_translate_has_the_same_search(console: Console, tmp_path: Path) -> None:
+def test_translate_has_the_same_search(console: Command, tmp_path: Path) -> None:
     given = joined(LINES)
     plain = console("translate", stdin=given)
     assert plain.code == 0, plain

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run
@@ -57,12 +57,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    return console_in(tmp_path, monkeypatch, capsys)
-
-
-def test_train(corpus: Path, tmp_path: Path, console: Console) -> None:
+def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     folder = tmp_path / "run"
     done = console("train", corpus / "news.yaml", "--run", folder, "--device", "cpu")
     assert done.code == 0, done
@@ -106,7 +101,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Console) -> None:
     assert "2-coverage: at least 2 checkpoints are needed" in done.err
 
 
-def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Console) -> None:
+def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Command) -> None:
     (tmp_path / "bad.src").write_text("w1 w2\nw3 w4\n")
     (tmp_path / "bad.tgt").write_text("w1\n \n")
     files = f"data.valid={{src: {tmp_path}/bad.src, tgt: {tmp_path}/bad.tgt}}"
@@ -119,7 +114,7 @@ def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Co
     assert "valid, line 2: the reference is empty" in done.err
 
 
-def test_check_and_explain_know_stages(corpus: Path, console: Console) -> None:
+def test_check_and_explain_know_stages(corpus: Path, console: Command) -> None:
     done = console("recipe", "check", corpus / "news.yaml")
     assert done.code == 0, done
     assert "stage 2  " in done.out
@@ -137,13 +132,13 @@ def test_check_and_explain_know_stages(corpus: Path, console: Console) -> None:
     assert "lr: 0.5" in done.out
 
 
-def test_a_wrong_key_in_a_stage(corpus: Path, console: Console) -> None:
+def test_a_wrong_key_in_a_stage(corpus: Path, console: Command) -> None:
     done = console("recipe", "check", corpus / "news.yaml", "--set", "stages.coverage.training.coverage_wieght=1")
     assert done.code == 2, done
     assert "unknown key `stages.coverage.training.coverage_wieght`: did you mean 'coverage_weight'" in done.err
 
 
-def test_the_stage_of_the_weights_is_said(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_the_stage_of_the_weights_is_said(corpus: Path, console: Command, tmp_path: Path) -> None:
     done = console("train", corpus / "news.yaml", "--run", tmp_path / "run", "--device", "cpu")
     assert done.code == 0, done
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from conftest import Command, environment
-from in_process import Console, console_in
 
 from nmtkit import metrics, recipe
 from nmtkit.data.text import TextFile
@@ -51,20 +50,13 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
-    """The command line, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    return console_in(tmp_path, monkeypatch, capsys)
-
-
 def pair(texts: Path, name: str = "train", kind: str = "") -> list[str]:
     packed = ".gz" if name == "more" else ""
     return [f"--{kind}source", f"{texts}/{name}.en{packed}", f"--{kind}target", f"{texts}/{name}.fr{packed}"]
 
 
 def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
-    texts: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+    texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written into the run's folder is then preprocessed like any text."""
     opened: Counter[str] = Counter()
@@ -87,7 +79,7 @@ def losses(run: Path) -> list[float]:
     return [record["loss"] for record in records if record["event"] == "step"]
 
 
-def test_from_two_files_to_translations(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_from_two_files_to_translations(texts: Path, console: Command, tmp_path: Path) -> None:
     done = console("train", *pair(texts), *QUICK)
     assert done.code == 0, done
     run = tmp_path / "runs" / "train-en-fr"
@@ -118,7 +110,7 @@ def test_from_two_files_to_translations(texts: Path, console: Console, tmp_path:
 
 
 def test_the_chosen_recipe_means_the_same_from_anywhere(
-    texts: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert console("train", *pair(texts), *QUICK, "--run", "runs/mine").code == 0
     run = tmp_path / "runs" / "mine"
@@ -133,7 +125,7 @@ def test_the_chosen_recipe_means_the_same_from_anywhere(
     assert len(losses(run)) == 3
 
 
-def test_resume(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
     options = [*pair(texts), "--device", "cpu", *SHORT, "--run", "run"]
     assert console("train", *options, "--set", "training.max_updates=2").code == 0
     text = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
@@ -160,7 +152,7 @@ def test_resume(texts: Path, console: Console, tmp_path: Path) -> None:
     assert not Path("nowhere").exists()
 
 
-def test_an_earlier_run_is_not_lost(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Path) -> None:
     assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
     before = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
     done = console("train", *pair(texts, "few"), *QUICK, "--run", "run")
@@ -179,7 +171,7 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Console, tmp_path: Pat
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
 
 
-def test_text_in_the_runs_own_folder_is_not_destroyed(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_text_in_the_runs_own_folder_is_not_destroyed(texts: Path, console: Command, tmp_path: Path) -> None:
     assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
     before = lines(tmp_path / "run" / "text" / "train.en")
     files = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
@@ -189,7 +181,7 @@ def test_text_in_the_runs_own_folder_is_not_destroyed(texts: Path, console: Cons
     assert lines(tmp_path / "run" / "text" / "train.en") == before
 
 
-def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Command, tmp_path: Path) -> None:
     """Killed while it wrote the held-out pairs: a chosen recipe, half of the text, and nothing else."""
     (tmp_path / "run" / "text").mkdir(parents=True)
     (tmp_path / "run" / "chosen.yaml").write_text("name: half\n")
@@ -199,7 +191,7 @@ def test_an_attempt_that_was_cut_off_can_be_made_again(texts: Path, console: Con
     assert len(lines(tmp_path / "run" / "text" / "train.en")) == 540
 
 
-def test_sets_of_ones_own(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_sets_of_ones_own(texts: Path, console: Command, tmp_path: Path) -> None:
     done = console("train", *pair(texts), *pair(texts, "valid", "valid-"), *pair(texts, "test", "test-"), *QUICK)
     assert done.code == 0, done
     assert "held out" not in done.err
@@ -211,7 +203,7 @@ def test_sets_of_ones_own(texts: Path, console: Console, tmp_path: Path) -> None
     assert len(lines(run / "test.out")) == 10
 
 
-def test_a_test_set_without_targets_is_translated(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_a_test_set_without_targets_is_translated(texts: Path, console: Command, tmp_path: Path) -> None:
     done = console("train", *pair(texts), "--test-source", texts / "test.en", *QUICK, "--run", "run")
     assert done.code == 0, done
     assert "held out: 30 for valid;" in done.err
@@ -219,7 +211,7 @@ def test_a_test_set_without_targets_is_translated(texts: Path, console: Console,
     assert not (tmp_path / "run" / "text" / "test.en").exists()
 
 
-def test_several_corpora_packed_or_not(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_several_corpora_packed_or_not(texts: Path, console: Command, tmp_path: Path) -> None:
     weights = ["--set", "data.train.weights=[1.0, 2.0]"]
     done = console("train", *pair(texts), *pair(texts, "more"), *QUICK, *weights)
     assert done.code == 0, done
@@ -231,7 +223,7 @@ def test_several_corpora_packed_or_not(texts: Path, console: Console, tmp_path: 
     assert recipe.load(run / "recipe.yaml").data.train.weights == [1.0, 2.0]
 
 
-def test_fifty_pairs_are_enough_to_run(texts: Path, console: Console, tmp_path: Path) -> None:
+def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command, tmp_path: Path) -> None:
     done = console("train", *pair(texts, "few"), *QUICK, "--minutes", "1")
     assert done.code == 0, done
     assert "46 pairs are few" in done.err
@@ -241,7 +233,7 @@ def test_fifty_pairs_are_enough_to_run(texts: Path, console: Console, tmp_path: 
     assert loaded.training.max_minutes == 1
 
 
-def test_summaries(console: Console, tmp_path: Path) -> None:
+def test_summaries(console: Command, tmp_path: Path) -> None:
     with gzip.open(NEWS / "train.jsonl.gz", "rt", encoding="utf-8") as file:
         records = [json.loads(next(file)) for _ in range(60)]
     for name in ("article", "summary"):
@@ -284,7 +276,7 @@ def test_summaries(console: Console, tmp_path: Path) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else value[:24],
 )
 def test_mistakes_are_told_before_anything_is_begun(
-    texts: Path, console: Console, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+    texts: Path, console: Command, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
 ) -> None:
     (texts / "bad.en").write_bytes(b"one\ntwo\n\xff\xfe\n")
     (texts / "empty").write_bytes(b"")

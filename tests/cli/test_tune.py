@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import Console, console_in
+from conftest import Command
 
 from nmtkit import device as devices
 from nmtkit import recipe
@@ -23,15 +23,14 @@ EXACT = ["--set", "training.precision=fp32", "--set", "training.matmul_precision
 
 
 @pytest.fixture
-def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Console:
+def console(tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command line, where every measuring is worth it and nothing was found before."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "_LEAST_SECONDS", 0.0)
-    return console_in(tmp_path, monkeypatch, capsys)
+    return console
 
 
-def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command, tmp_path: Path) -> None:
     tuned = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
     assert tuned.code == 0, tuned
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
@@ -59,7 +58,7 @@ def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Console,
     assert "rnnsearch" not in console("doctor").out
 
 
-def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Console, tmp_path: Path) -> None:
+def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Command, tmp_path: Path) -> None:
     """Even if the machine would choose otherwise by now; a recipe that names another value is another recipe."""
     given = ["train", corpus / "tiny.yaml", "--run", "run", *ONE]
     assert console(*given, "--set", "training.matmul_precision=high").code == 0
@@ -73,7 +72,7 @@ def test_a_resumed_run_uses_what_it_was_begun_with(corpus: Path, console: Consol
     assert "`training.matmul_precision` was 'high' and is 'medium'" in done.err
 
 
-def test_nothing_is_left_to_find(corpus: Path, console: Console) -> None:
+def test_nothing_is_left_to_find(corpus: Path, console: Command) -> None:
     done = console("tune", corpus / "tiny.yaml", *ONE, *EXACT)
     assert done.code == 0, done
     assert "the recipe leaves nothing open on cpu: fp32 highest, 1 thread" in done.err
@@ -81,7 +80,7 @@ def test_nothing_is_left_to_find(corpus: Path, console: Console) -> None:
 
 
 @pytest.mark.parametrize("threads", ["0", "many", "1.5", "true"])
-def test_threads_that_are_none(corpus: Path, console: Console, threads: str) -> None:
+def test_threads_that_are_none(corpus: Path, console: Command, threads: str) -> None:
     done = console("train", corpus / "tiny.yaml", "--set", f"training.threads={threads}")
     assert done.code == 2
     assert "`training.threads`: auto, or a number from 1 to 1,024 (given: " in done.err
@@ -99,7 +98,7 @@ def five_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("five_cores")
 @pytest.mark.parametrize("ask", ["test", "compare", "tune"])
 def test_the_search_has_every_core_whatever_training_had(
-    corpus: Path, console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+    corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
 ) -> None:
     def open_translator(run: SavedRun, how: Opening) -> Translator:
         raise Asked(how.threads)
