@@ -18,21 +18,21 @@ COMMANDS = {
     "fetch": "Fetch a public corpus by name: download, filter, split, ready to train on.",
     "check": "Look for faults in a corpus before anything is trained; --fix cleans it.",
     "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
-    "train": "Train the model of a recipe; --resume goes on where it stopped.",
-    "tune": "Measure how this machine trains a recipe quickest, and keep it.",
+    "train": "Train the model of a recipe; --resume goes on with a stopped run.",
+    "tune": "Measure how this machine trains a recipe quickest; train then uses it.",
     "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
     "translate": "Translate standard input, one line out for each line in.",
     "summarize": "Summarize standard input, one article a line.",
-    "score": "BLEU, chrF, TER and ROUGE of one or several outputs.",
-    "score-summaries": "ROUGE of summaries, and what they are like beside their articles.",
-    "score-alignments": "Alignment error rates of word alignments.",
-    "rescore": "Log-probabilities of given translations under a model.",
-    "align": "Which word of a translation comes from which word of its source.",
-    "plot-attention": "Draw what a model looks at, as PNG, SVG, PDF, HTML or text.",
-    "plot-training": "Draw loss, perplexity, score and learning rate of runs.",
+    "score": "Score outputs: BLEU, chrF, TER and ROUGE.",
+    "score-summaries": "Score summaries: ROUGE, and what they are like beside their articles.",
+    "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
+    "rescore": "Print the log-probabilities of given translations under a model.",
+    "align": "Align the words of given translations by a model's attention.",
+    "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text.",
+    "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
     "average": "Average checkpoints of a run into one.",
     "recipe": "List, show, check and explain recipes.",
-    "doctor": "Versions, devices, and which device will be used and why.",
+    "doctor": "Show versions, devices, and which device will be used and why.",
 }
 
 
@@ -93,7 +93,7 @@ def cli() -> None:
 
 
 _NO_WORDS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What newer versions of click raise where a command was to be named; older ones show the help by themselves."""
+"""What newer versions of click raise where no command is named; older ones show the help by themselves."""
 
 
 def main() -> None:

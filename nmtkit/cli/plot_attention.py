@@ -1,7 +1,6 @@
 """`nmtkit plot-attention`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import click
 
 from nmtkit import console, pictures
 from nmtkit.cli import inference, options
-from nmtkit.cli.reading import stdin_texts
+from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import save_picture, tell
 from nmtkit.console.shading import show_attention
-from nmtkit.data.records import WRITE_OUT
+from nmtkit.data.records import WRITE_OUT, refuse_json_lines
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed
@@ -27,42 +26,29 @@ Pairs = tuple[list[str], list[str | None]]
 POSITIONS = 100
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """What is to be drawn, and where to."""
+def _require_fitting_options(
+    output: Path | None, grid: bool, layers: bool, what: str, source: str | None, chosen: bool
+) -> None:
+    """Refuses options that exclude or need each other; `chosen` says whether one layer or head is."""
+    whole, positions = what == "attention", what == "positions"
+    one = "grid" if grid else "layers"
+    for wrong, fault in (
+        (not whole and (grid or layers), f"--{one} is for --what attention only; leave one of them out"),
+        (grid and layers, "--layers shows one sentence at a time: leave --grid out"),
+        (grid and output is None, "--grid lays out a sheet: name it with -o FILE"),
+        (layers and not _is_html(output), "--layers writes a page with buttons: name it with -o FILE.html"),
+        (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
+        (positions and output is None, "--what positions draws a picture: name it with -o FILE"),
+        (chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
+    ):
+        if wrong:
+            raise click.UsageError(fault)
+    if output is not None:
+        pictures.picture_format(output)
 
-    output: Path | None
-    grid: bool
-    layers: bool
-    what: str
 
-    @property
-    def is_html(self) -> bool:
-        """Whether it becomes a page."""
-        return self.output is not None and self.output.suffix.lower() == ".html"
-
-    def check(self, source: str | None, chosen: bool) -> None:
-        """Refuses what does not go together, before a model is opened; `chosen` says whether one layer or head is.
-
-        Raises:
-            click.UsageError: two options exclude each other, or one needs another.
-            NmtkitError: the output's name says no format.
-        """
-        whole, positions = self.what == "attention", self.what == "positions"
-        one = "grid" if self.grid else "layers"
-        for wrong, fault in (
-            (not whole and (self.grid or self.layers), f"--{one} is for --what attention only; leave one of them out"),
-            (self.grid and self.layers, "--layers shows one sentence at a time: leave --grid out"),
-            (self.grid and self.output is None, "--grid lays out a sheet: name it with -o FILE"),
-            (self.layers and not self.is_html, "--layers writes a page with buttons: name it with -o FILE.html"),
-            (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
-            (positions and self.output is None, "--what positions draws a picture: name it with -o FILE"),
-            (chosen and (self.layers or not whole), "--layer and --head choose one attention; this draws all of them"),
-        ):
-            if wrong:
-                raise click.UsageError(fault)
-        if self.output is not None:
-            pictures.picture_format(self.output)
+def _is_html(output: Path | None) -> bool:
+    return output is not None and output.suffix.lower() == ".html"
 
 
 @click.command("plot-attention")
@@ -93,8 +79,15 @@ class Drawing:
 @inference.head
 @inference.search_options("beam_size", "length_penalty")
 @inference.opening
-@options.grouped(Drawing, "drawing")
-def command(how: Opening, drawing: Drawing, source: str | None, target: str | None) -> None:
+def command(
+    how: Opening,
+    source: str | None,
+    target: str | None,
+    output: Path | None,
+    grid: bool,
+    layers: bool,
+    what: str,
+) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.
 
     SOURCE is a sentence or an article. TARGET is a translation of it; without TARGET the model translates. Without
@@ -123,21 +116,30 @@ def command(how: Opening, drawing: Drawing, source: str | None, target: str | No
       head -100 test.en | nmtkit plot-attention --what entropy -o entropy.svg
       nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
-    drawing.check(source, chosen=bool(how.layer or how.head))
+    _require_fitting_options(output, grid, layers, what, source, chosen=bool(how.layer or how.head))
     translator = inference.open_asked(how)
-    if drawing.what == "positions":
+    save: Callable[[Path], object]
+    parts: list[Entropies] = []
+    found: list[pictures.AttentionPicture] = []
+    if what == "positions":
         table, title = attending.positions(translator, POSITIONS)
-        _save(drawing, partial(save_positions, table, title=title))
-    elif drawing.what == "entropy":
-        _entropy(translator, _pairs(source, target), drawing)
-    elif drawing.layers:
-        _save(drawing, partial(save_layered, translator.layered(*_pairs(source, target))))
-    elif drawing.output is not None:
-        _save(drawing, partial(pictures.save, translator.pictures(*_pairs(source, target)), grid=drawing.grid))
-        if headed(translator.model) and drawing.is_html:
-            tell("this is the mean of one layer's heads; --layers shows every layer and head")
+        save = partial(save_positions, table, title=title)
+    elif what == "entropy":
+        parts, title = _entropies(translator, _pairs(source, target))
+        save = partial(save_entropies, parts, title=title)
+    elif layers:
+        save = partial(save_layered, translator.layered(*_pairs(source, target)))
     else:
-        for picture in translator.pictures(*_pairs(source, target)):
+        found = translator.pictures(*_pairs(source, target))
+        save = partial(pictures.save, found, grid=grid)
+    if output is not None:
+        save_picture(output, save)
+        if found and headed(translator.model) and _is_html(output):
+            tell("this is the mean of one layer's heads; --layers shows every layer and head")
+    elif parts:
+        _print_entropies(parts, title)
+    else:
+        for picture in found:
             show_attention(picture)
 
 
@@ -147,10 +149,12 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
         return [source], [target]
     sources: list[str] = []
     targets: list[str | None] = []
-    for number, line in enumerate(stdin_texts(WRITE_OUT), start=1):
+    lines = list(stdin_lines())
+    refuse_json_lines(lines, STDIN, WRITE_OUT)
+    for number, line in enumerate(lines, start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):
-            raise DataError(f"standard input, line {number}: an empty side; there is nothing to draw")
+            raise DataError(f"{STDIN}, line {number}: an empty side; there is nothing to draw")
         sources.append(first)
         targets.append(second if tab else None)
     if not sources:
@@ -158,21 +162,12 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
     return sources, targets
 
 
-def _save(drawing: Drawing, save: Callable[[Path], None]) -> None:
-    assert drawing.output is not None
-    output = drawing.output
-    save_picture(output, lambda: save(output))
-
-
-def _entropy(translator: Translator, pairs: Pairs, drawing: Drawing) -> None:
-    heads = headed(translator.model) is not None
-    parts = of_heads(translator.layered(*pairs)) if heads else of_words(translator.pictures(*pairs))
+def _entropies(translator: Translator, pairs: Pairs) -> tuple[list[Entropies], str]:
+    """The entropy of each attention, and a title."""
+    of_each_head = headed(translator.model) is not None
+    parts = of_heads(translator.layered(*pairs)) if of_each_head else of_words(translator.pictures(*pairs))
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
-    title = f"{translator.name}: entropy of attention over {count}"
-    if drawing.output is not None:
-        _save(drawing, partial(save_entropies, parts, title=title))
-    else:
-        _print_entropies(parts, title)
+    return parts, f"{translator.name}: entropy of attention over {count}"
 
 
 def _print_entropies(parts: Sequence[Entropies], title: str) -> None:

@@ -1,6 +1,7 @@
 """`nmtkit plot-training`."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
     if output is None:
         _print(trainings)
     else:
-        save_picture(output, lambda: save_training(trainings, output))
+        save_picture(output, partial(save_training, trainings))
 
 
 def _names(runs: tuple[str, ...]) -> list[str]:

@@ -29,17 +29,6 @@ def stdin_lines() -> Iterator[str]:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def stdin_texts(remedy: str) -> list[str]:
-    """All lines of standard input, which are text; `remedy` is what to do where they are JSON lines.
-
-    Raises:
-        DataError: it cannot be read, or holds JSON lines.
-    """
-    lines = list(stdin_lines())
-    refuse_json_lines(lines, STDIN, remedy)
-    return lines
-
-
 def text_windows(remedy: str, most: int = 1024) -> Iterator[list[str]]:
     """The windows of standard input, which holds text; `remedy` is what to do where it holds JSON lines.
 

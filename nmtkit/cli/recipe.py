@@ -30,7 +30,7 @@ def command() -> None:
 
 @command.command("ls")
 def list_recipes() -> None:
-    """List the recipes that come with nmtkit, and the presets: recipes without text, for others to extend.
+    """List the recipes that come with nmtkit, and presets for others to extend.
 
     \b
     Example:

@@ -20,11 +20,11 @@ def show_report(report: DataReport) -> None:
     console.table("the data", ["split", "what", "how many", "first line", "and then"], rows, stream="stderr")
 
 
-def save_picture(output: Path, save: Callable[[], None]) -> None:
+def save_picture(output: Path, save: Callable[[Path], object]) -> None:
     """Saves a picture and says so; what its fonts lack is told as a line of text."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", pictures.PictureWarning)
-        save()
+        save(output)
     for warning in found:
         tell(str(warning.message))
     tell(f"wrote {output}")
@@ -48,7 +48,7 @@ def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]
     ]
     ranges = [_range(bucket) for bucket in buckets[0]]
     counts = [bucket.count for bucket in buckets[0]]
-    save_picture(output, lambda: save_by_length(ranges, systems, output, counts))
+    save_picture(output, lambda path: save_by_length(ranges, systems, path, counts))
 
 
 def _range(bucket: LengthBucket) -> str:

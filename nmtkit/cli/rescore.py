@@ -25,10 +25,9 @@ from nmtkit.translation.translator import Translator
     "--target",
     required=True,
     type=FILE,
-    help="Their translations, line by line; or FILE.json or .jsonl, printed by `nmtkit translate` or `summarize "
-    "--json`.",
+    help="Their translations, line by line; or FILE.json or .jsonl, printed by `translate` or `summarize --json`.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each pair, with scores of tokens.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each pair, with scores of its tokens.")
 @inference.search_options("length_penalty")
 @inference.batches
 def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:

@@ -70,8 +70,8 @@ def scoring(metrics: str, always: bool) -> Decorator:
             type=click.Choice(SENTENCE_RULES),
             default="auto",
             show_default=True,
-            help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>; newline: at lines (JSONL: at newlines); "
-            "punctuation: after . ! ?; auto: the first of these that applies to a text.",
+            help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
+            "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
         ),
         click.option(
             "--significance/--no-significance",

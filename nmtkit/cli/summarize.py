@@ -67,7 +67,7 @@ def command(
     A model that was trained on the beginnings of articles (data.over_long: truncate) reads as many tokens here. How
     many articles were cut is said at the end. --window reads whole articles, in windows of whole sentences that do not
     overlap; a sentence longer than a window is cut between words. The summaries of the windows are joined in order, so
-    the summary grows with the article. A second pass over it makes it shorter.
+    the summary grows with the article. A second pass over it may make it shorter.
 
     If the model copies, --json gives for each token the probability that the model generated it ("p_gen") and the
     source token that it was copied from ("copied"). A token counts as copied if copying has more than half of its

@@ -79,8 +79,8 @@ class _WithResume(click.Command):
     "resuming",
     type=click.Choice(["always", "auto"]),
     metavar="[auto]",
-    help="Resume the run as if it had never stopped: bit for bit on a CPU (on CUDA with training.deterministic), else "
-    "up to rounding. auto: begin it if there is nothing to resume.",
+    help="Resume the run as if it had never stopped: bit for bit on a CPU, and on CUDA with training.deterministic; "
+    "else up to rounding. auto: begin it if there is nothing to resume.",
 )
 @click.option(
     "--overwrite",
@@ -114,11 +114,11 @@ def command(
 
     The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl.
     Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume goes on from the saved state.
-    After training, the model translates (or summarizes) the recipe's test set, and the output is scored.
+    If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
     A recipe may train in stages: growing inputs, coverage, reinforcement. Each stage begins with the best weights of
-    the one before. --resume goes on in the stage that was stopped. It takes other limits, batch.* and
-    training.accumulate by --set.
+    the one before. --resume goes on in the stage that was stopped. With --resume, --set may change limits, batch.* and
+    training.accumulate.
 
     \b
     Examples:
