@@ -118,28 +118,36 @@ def command(
     """
     _require_fitting_options(output, grid, layers, what, source, chosen=bool(how.layer or how.head))
     translator = inference.open_asked(how)
-    save: Callable[[Path], object]
-    parts: list[Entropies] = []
-    found: list[pictures.AttentionPicture] = []
+    if output is None:
+        _show(translator, _pairs(source, target), what)
+        return
+    save_picture(output, _drawing(translator, source, target, grid, layers, what))
+    if what == "attention" and not layers and headed(translator.model) and _is_html(output):
+        tell("this is the mean of one layer's heads; --layers shows every layer and head")
+
+
+def _drawing(
+    translator: Translator, source: str | None, target: str | None, grid: bool, layers: bool, what: str
+) -> Callable[[Path], object]:
+    """What saves the picture that was asked for."""
     if what == "positions":
         table, title = attending.positions(translator, POSITIONS)
-        save = partial(save_positions, table, title=title)
-    elif what == "entropy":
-        parts, title = _entropies(translator, _pairs(source, target))
-        save = partial(save_entropies, parts, title=title)
-    elif layers:
-        save = partial(save_layered, translator.layered(*_pairs(source, target)))
+        return partial(save_positions, table, title=title)
+    pairs = _pairs(source, target)
+    if what == "entropy":
+        parts, title = _entropies(translator, pairs)
+        return partial(save_entropies, parts, title=title)
+    if layers:
+        return partial(save_layered, translator.layered(*pairs))
+    return partial(pictures.save, translator.pictures(*pairs), grid=grid)
+
+
+def _show(translator: Translator, pairs: Pairs, what: str) -> None:
+    """The same in the terminal."""
+    if what == "entropy":
+        _print_entropies(*_entropies(translator, pairs))
     else:
-        found = translator.pictures(*_pairs(source, target))
-        save = partial(pictures.save, found, grid=grid)
-    if output is not None:
-        save_picture(output, save)
-        if found and headed(translator.model) and _is_html(output):
-            tell("this is the mean of one layer's heads; --layers shows every layer and head")
-    elif parts:
-        _print_entropies(parts, title)
-    else:
-        for picture in found:
+        for picture in translator.pictures(*pairs):
             show_attention(picture)
 
 

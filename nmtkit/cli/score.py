@@ -12,11 +12,11 @@ from click.core import ParameterSource
 from nmtkit import console
 from nmtkit.cli import score_alignments, score_summaries, scoring
 from nmtkit.cli.options import picture_file
-from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
+from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.metrics import METRICS, Bootstrap, LengthBucket, Options, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.metrics.systems import ScoredSystem, notes, require_equal_counts, score_systems, score_table, signatures
+from nmtkit.metrics.systems import ScoredSystem, require_equal_counts, score_systems, score_table, signatures
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{WRITE_OUT} (only score-summaries reads a .jsonl file by itself)"
@@ -119,8 +119,7 @@ def command(
     systems = score_systems(outputs, refs, metrics, options, draws, source_lines)
     measured = refs[0] if source_lines is None else source_lines
     buckets = [by_length(lines, refs, measured, length_edges, options) for _, lines in outputs if lengths_shown]
-    for note in notes(metrics, refs):
-        tell(f"note: {note}")
+    scoring.say_notes(metrics, refs)
     if as_json:
         ranges = [{"by_length": [asdict(bucket) for bucket in row]} for row in buckets] or [{} for _ in systems]
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]

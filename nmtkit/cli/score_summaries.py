@@ -18,7 +18,6 @@ from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import (
     ScoredSystem,
     named,
-    notes,
     require_equal_counts,
     score_systems,
     score_table,
@@ -78,7 +77,6 @@ def command(
     require_equal_counts([*outputs, *zip(ref_paths, refs, strict=True), *beside])
     for path, lines in zip(ref_paths, refs, strict=True):
         _refuse_empty(path, lines)
-
     systems = score_systems(outputs, refs, metrics, options, draws, articles)
     if phrases is not None:
         for system, (_, lines) in zip(systems, outputs, strict=True):
@@ -88,14 +86,9 @@ def command(
 
     empty = [sum(map(_is_empty, lines)) for _, lines in outputs]
     _say_what_counts_less([*zip(hyps, empty, strict=True)], len(refs[0]), articles)
-    for note in notes(metrics, refs):
-        tell(f"note: {note}")
+    scoring.say_notes(metrics, refs)
     if as_json:
-        records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
-        for record, report in zip(records, reports, strict=False):  # there are none without articles
-            record["quality"] = asdict(report)
-        more = {"quality_of_references": [asdict(report) for report in described]} if described else {}
-        scoring.print_json(ref_paths, systems=records, **more)
+        _print_json(ref_paths, systems, empty, reports, described)
     else:
         _print_tables(ref_paths, systems, reports, described)
 
@@ -152,6 +145,20 @@ def _say_what_counts_less(empty: Sequence[tuple[str, int]], n_lines: int, articl
             )
     if articles is not None and (without := sum(map(_is_empty, articles))):
         tell(f"note: {without} of {n_lines} articles are empty; all in their summaries counts as new")
+
+
+def _print_json(
+    ref_paths: Sequence[str],
+    systems: Sequence[ScoredSystem],
+    empty: Sequence[int],
+    reports: Sequence[QualityReport],
+    described: Sequence[QualityReport],
+) -> None:
+    records = [system.record(empty=count) for system, count in zip(systems, empty, strict=True)]
+    for record, report in zip(records, reports, strict=False):  # there are none without articles
+        record["quality"] = asdict(report)
+    more = {"quality_of_references": [asdict(report) for report in described]} if described else {}
+    scoring.print_json(ref_paths, systems=records, **more)
 
 
 def _print_tables(

@@ -9,11 +9,12 @@ import click
 
 from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reading import stdin_lines
+from nmtkit.cli.reporting import tell
 from nmtkit.data.records import refuse_json_lines
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.metrics import MOST_SAMPLES, SENTENCE_RULES, TOKENIZERS, Bootstrap, Options, metric_names, text_metrics
-from nmtkit.metrics.systems import named
+from nmtkit.metrics.systems import named, notes
 
 
 def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,6 +101,12 @@ def read_texts(path: str, remedy: str) -> list[str]:
         raise DataError(f"{named(path)}: no lines; there is nothing to score")
     refuse_json_lines(lines, named(path), remedy)
     return lines
+
+
+def say_notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
+    """What readers of the figures should know of the references, on stderr."""
+    for note in notes(metrics, refs):
+        tell(f"note: {note}")
 
 
 def print_json(references: Sequence[str], **more: object) -> None:
