@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +28,11 @@ def size(item: object) -> int:
 
 def children() -> set[int]:
     """The processes that this one has started and that are still there."""
-    found = (path.read_text().split() for path in Path("/proc/self/task").glob("*/children"))
-    return {int(number) for numbers in found for number in numbers}
+    found = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError):  # a thread that has ended
+            found |= set(map(int, path.read_text().split()))
+    return found
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -114,6 +118,7 @@ def test_work_that_cannot_be_found_is_one_clear_message(capfd: pytest.CaptureFix
 
 PROGRAM = """
 import operator, os, signal, sys, time
+from contextlib import suppress
 from functools import partial
 from nmtkit.data.alignments import parse_pharaoh_line
 from nmtkit.data.workers import in_order
