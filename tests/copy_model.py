@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
+from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 
 
@@ -49,7 +50,7 @@ class CopyModel(Seq2Seq):
         return CopyState(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, DecoderState]:
         assert isinstance(state, CopyState)
         mask = memory.mask.repeat_interleave(len(tokens) // memory.mask.shape[0], 0)  # (N,S)
@@ -62,19 +63,8 @@ class CopyModel(Seq2Seq):
         gate = torch.full((len(tokens), 1), self.p_gen, dtype=torch.float64)
         return Readout(weights, weights, gate), CopyState(state.position + 1)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        attention, gate = readout.attention, readout.copy_gate
-        assert attention is not None
-        assert gate is not None
-        source = memory.src_extended  # (B,S)
-        while source.dim() < attention.dim():
-            source = source[:, None]
-        if readout.sentence is not None:
-            source = source[readout.sentence]
-        elif attention.dim() == 2:
-            source = source.repeat_interleave(len(attention) // len(source), 0)
-        size = self.sizes.tgt
-        mixed = torch.zeros(*attention.shape[:-1], size + memory.n_oov, dtype=torch.float64)
-        mixed[..., :size] = gate / (size - 1)
-        mixed[..., EOS] = 0.0
-        return mixed.scatter_add(-1, source.expand_as(attention), (1 - gate) * attention).log()
+    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+        """All words of the vocabulary but the end are alike."""
+        logits = torch.zeros(*readout.features.shape[:-1], self.sizes.tgt, dtype=torch.float64)
+        logits[..., EOS] = -torch.inf
+        return logits

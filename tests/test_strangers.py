@@ -14,6 +14,7 @@ from nmtkit import recipe
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.run import Run
+from nmtkit.layers.past import Past
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.registry import Registry
 from nmtkit.settings import Field, Width
@@ -61,13 +62,13 @@ class Bag(Seq2Seq):
         return BagState(memory.mean)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, DecoderState]:
         assert isinstance(state, BagState)
         return Readout(torch.tanh(self.tgt_embedding(tokens) + state.mean)), BagState(0.9 * state.mean)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        return self.output(readout.features).log_softmax(-1)
+    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+        return self.output(readout.features)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What layers of every kind use: wide types, dropout, and histories that grow by one step."""
+"""What layers of every kind use: wide types and dropout."""
 
 import torch
 import torch.nn.functional as F
@@ -49,16 +49,3 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """The rate, for the printed model."""
         return f"rate={self.rate}"
-
-
-def room_for_one(history: Tensor, rows: Tensor) -> Tensor:
-    """The histories `(N,P+1,*)` that continue these `rows` `(N,)` of a history `(M,P,*)`; the last place is not filled.
-
-    Following the parents and making room are one copy.
-    """
-    if torch.is_grad_enabled():  # writing through `out` cannot be differentiated
-        return F.pad(history.index_select(0, rows), (0, 0) * (history.ndim - 2) + (0, 1))
-    places = history.shape[1]
-    roomy = history.new_empty(rows.shape[0], places + 1, *history.shape[2:])
-    torch.index_select(history, 0, rows, out=roomy[:, :places])
-    return roomy

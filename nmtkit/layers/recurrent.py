@@ -82,6 +82,34 @@ def run_recurrent(
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]
 
 
+def one_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """One word of what `recurrent` made, cell by cell: torch's own call for whole sequences prepares more than it does.
+
+    Args:
+        layer: a GRU or LSTM of L layers.
+        inputs: `(N,I)`.
+        hidden: `(N,L,H)`.
+        cell: an LSTM's memory cells `(N,L,H)`; None for a GRU.
+
+    Returns:
+        Both after the word; the top layer's hidden state is what the layer answers.
+    """
+    dtype = next(layer.parameters()).dtype
+    hiddens, cells = [], []
+    with torch.autocast(inputs.device.type, enabled=False):  # see `run_recurrent`
+        inputs, hidden = inputs.to(dtype), hidden.to(dtype)
+        for number, weights in enumerate(layer.all_weights):
+            if number > 0:
+                inputs = F.dropout(inputs, layer.dropout, layer.training)
+            if cell is None:
+                inputs = torch.gru_cell(inputs, hidden[:, number], *weights)
+            else:
+                inputs, kept = torch.lstm_cell(inputs, (hidden[:, number], cell[:, number].to(dtype)), *weights)
+                cells.append(kept)
+            hiddens.append(inputs)
+    return torch.stack(hiddens, 1), torch.stack(cells, 1) if cells else None
+
+
 @dataclass(frozen=True)
 class EncoderResult:
     """What a recurrent encoder makes of B sentences. D is H, or with two directions 2H, the forward half first."""

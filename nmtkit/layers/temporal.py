@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.layers.attention import masked_softmax
-from nmtkit.layers.elementary import wide
 
 NOTHING = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""
@@ -56,11 +55,19 @@ class IntraDecoderAttention(nn.Module):
         super().__init__()
         self.query = nn.Linear(hidden_size, hidden_size, bias=False)
 
-    def forward(self, states: Tensor, earlier: Tensor) -> Tensor:
-        """One step: contexts `(N,H)` of `h_t` `(N,H)`, which sees `h_1 ... h_{t-1}` `(N,P,H)`; P may be zero."""
-        energies = torch.matmul(earlier, self.query(states).unsqueeze(2)).squeeze(2)  # (N,P)
-        weights = energies.softmax(-1, dtype=wide(energies))
-        return torch.matmul(weights.to(earlier.dtype).unsqueeze(1), earlier).squeeze(1)
+    def forward(self, states: Tensor, written: Tensor, seen: Tensor) -> Tensor:
+        """One step: contexts of `h_t`, which sees its own `h_1 ... h_{t-1}` among all states written so far.
+
+        Args:
+            states: `(B,K,H)`.
+            written: `(B,*,H)`.
+            seen: `(B,K,*)`, bool; a hypothesis that sees nothing gets zero.
+
+        Returns:
+            `(B,K,H)`.
+        """
+        energies = torch.matmul(self.query(states), written.transpose(1, 2))
+        return torch.matmul(masked_softmax(energies, seen).to(written.dtype), written)
 
     def over_all(self, states: Tensor) -> Tensor:
         """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""

@@ -2,7 +2,7 @@
 
 Shapes use the letters of `models/base.py`, and:
 
-    H  the width of the model    A  attention heads    D = H / A  width of a head    P  positions kept in a cache
+    H  the width of the model    A  attention heads    D = H / A  width of a head    P  positions in the past
 
 Queries, keys and values of all heads are `(B,A,*,D)`. Masks are True where a key may be read.
 """
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nmtkit.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
+from nmtkit.layers.past import Past
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu"]
@@ -102,14 +103,15 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     Args:
         query: `(B,A,Q,D)`.
         keys: `(B,A,S,D)`.
-        mask: broadcasts to `(B,A,Q,S)`; every query must have a key that it may read.
+        mask: broadcasts to `(B,A,Q,S)`; True where a key may be read, or what is added to the energies. Every query
+            must have a key that it may read.
 
     Returns:
         `(B,A,Q,S)`; zero where the mask is False.
     """
     energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     if mask is not None:
-        energies = energies.masked_fill(~mask, -math.inf)
+        energies = energies.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else energies + mask
     return energies.softmax(-1)
 
 
@@ -142,7 +144,7 @@ def attend(
         query: `(B,A,Q,D)`.
         keys: `(B,A,S,D)`.
         values: `(B,A,S,D)`.
-        mask: `(B,1,1,S)`, True where a key may be read; None reads all.
+        mask: broadcasts to `(B,1,Q,S)`, True where a key may be read, or what is added to the energies; None reads all.
         causal: query i reads keys 0 to i only; needs Q = S and no mask.
         rate: dropout of the weights.
 
@@ -207,22 +209,23 @@ class SelfAttention(nn.Module):
         query, keys, _ = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
         return attention_weights(query, keys, _past(query) if causal else mask)
 
-    def step(self, states: Tensor, cache: Tensor) -> Tensor:
-        """The newest position only; its keys and values are written into the last place of the cache.
+    def step(self, states: Tensor, past: Past, layer: int) -> Tensor:
+        """The newest position only; its keys and values become part of the past.
 
         Args:
             states: `(B,K,H)`, one position of each of N = B*K sequences.
-            cache: `(N,P,2,A,D)`, keys and values; the last place is still empty.
+            past: of these sequences.
+            layer: the number of this one.
 
         Returns:
             `(B,K,H)`.
         """
-        packed = self._project(states.flatten(0, 1))  # (N,3,A,D)
-        cache[:, -1] = packed[:, 1:]
-        keys, values = (part.transpose(1, 2) for part in cache.unbind(2))  # (N,A,P,D)
-        rate = self.rate if self.training else 0.0
-        context = attend(packed[:, 0, :, None], keys, values, rate=rate)  # (N,A,1,D)
-        out: Tensor = self.out(context.reshape(states.shape))
+        packed = self._project(states)  # (B,K,3,A,D)
+        past.append(layer, packed[:, :, 1:].flatten(0, 1))
+        keys, values = (part.transpose(1, 2) for part in past.read(layer).unbind(2))  # (B,A,P*K,D)
+        query = packed[:, :, 0].transpose(1, 2)  # (B,A,K,D)
+        context = attend(query, keys, values, past.bias(), rate=self.rate if self.training else 0.0)
+        out: Tensor = self.out(merge_heads(context))
         return out
 
 
@@ -383,17 +386,17 @@ class DecoderLayer(nn.Module):
         keys: Tensor,
         values: Tensor,
         mask: Tensor | None,
-        cache: Tensor | None = None,
+        past: tuple[Past, int] | None = None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Whole targets at once, or one step of a beam.
 
         Args:
-            states: `(B,T,H)`, all positions of B targets; or with a cache `(B,K,H)`, one position of N = B*K targets.
+            states: `(B,T,H)`, all positions of B targets; or with a past `(B,K,H)`, one position of N = B*K targets.
             keys: `(B,A,S,D)`, this layer's projection of the memory.
             values: `(B,A,S,D)`, likewise.
             mask: `(B,1,1,S)`, True where a source token is real.
-            cache: `(N,P,2,A,D)`, keys and values of the positions so far, its last place empty; it is filled here.
+            past: the positions so far, and the number of this layer in it.
             shown: the a heads whose weights over the memory are to be returned; None for none.
 
         Returns:
@@ -401,10 +404,10 @@ class DecoderLayer(nn.Module):
         """
         around = self.around_self_attention
         entering = around.enter(states)
-        if cache is None:
+        if past is None:
             result = self.self_attention(entering, causal=True)
         else:
-            result = self.self_attention.step(entering, cache)
+            result = self.self_attention.step(entering, *past)
         states = around.leave(states, result)
         around = self.around_cross_attention
         result, weights = self.cross_attention(around.enter(states), keys, values, mask, shown)

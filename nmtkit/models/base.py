@@ -9,11 +9,16 @@ Letters used in every shape comment:
     V   target vocabulary        X   = V + the most unknown words of any example in the batch
     H   hidden size              E   embedding size            L   layers            Q   queries per sentence
 
-A model is five methods: `encode`, `start`, `advance`, `unroll`, `predict`. `unroll` is all steps over given targets; it
+A model is five methods: `encode`, `start`, `advance`, `unroll`, `logits`. `unroll` is all steps over given targets; it
 is given here as a walk of `advance`, and a model with a parallel or cheaper form has its own. Training calls `forward`,
 search calls `step`; both are given here in terms of the five. Memory has one row per *sentence* and is fixed while
 decoding; state has one row per *hypothesis*. A model that attends reads the K = N // B hypotheses of a sentence as K
 queries into that sentence's one row of memory: the encoder's states are never copied per beam.
+
+What decoding changes is two things. The *state* is small and of one size: a search moves its rows where hypotheses
+follow others. The *past* (`nmtkit.layers.past`) grows by one entry in every step, and nothing in it is ever moved. No
+number that `advance` computes with changes from step to step: where a
+hypothesis stands is a tensor of the state, since the hypotheses of one step may stand at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -31,6 +36,7 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
 from nmtkit.layers.elementary import wide
+from nmtkit.layers.past import Past
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -234,35 +240,46 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """Makes what grows with the length, before a walk of at most so many steps begins."""
 
     @abstractmethod
-    def advance(self, tokens: Tensor, state: S, memory: M, need_attention: bool = False) -> tuple[Readout, S]:
-        """One decoding step, no vocabulary yet.
+    def advance(
+        self, tokens: Tensor, state: S, memory: M, past: Past, need_attention: bool = False
+    ) -> tuple[Readout, S]:
+        """One decoding step, no vocabulary yet. Who calls it moves the past on: `past.follow`.
 
         Args:
             tokens: the words just chosen `(N,)`, BOS first; a model that copies takes extended ids as well.
             state: N rows.
             memory: B rows; N is a multiple of B, sentence-major.
+            past: of these hypotheses; this step's entries are written into it.
             need_attention: whether `Readout.attention` must be filled; where it costs nothing it may always be.
         """
 
     @abstractmethod
+    def logits(self, readout: Readout, memory: M) -> Tensor:
+        """The output layer `(..., V)`, for the leading axes of `readout.features`, before the softmax."""
+
     def predict(self, readout: Readout, memory: M) -> Tensor:
-        """The output layer: log-probabilities `(..., X)` for the leading axes of `readout.features`.
+        """Log-probabilities `(..., X)`; words of the source among them where the readout has a gate to copy by.
 
         Training calls it on parts of a readout, one after the other.
         """
+        log_probs = log_probabilities(self.logits(readout, memory))
+        return log_probs if readout.copy_gate is None else with_copies(log_probs, readout, memory)
 
-    def step(self, tokens: Tensor, state: S, memory: M, need_attention: bool = False) -> tuple[Tensor, Readout, S]:
+    def step(
+        self, tokens: Tensor, state: S, memory: M, past: Past, need_attention: bool = False
+    ) -> tuple[Tensor, Readout, S]:
         """`advance`, then `predict`: log-probabilities `(N,X)`, the readout and the next state."""
-        readout, state = self.advance(tokens, state, memory, need_attention)
+        readout, state = self.advance(tokens, state, memory, past, need_attention)
         return self.predict(readout, memory), readout, state
 
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> Readout:
         """All steps over the given targets, `(B,T,*)`."""
         assert batch.tgt_in is not None
-        state = self.start(memory)
+        state, past = self.start(memory), Past(len(memory.mask), 1)
         steps = []
         for tokens in batch.tgt_in.unbind(1):
-            readout, state = self.advance(tokens, state, memory, need_attention)
+            readout, state = self.advance(tokens, state, memory, past, need_attention)
+            past.follow()
             steps.append(readout)
         return Readout.of_steps(steps)
 

@@ -42,17 +42,16 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
-from nmtkit.layers.elementary import room_for_one, wide
-from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, recurrent, rows_first, run_recurrent
+from nmtkit.layers.elementary import wide
+from nmtkit.layers.past import Past
+from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, one_step, recurrent, run_recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 from nmtkit.models.base import (
     MODELS,
     Readout,
     Tie,
     VocabularySizes,
-    log_probabilities,
     rows_per_sentence,
-    with_copies,
     without_extension,
 )
 from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
@@ -112,24 +111,10 @@ class IntraAttentionMemory(AttendedMemory):
 
 @dataclass(frozen=True)
 class IntraAttentionState(RecurrentState):
-    """The decoder between two words.
+    """The decoder between two words; its earlier states are its past."""
 
-    As in the Transformer, `select` only notes which row of the earlier states a hypothesis continues; the next step
-    copies those rows to their new place and appends to them in one go.
-    """
-
-    past: Tensor | None
+    looked: Tensor | None
     """log(sum of exp) of the energies so far `(N,S)`; None without intra-temporal attention."""
-    earlier: Tensor | None
-    """States `(M,P,H)` of the P steps so far of the M hypotheses of the step before; None without intra-decoder
-    attention."""
-    rows: Tensor
-    """`(N,)`: each hypothesis' row in `earlier`."""
-
-    def select(self, index: Tensor) -> "IntraAttentionState":
-        """Picks hypotheses by number, as `Rows.select` does."""
-        picked = super(IntraAttentionState, replace(self, earlier=None)).select(index)
-        return replace(picked, earlier=self.earlier)
 
 
 @MODELS.register("intra_attention")
@@ -180,37 +165,31 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         return IntraAttentionState(
             hidden=hidden,
             cell=memory.cell,
-            past=torch.full_like(memory.mask, NOTHING, dtype=wide(hidden)) if self.intra_temporal else None,
-            earlier=hidden.new_empty(hidden.shape[0], 0, hidden.shape[2]) if self.intra_decoder else None,
-            rows=torch.arange(hidden.shape[0], device=hidden.device),
+            looked=torch.full_like(memory.mask, NOTHING, dtype=wide(hidden)) if self.intra_temporal else None,
         )
 
     def advance(
-        self, tokens: Tensor, state: IntraAttentionState, memory: IntraAttentionMemory, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: IntraAttentionState,
+        memory: IntraAttentionMemory,
+        past: Past,
+        need_attention: bool = False,
     ) -> tuple[Readout, IntraAttentionState]:
         """Updates, then looks at the article and at the earlier states."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        before = layers_first(state.hidden, state.cell)
-        states, after = run_recurrent(self.decoder, self._embedded(tokens.unsqueeze(1)), before)  # (N,1,H)
-        states, (hidden, cell) = states.squeeze(1), rows_first(after)  # (N,H), (N,1,H)
-
-        energies = self._energies(states.view(-1, beam, states.shape[1]), memory)  # (B,K,S)
-        past = None if state.past is None else state.past.view(energies.shape)
-        contexts, weights = self._look(energies, past, memory)
-        looked = [contexts.flatten(0, 1)]
-        earlier = None
-        if self.intra_decoder is not None and state.earlier is not None:
-            earlier = room_for_one(state.earlier, state.rows)  # (N,P+1,H)
-            earlier[:, -1] = states
-            looked.append(self.intra_decoder(states, earlier[:, :-1]))
-        following = IntraAttentionState(
-            hidden=hidden,
-            cell=cell,
-            past=None if past is None else remember(energies, past).flatten(0, 1),
-            earlier=earlier,
-            rows=torch.arange(tokens.shape[0], device=tokens.device),
-        )
-        return self._readout(torch.cat([states, *looked], -1), weights.flatten(0, 1)), following
+        hidden, cell = one_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
+        states = hidden.view(-1, beam, hidden.shape[2])  # (B,K,H)
+        energies = self._energies(states, memory)  # (B,K,S)
+        looked = None if state.looked is None else state.looked.view(energies.shape)
+        contexts, weights = self._look(energies, looked, memory)
+        features = [states, contexts]
+        if self.intra_decoder is not None:
+            past.append(0, hidden.squeeze(1))
+            features.append(self.intra_decoder(states, past.read(0), past.seen_before()))
+        looked = None if looked is None else remember(energies, looked).flatten(0, 1)
+        readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
+        return readout, IntraAttentionState(hidden, cell, looked)
 
     def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> Readout:
         """All steps at once; in training, first finds the words of its own that it reads."""
@@ -222,12 +201,11 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.over_all(states)]
         return self._readout(torch.cat([states, *looked], -1), weights)
 
-    def predict(self, readout: Readout, memory: IntraAttentionMemory) -> Tensor:
-        """Log-probabilities `(...,X)`: eq. 9 and 12."""
+    def logits(self, readout: Readout, memory: IntraAttentionMemory) -> Tensor:
+        """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
         weight = memory.output_weight if self.output is None else self.output.weight
         assert weight is not None
-        log_probs = log_probabilities(F.linear(readout.features, weight, self.output_bias))  # (...,V)
-        return log_probs if self.switch is None else with_copies(log_probs, readout, memory)
+        return F.linear(readout.features, weight, self.output_bias)
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Word vectors `(N,T,E)` of words `(N,T)`."""
@@ -266,9 +244,10 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         read = tgt_in.clone()
         # Drawn on the CPU, so that nobody waits for the device.
         own = (torch.rand(tgt_in.shape[1] - 1) < self.own_words).tolist()
-        state = self.start(memory)
+        state, past = self.start(memory), Past(len(memory.mask), 1)
         for step, is_own in enumerate(own):
-            readout, state = self.advance(read[:, step], state, memory)
+            readout, state = self.advance(read[:, step], state, memory, past)
+            past.follow()
             if is_own:
                 read[:, step + 1] = self.predict(readout, memory).argmax(-1)
         # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Attention, ScoreKind
+from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -32,12 +33,13 @@ from nmtkit.layers.recurrent import (
     check_bridge,
     initialise,
     layers_first,
+    one_step,
     recurrent,
     rows_first,
     run_recurrent,
 )
 from nmtkit.layers.windows import WindowKind, build_window
-from nmtkit.models.base import MODELS, Readout, VocabularySizes, log_probabilities
+from nmtkit.models.base import MODELS, Readout, VocabularySizes
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -148,13 +150,17 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return LuongState(memory.hidden, memory.cell, fed, torch.zeros_like(memory.lengths))
 
     def advance(
-        self, tokens: Tensor, state: LuongState, memory: LuongMemory, need_attention: bool = False
+        self, tokens: Tensor, state: LuongState, memory: LuongMemory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, LuongState]:
         """Updates, then looks."""
-        embedded = self.dropout(self.tgt_embedding(tokens.unsqueeze(1)))  # (N,1,E)
-        features, weights, centres, state = self._update_then_look(embedded, state, memory)
-        centre = None if centres is None else centres.squeeze(1)
-        return Readout(features.squeeze(1), weights.squeeze(1), centres=centre), state
+        embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
+        inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
+        hidden, cell = one_step(self.decoder, inputs, state.hidden, state.cell)
+        looked = self._look(hidden[:, -1:], state.position, memory)
+        attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
+        assert attentional is not None
+        fed = None if state.fed is None else attentional
+        return Readout(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
 
     def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> Readout:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
@@ -171,9 +177,10 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             return Readout(torch.cat(features, 1))
         return Readout(torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None)
 
-    def predict(self, readout: Readout, memory: LuongMemory) -> Tensor:
-        """Log-probabilities `(...,V)` of attentional states: eq. 6."""
-        return log_probabilities(self.output(readout.features))
+    def logits(self, readout: Readout, memory: LuongMemory) -> Tensor:
+        """`(...,V)` of attentional states, before the softmax of eq. 6."""
+        logits: Tensor = self.output(readout.features)
+        return logits
 
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory
@@ -183,23 +190,25 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         Returns:
             Attentional states `(N,T,H)`, weights `(N,T,S)`, centres `(N,T)` or None, and the state after the last word.
         """
-        rows, steps, _ = embedded.shape
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
         states, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
+        attentional, weights, centres = self._look(states, state.position, memory)
+        fed = None if state.fed is None else attentional[:, -1]
+        after = LuongState(*rows_first(final), fed=fed, position=state.position + embedded.shape[1])
+        return attentional, weights, centres, after
+
+    def _look(self, states: Tensor, position: Tensor, memory: LuongMemory) -> tuple[Tensor, Tensor, Tensor | None]:
+        """From T states `(N,T,H)`, the first of them at a position `(N,)`, to eq. 5.
+
+        Returns:
+            Attentional states `(N,T,H)`, weights `(N,T,S)`, and centres `(N,T)` or None.
+        """
+        rows, steps, _ = states.shape
         sentences = memory.mask.shape[0]
         queries = states.reshape(sentences, -1, states.shape[2])  # (B,Q,H), Q = K*T
-        positions = state.position.unsqueeze(1) + torch.arange(steps, device=embedded.device)  # (N,T)
+        positions = position.unsqueeze(1) + torch.arange(steps, device=states.device)  # (N,T)
         centres = self.attention.centres(queries, positions.view(sentences, -1), memory.lengths)  # (B,Q)
         contexts, weights = self.attention(queries, memory.keys, memory.values, memory.mask, centres)
         attentional = torch.tanh(self.attentional(torch.cat([contexts, queries], -1)))  # (B,Q,H)
         attentional = self.dropout(attentional).view(rows, steps, -1)  # (N,T,H)
-        return (
-            attentional,
-            weights.view(rows, steps, -1),
-            None if centres is None else centres.view(rows, steps),
-            LuongState(
-                *rows_first(final),
-                fed=None if state.fed is None else attentional[:, -1],
-                position=state.position + steps,
-            ),
-        )
+        return attentional, weights.view(rows, steps, -1), None if centres is None else centres.view(rows, steps)

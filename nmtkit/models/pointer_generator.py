@@ -34,15 +34,14 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import wide
+from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, initialise
 from nmtkit.models.base import (
     MODELS,
     Readout,
     Tie,
     VocabularySizes,
-    log_probabilities,
     rows_per_sentence,
-    with_copies,
     without_extension,
 )
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
@@ -185,7 +184,12 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
         return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
 
     def advance(
-        self, tokens: Tensor, state: PointerGeneratorState, memory: AttendedMemory, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: PointerGeneratorState,
+        memory: AttendedMemory,
+        past: Past,
+        need_attention: bool = False,
     ) -> tuple[Readout, PointerGeneratorState]:
         """Reads a word, then looks."""
         inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
@@ -212,10 +216,10 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
             torch.stack(looks, 1) if need_attention or self.gate is not None else None,
         )
 
-    def predict(self, readout: Readout, memory: AttendedMemory) -> Tensor:
-        """Log-probabilities `(...,X)` of `[s_t; h*_t]`: eq. 4, and eq. 9 where the model copies."""
-        log_probs = log_probabilities(self.output(self.dropout(self.readout(readout.features))))
-        return with_copies(log_probs, readout, memory) if self.gate is not None else log_probs
+    def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
+        """`(...,V)` of `[s_t; h*_t]`, before the softmax of eq. 4; eq. 9 is `predict`'s."""
+        logits: Tensor = self.output(self.dropout(self.readout(readout.features)))
+        return logits
 
     def _words(self, ids: Tensor) -> Tensor:
         """The words' part of x_t, `(...,E)`."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
+from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -23,11 +24,11 @@ from nmtkit.layers.recurrent import (
     check_bridge,
     initialise,
     layers_first,
+    one_step,
     recurrent,
-    rows_first,
     run_recurrent,
 )
-from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, log_probabilities, rows_per_sentence
+from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, rows_per_sentence
 from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -119,30 +120,35 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory, need_attention: bool = False
+        self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, RecurrentState]:
         """One word of every hypothesis."""
-        features, state = self._decode(tokens.unsqueeze(1), state, memory)
-        return Readout(features.squeeze(1)), state
+        inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N,E) or (N,E+H)
+        state = RecurrentState(*one_step(self.decoder, inputs, state.hidden, state.cell))
+        return Readout(self._features(state.hidden[:, -1], inputs)), state
 
     def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> Readout:
         """The whole target in one call. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
-        features, _ = self._decode(batch.tgt_in, self.start(memory), memory)
-        return Readout(features)
+        inputs = self._inputs(batch.tgt_in, memory)
+        states, _ = run_recurrent(self.decoder, inputs, layers_first(memory.hidden, memory.cell))
+        return Readout(self._features(states, inputs))
 
-    def predict(self, readout: Readout, memory: RnnEncDecMemory) -> Tensor:
-        """Log-probabilities `(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
+    def logits(self, readout: Readout, memory: RnnEncDecMemory) -> Tensor:
+        """`(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
-        return log_probabilities(self.output(self.dropout(features)))
+        logits: Tensor = self.output(self.dropout(features))
+        return logits
 
-    def _decode(self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory) -> tuple[Tensor, RecurrentState]:
-        """Reads words `(N,T)`; gives what `predict` reads, `(N,T,*)`, and the state after the last word."""
-        inputs = self.dropout(self.tgt_embedding(tokens))  # (N,T,E)
-        if memory.summary is not None:
-            beam = rows_per_sentence(tokens.shape[0], memory)
-            summary = memory.summary.repeat_interleave(beam, 0).unsqueeze(1).expand(-1, tokens.shape[1], -1)
-            inputs = torch.cat([inputs, summary], -1)  # (N,T,E+H)
-        outputs, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))
-        features = outputs if self.readout is None else torch.cat([outputs, inputs], -1)
-        return features, RecurrentState(*rows_first(final))
+    def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
+        """What the decoder reads of words `(N,T)`: their vectors, and the summary of the source; `(N,T,*)`."""
+        words: Tensor = self.dropout(self.tgt_embedding(tokens))  # (N,T,E)
+        if memory.summary is None:
+            return words
+        beam = rows_per_sentence(tokens.shape[0], memory)
+        summary = memory.summary.repeat_interleave(beam, 0).unsqueeze(1).expand(-1, tokens.shape[1], -1)
+        return torch.cat([words, summary], -1)  # (N,T,E+H)
+
+    def _features(self, states: Tensor, inputs: Tensor) -> Tensor:
+        """What `logits` reads of states `(...,H)` and what they have read."""
+        return states if self.readout is None else torch.cat([states, inputs], -1)

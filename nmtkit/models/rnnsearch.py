@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
+from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import Bridge, BridgeKind, Maxout, StackedCells, check_bridge, initialise
-from nmtkit.models.base import MODELS, Readout, VocabularySizes, log_probabilities, rows_per_sentence
+from nmtkit.models.base import MODELS, Readout, VocabularySizes, rows_per_sentence
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -101,7 +102,7 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
         return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: AttendedMemory, need_attention: bool = False
+        self, tokens: Tensor, state: RecurrentState, memory: AttendedMemory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, RecurrentState]:
         """Looks, then updates."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
@@ -124,9 +125,10 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
         return Readout(features, torch.stack(looks, 1) if need_attention else None)
 
-    def predict(self, readout: Readout, memory: AttendedMemory) -> Tensor:
-        """Log-probabilities `(...,V)` of `[s; E y_{i-1}; c_i]` through maxout and softmax: A.2.2."""
-        return log_probabilities(self.output(self.dropout(self.readout(readout.features))))
+    def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
+        """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
+        logits: Tensor = self.output(self.dropout(self.readout(readout.features)))
+        return logits
 
     def _read(self, before: RecurrentState, after: RecurrentState) -> Tensor:
         """The top state `(N,H)` that the word is read from."""

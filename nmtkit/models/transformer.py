@@ -12,7 +12,7 @@ for this: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
-from nmtkit.layers.elementary import Dropout, room_for_one, wide
+from nmtkit.layers.elementary import Dropout, wide
+from nmtkit.layers.past import Past
 from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -41,10 +42,8 @@ from nmtkit.models.base import (
     Readout,
     Tie,
     VocabularySizes,
-    log_probabilities,
     refuse_tie_of_two_vocabularies,
     rows_per_sentence,
-    with_copies,
     without_extension,
 )
 from nmtkit.settings import Depth, Field, Width, field_validator, model_validator
@@ -147,22 +146,10 @@ class TransformerMemory(Memory):
 
 @dataclass(frozen=True)
 class TransformerState(DecoderState):
-    """Keys and values of the positions so far.
+    """Where a hypothesis stands; keys and values of its positions are its past."""
 
-    `select` only notes which row of the caches each hypothesis continues; the next step copies those rows to their new
-    place and appends to them in one go, so that following the parents costs no copy of its own.
-    """
-
-    caches: tuple[Tensor, ...]
-    """L x `(M,P,2,A,D)`: keys and values of P positions of the M hypotheses of the step before."""
-    rows: Tensor
-    """`(N,)`: each hypothesis' row in the caches."""
     position: Tensor
     """`(N,)`: the position of the next word, from 0."""
-
-    def select(self, index: Tensor) -> "TransformerState":
-        """Picks hypotheses by number, as `Rows.select` does."""
-        return replace(self, rows=self.rows.index_select(0, index), position=self.position.index_select(0, index))
 
 
 @MODELS.register("transformer")
@@ -274,25 +261,24 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             self.tgt_positions.reserve(length)
 
     def start(self, memory: TransformerMemory) -> TransformerState:
-        """Empty caches."""
-        keys = memory.keys[0]
-        sentences, heads, _, head_width = keys.shape
-        empty = keys.new_empty(sentences, 0, 2, heads, head_width)
-        rows = torch.arange(sentences, device=keys.device)
-        return TransformerState(tuple(empty for _ in self.decoder), rows, torch.zeros_like(rows))
+        """The first position."""
+        return TransformerState(torch.zeros(len(memory.mask), dtype=torch.long, device=memory.mask.device))
 
     def advance(
-        self, tokens: Tensor, state: TransformerState, memory: TransformerMemory, need_attention: bool = False
+        self,
+        tokens: Tensor,
+        state: TransformerState,
+        memory: TransformerMemory,
+        past: Past,
+        need_attention: bool = False,
     ) -> tuple[Readout, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        caches = tuple(room_for_one(cache, state.rows) for cache in state.caches)  # L x (N,P+1,2,A,D)
-        positions = F.embedding(state.position, self.tgt_positions(caches[0].shape[1]))  # (N,H)
+        positions = F.embedding(state.position, self.tgt_positions(past.places))  # (N,H)
         words = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
-        states, weights = self._decode(words, memory, caches, self._shown(need_attention))
+        states, weights = self._decode(words, memory, past, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
-        rows = torch.arange(tokens.shape[0], device=tokens.device)
-        return readout, TransformerState(caches, rows, state.position + 1)
+        return readout, TransformerState(state.position + 1)
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
@@ -374,9 +360,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         return Readout(states, attention, torch.sigmoid(gate.to(wide(gate))))
 
     def _decode(
-        self, states: Tensor, memory: TransformerMemory, caches: tuple[Tensor, ...] | None, shown: slice | None
+        self, states: Tensor, memory: TransformerMemory, past: Past | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The decoder's layers over `(B,T,H)`, or with caches over one step `(B,K,H)`.
+        """The decoder's layers over `(B,T,H)`, or with a past over one step `(B,K,H)`.
 
         Returns:
             The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
@@ -389,13 +375,13 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
                 memory.keys[number],
                 memory.values[number],
                 mask,
-                None if caches is None else caches[number],
+                None if past is None else (past, number),
                 shown if number == self.alignment_layer else None,
             )
             found = found if weights is None else weights
         return self.decoder_norm(states), found
 
-    def predict(self, readout: Readout, memory: TransformerMemory) -> Tensor:
-        """The output layer: natural logs `(...,V)`, or `(...,X)` where the model copies."""
-        log_probs = log_probabilities(self.output(readout.features))
-        return log_probs if self.copy_gate is None else with_copies(log_probs, readout, memory)
+    def logits(self, readout: Readout, memory: TransformerMemory) -> Tensor:
+        """The output layer, `(...,V)`."""
+        logits: Tensor = self.output(readout.features)
+        return logits

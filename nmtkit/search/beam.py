@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.errors import RecipeError
+from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Seq2Seq
 from nmtkit.search.rules import INFINITY, RuleSettings, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
@@ -103,7 +104,9 @@ def beam_search(
     trace = Trace(torch.arange(batch.size, device=device))
 
     for step, divisor in enumerate(divisors):
-        log_probs, readout, beam.state = model.step(beam.tokens, beam.state, beam.sentences.memory, attend)  # (N,X)
+        log_probs, readout, beam.state = model.step(
+            beam.tokens, beam.state, beam.sentences.memory, beam.past, attend
+        )  # (N,X)
         if log_probs.dtype in (torch.float16, torch.bfloat16):
             log_probs = log_probs.float()
         n_tokens = log_probs.shape[1]
@@ -155,6 +158,7 @@ class _Beam:
 
     sentences: _Sentences
     state: DecoderState
+    past: Past
     tokens: Tensor
     """The words just chosen, `(N,)`."""
     scores: Tensor
@@ -186,11 +190,14 @@ class _Beam:
         """Goes on with what was chosen of X tokens: follows the parents, and keeps these sentences or all, at once."""
         following = choice.candidates.gather(1, choice.kept)  # (R,K)
         firsts = torch.arange(len(following), device=following.device)[:, None] * self.scores.shape[1]
-        parents = following // n_tokens + firsts  # rows of the state
+        parents = following // n_tokens
+        self.past.follow(parents if following.shape[1] > 1 else None)
+        parents = parents + firsts  # rows of the state
         self.scores = choice.kept_scores
         if kept is not None:
             self.sentences, self.scores = self.sentences.select(kept), self.scores.index_select(0, kept)
             following, parents = following.index_select(0, kept), parents.index_select(0, kept)
+            self.past.select(kept)
         self.tokens, parents = (following % n_tokens).view(-1), parents.view(-1)
         if kept is not None or following.shape[1] > 1:  # else every hypothesis is its own parent
             self.state = self.state.select(parents)
@@ -233,7 +240,8 @@ def _begin(
     )
     tokens = torch.full((batch.size,), BOS, device=device)
     history = tokens[:, None][:, :0] if config.no_repeat_ngram else None  # (N,0)
-    return _Beam(sentences, state, tokens, torch.zeros(batch.size, 1, device=device), history), penalties.tolist()
+    past = Past(batch.size, config.beam_size, width=1)
+    return _Beam(sentences, state, past, tokens, torch.zeros(batch.size, 1, device=device), history), penalties.tolist()
 
 
 def _note_finished(live: _Sentences, choice: Choice, final: Tensor, config: SearchConfig, length: int) -> _Sentences:

@@ -13,11 +13,12 @@ from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from walk import Walk
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.models.base import MODELS, DecoderState, Seq2Seq
+from nmtkit.models.base import MODELS, Seq2Seq
 from nmtkit.search.beam import SearchConfig, beam_search
 from nmtkit.search.sampling import SamplingConfig, sample_translations
 from nmtkit.search.trace import Hypothesis
@@ -77,16 +78,16 @@ def walk_on(model: Seq2Seq, cuda: PretendedCuda) -> None:
     cuda.waits.clear()
     with torch.no_grad():
         memory = model.encode(batch)
-        state: DecoderState = model.start(memory)
-        types = types_of(state)
-        state = state.select(torch.arange(batch.size, device=CUDA).repeat_interleave(3))
+        walk = Walk(model, memory, 3)
+        types = types_of(walk.state)
         tokens = torch.full((3 * batch.size,), BOS, device=CUDA)
+        parents = None
         for _ in range(3):
-            log_probs, readout, state = model.step(tokens, state, memory, need_attention=True)
+            log_probs, readout = walk.step(tokens, parents)
             assert log_probs.device == readout.features.device == CUDA
-            assert types_of(state) == types
+            assert types_of(walk.state) == types
             tokens = log_probs.argmax(-1)
-            state = state.select(torch.arange(3 * batch.size - 1, -1, -1, device=CUDA))
+            parents = torch.tensor([2, 1, 0], device=CUDA).expand(batch.size, 3)
     assert cuda.waits == []
 
 
@@ -196,8 +197,8 @@ def planted(cuda: PretendedCuda, fault: str) -> Seq2Seq:
     model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if fault == "drifting type" else torch.float32)
     right = model.advance
 
-    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, need_attention: bool = False) -> Any:
-        readout, state = right(tokens, state, memory, need_attention)
+    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, past: Any, need_attention: bool = False) -> Any:
+        readout, state = right(tokens, state, memory, past, need_attention)
         match fault:
             case "tensor of the CPU":
                 readout = replace(readout, features=readout.features + torch.zeros(1, 1))

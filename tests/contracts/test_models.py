@@ -10,13 +10,14 @@ import safetensors.torch
 import torch
 from seeds import moved
 from torch import Tensor
+from walk import Walk
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
-from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.search.beam import SearchConfig, beam_search
 
 VOCABULARY = 13
@@ -230,11 +231,12 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=SMALL_ENOUGH)
 
 
-def walked(model: Seq2Seq, memory: Memory, state: DecoderState, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
+def walked(model: Seq2Seq, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities `(N,T,X)` and attention `(N,T,S)` of a walk over tokens `(N,T)`, one step at a time."""
+    walk = Walk(model, memory, len(tokens) // len(memory.mask))
     log_probs, attention = [], []
     for word in tokens.unbind(1):
-        step, readout, state = model.step(word, state, memory, need_attention=True)
+        step, readout = walk.step(word)
         log_probs.append(step)
         attention.append(readout.attention)
     looks = [look for look in attention if look is not None]
@@ -258,7 +260,7 @@ def test_whole_pass_equals_the_walk(model: Seq2Seq) -> None:
     assert batch.tgt_in is not None
     whole = model(batch, need_attention=True)
     memory = model.encode(batch)
-    log_probs, attention = walked(model, memory, model.start(memory), batch.tgt_in)
+    log_probs, attention = walked(model, memory, batch.tgt_in)
     assert log_probs.dtype == torch.float64
     assert whole.log_probs.shape == (*batch.tgt_in.shape, columns(model, batch))
     close(whole.log_probs, log_probs)
@@ -301,8 +303,7 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -
     rows = torch.arange(len(SOURCES)).repeat_interleave(beam)
     tokens = torch.randint(4, columns(model, batch), (len(rows), 4))
     folded, spread = model.encode(batch), model.encode(batch_of([SOURCES[row] for row in rows]))
-    one = walked(model, folded, model.start(folded).select(rows), tokens)
-    other = walked(model, spread, model.start(spread), tokens)
+    one, other = walked(model, folded, tokens), walked(model, spread, tokens)
     close(one[0], other[0])
     if model.has_attention:
         close(one[1], other[1])
@@ -312,39 +313,42 @@ def test_hypotheses_of_a_sentence_equal_sentences_of_their_own(model: Seq2Seq) -
 def test_permuted_rows_give_permuted_outputs(model: Seq2Seq) -> None:
     beam = 3
     batch = batch_of(SOURCES)
-    memory = model.encode(batch)
-    state: DecoderState = model.start(memory).select(torch.arange(len(SOURCES)).repeat_interleave(beam))
+    walk = Walk(model, model.encode(batch), beam)
     tokens = torch.randint(4, columns(model, batch), (len(SOURCES) * beam,))
     for _ in range(2):  # so that the rows of a sentence differ
-        _, _, state = model.step(tokens, state, memory)
+        walk.step(tokens)
         tokens = tokens.flip(0)
-    expected, _, after = model.step(tokens, state, memory)
-    then, _, _ = model.step(tokens, after, memory)
+    straight = walk.kept()
+    expected, then = straight.step(tokens)[0], straight.step(tokens)[0]
     rows = torch.arange(len(tokens)).view(-1, beam)
 
-    within = torch.stack([row[torch.randperm(beam)] for row in rows]).flatten()
-    log_probs, _, permuted = model.step(tokens[within], state.select(within), memory)
-    close(log_probs, expected[within])
-    close(model.step(tokens[within], permuted, memory)[0], then[within])
+    parents = torch.stack([torch.randperm(beam) for _ in SOURCES])
+    within = rows.gather(1, parents).flatten()
+    permuted = walk.kept()
+    close(permuted.step(tokens[within], parents)[0], expected[within])
+    close(permuted.step(tokens[within])[0], then[within])
 
     sentences = torch.tensor([2, 0, 3, 4, 1])
     across = rows[sentences].flatten()
-    log_probs, _, permuted = model.step(tokens[across], state.select(across), memory.select(sentences))
-    close(log_probs, expected[across])
-    close(model.step(tokens[across], permuted, memory.select(sentences))[0], then[across])
+    permuted = walk.kept(sentences)
+    close(permuted.step(tokens[across])[0], expected[across])
+    close(permuted.step(tokens[across])[0], then[across])
 
 
 @torch.no_grad()
 def test_rows_can_repeat_and_leave(model: Seq2Seq) -> None:
     """Two hypotheses continue the same parent, and a finished sentence is dropped."""
     memory = model.encode(batch_of(SOURCES))
-    tokens = torch.randint(4, VOCABULARY, (len(SOURCES), 3))
-    expected, _ = walked(model, memory, model.start(memory), tokens)
-    _, _, state = model.step(tokens[:, 0], model.start(memory), memory)
+    tokens = torch.randint(4, VOCABULARY, (len(SOURCES), 2, 3))
+    expected, _ = walked(model, memory, tokens.flatten(0, 1))
+    walk = Walk(model, memory, 2)
+    walk.step(tokens[:, :, 0].flatten())
     kept = torch.tensor([0, 3])
-    parents = kept.repeat_interleave(2)
-    log_probs, _ = walked(model, memory.select(kept), state.select(parents), tokens[parents][:, 1:])
-    close(log_probs, expected[parents][:, 1:])
+    walk = walk.kept(kept)
+    same = torch.tensor([[1, 1], [0, 0]])
+    parents = (kept[:, None] * 2 + same).flatten()  # rows of the straight walk
+    close(walk.step(tokens.flatten(0, 1)[parents, 1], same)[0], expected[parents, 1])
+    close(walk.step(tokens.flatten(0, 1)[parents, 2])[0], expected[parents, 2])
 
 
 @torch.no_grad()

@@ -113,8 +113,9 @@ def test_earlier_states_step_by_step_are_all_at_once() -> None:
     whole = attention.over_all(states)
     assert whole[:, 0].abs().max() == 0
     for step in range(5):
-        one = attention(states[:, step], states[:, :step])
-        torch.testing.assert_close(one, whole[:, step], rtol=1e-14, atol=1e-14)
+        seen = (torch.arange(5) < step).expand(4, 1, 5)
+        one = attention(states[:, step : step + 1], states, seen)
+        torch.testing.assert_close(one[:, 0], whole[:, step], rtol=1e-14, atol=1e-14)
 
 
 def test_no_state_sees_a_later_one() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from gradients import add_gradients
 from torch import Tensor
+from walk import Walk
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, UNK
@@ -101,11 +102,8 @@ def test_the_gradient_of_a_walk_is_that_of_all_steps_at_once() -> None:
         memory = model.encode(ARTICLES)
         assert ARTICLES.tgt_in is not None
         if walks:
-            state, parts = model.start(memory), []
-            for tokens in ARTICLES.tgt_in.unbind(1):
-                log_probs, _, state = model.step(tokens, state, memory)
-                parts.append(log_probs)
-            whole = torch.stack(parts, 1)
+            walk = Walk(model, memory)
+            whole = torch.stack([walk.step(tokens)[0] for tokens in ARTICLES.tgt_in.unbind(1)], 1)
         else:
             whole = model.predict(model.unroll(ARTICLES, memory), memory)
         torch.autograd.backward(whole[..., :V].sin().sum())
@@ -146,14 +144,6 @@ def test_every_article_has_its_rows_and_all_one_output_layer() -> None:
     assert build(tie="none").encode(ARTICLES).output_weight is None
 
 
-@torch.no_grad()
-def test_following_the_parents_copies_no_earlier_state() -> None:
-    model = build().eval()
-    memory = model.encode(ARTICLES)
-    _, state = model.advance(torch.tensor([BOS] * 3), model.start(memory), memory)
-    assert state.select(torch.tensor([1, 1, 0, 2])).earlier is state.earlier
-
-
 def test_settings_that_do_not_fit() -> None:
     with pytest.raises(RecipeError, match="even number"):
         parse(IntraAttentionConfig, {"hidden_size": 7}, "test")
@@ -182,10 +172,9 @@ def test_all_words_its_own_is_what_it_writes_by_itself() -> None:
     width = ARTICLES.tgt_in.shape[1]
     with torch.no_grad():
         memory = model.encode(ARTICLES)
-        state, tokens, written = model.start(memory), torch.tensor([BOS] * 3), [torch.tensor([BOS] * 3)]
+        walk, tokens, written = Walk(model, memory), torch.tensor([BOS] * 3), [torch.tensor([BOS] * 3)]
         for _ in range(width - 1):
-            log_probs, _, state = model.step(tokens, state, memory)
-            tokens = log_probs.argmax(-1)
+            tokens = walk.step(tokens)[0].argmax(-1)
             written.append(tokens)
     own = torch.stack(written, 1)  # (B,T)
     assert int(own.max()) >= V  # it copies a word that the vocabulary lacks, and reads it as unknown
@@ -273,7 +262,7 @@ def test_the_first_step_has_no_earlier_states() -> None:
     """The third part of the features is zero in the first step, in a search as in training."""
     model = build().eval()
     memory = model.encode(ARTICLES)
-    readout, _ = model.advance(torch.tensor([BOS] * 3), model.start(memory), memory)
+    _, readout = Walk(model, memory).step(torch.tensor([BOS] * 3))
     whole: Readout = model.unroll(ARTICLES, memory)
     assert float(readout.features[:, 16:].abs().max()) == 0.0
     assert float(whole.features[:, 0, 16:].abs().max()) == 0.0

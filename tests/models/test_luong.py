@@ -7,6 +7,7 @@ import pytest
 import torch
 from seeds import moved
 from torch import Tensor
+from walk import Walk
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
@@ -52,13 +53,13 @@ def test_the_step_is_that_of_the_paper(window: WindowKind, input_feeding: bool) 
     model = build({"cell": "gru", "window": window, "input_feeding": input_feeding})
     source = [4, 5, 6, 7, 8, 4]
     memory = model.encode(batch_of([source]))
-    state = model.start(memory)
+    walk = Walk(model, memory)
     encoded, final = model.encoder.forward_layers[0](model.src_embedding(torch.tensor([[*source, EOS]])))
     length = len(source) + 1
     hidden, fed = final, torch.zeros(4, dtype=torch.float64)
-    torch.testing.assert_close(state.hidden[:, 0], hidden[0])
+    torch.testing.assert_close(walk.state.hidden[:, 0], hidden[0])
     for step, token in enumerate((BOS, 5, 8)):
-        log_probs, readout, state = model.step(torch.tensor([token]), state, memory, need_attention=True)
+        log_probs, readout = walk.step(torch.tensor([token]))
         word = model.tgt_embedding.weight[token]
         _, hidden = model.decoder((torch.cat([word, fed]) if input_feeding else word)[None, None], hidden)
         top = hidden[0, 0]
@@ -79,12 +80,12 @@ def test_the_step_is_that_of_the_paper(window: WindowKind, input_feeding: bool) 
         expected = (model.output.weight @ fed + model.output.bias).log_softmax(0)  # eq. 6
         torch.testing.assert_close(readout.attention, weights[None])
         torch.testing.assert_close(log_probs[0], expected)
-        assert state.position.tolist() == [step + 1]
+        assert walk.state.position.tolist() == [step + 1]
         if window == "global":
             assert readout.centres is None
         else:
             torch.testing.assert_close(readout.centres, torch.tensor([centre], dtype=readout.centres.dtype))
-        assert (state.fed is None) != input_feeding
+        assert (walk.state.fed is None) != input_feeding
 
 
 @torch.no_grad()

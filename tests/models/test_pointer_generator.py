@@ -9,6 +9,7 @@ import pytest
 import torch
 from gradients import add_gradients
 from seeds import moved
+from walk import Walk
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
@@ -151,15 +152,13 @@ def test_initialisation_of_the_authors() -> None:
 def test_coverage_is_the_sum_of_what_was_looked_at() -> None:
     model = build(coverage=True).double().eval()
     memory = model.encode(batch_of([[5, 6, 7], [8, 9]]))
-    state = model.start(memory)
-    assert state.coverage is not None
-    total = torch.zeros_like(state.coverage)
+    walk = Walk(model, memory)
+    total = torch.zeros_like(walk.state.coverage)
     for word in (2, 5, V):
-        _, readout, state = model.step(torch.tensor([word, word]), state, memory)  # type: ignore[assignment]  # its own
+        _, readout = walk.step(torch.tensor([word, word]))
         assert readout.attention is not None
-        assert state.coverage is not None
         total = total + readout.attention
-        torch.testing.assert_close(state.coverage, total, rtol=0, atol=0)
+        torch.testing.assert_close(walk.state.coverage, total, rtol=0, atol=0)
 
 
 @torch.no_grad()
@@ -181,9 +180,9 @@ def test_coverage_begins_without_effect_and_then_matters() -> None:
 def test_unknown_words_are_read_as_unknown() -> None:
     model = build().eval()
     memory = model.encode(batch_of([[5, V, V + 1]]))
-    known = model.step(torch.tensor([UNK]), model.start(memory), memory)[0]
+    known = Walk(model, memory).step(torch.tensor([UNK]))[0]
     for word in (V, V + 1):
-        assert torch.equal(model.step(torch.tensor([word]), model.start(memory), memory)[0], known)
+        assert torch.equal(Walk(model, memory).step(torch.tensor([word]))[0], known)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from walk import Walk
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
@@ -30,7 +31,7 @@ def test_cho_feeds_the_summary_to_every_step_and_to_the_readout() -> None:
     model = small()
     batch = batch_of([4, 5, EOS])
     memory = model.encode(batch)
-    state = model.start(memory)
+    walk = Walk(model, memory)
     assert model.summary is not None
     assert model.bridge.hidden is not None
     assert model.readout is not None
@@ -38,9 +39,9 @@ def test_cho_feeds_the_summary_to_every_step_and_to_the_readout() -> None:
     _, last = model.encoder.forward_layers[0](model.src_embedding(batch.src))
     summary = torch.tanh(model.summary(last[0]))
     hidden = torch.tanh(model.bridge.hidden(summary))
-    torch.testing.assert_close(state.hidden[:, 0], hidden)
+    torch.testing.assert_close(walk.state.hidden[:, 0], hidden)
     for token in (BOS, 5):
-        log_probs, _, state = model.step(torch.tensor([token]), state, memory)
+        log_probs, _ = walk.step(torch.tensor([token]))
         word = model.tgt_embedding.weight[[token]]
         _, after = model.decoder(torch.cat([word, summary], -1)[:, None], hidden[None])
         hidden = after[0]
@@ -86,9 +87,9 @@ def test_a_first_state_of_zero_leaves_the_source_to_the_fed_summary() -> None:
     model = small(bridge="zero", layers=2, encoder_layers=1)
     memory = model.encode(batch_of([4, 5, EOS]))
     assert torch.equal(memory.hidden, torch.zeros(1, 2, 4, dtype=torch.float64))
-    one, _, _ = model.step(torch.tensor([BOS]), model.start(memory), memory)
+    one, _ = Walk(model, memory).step(torch.tensor([BOS]))
     memory = model.encode(batch_of([5, 4, EOS]))
-    other, _, _ = model.step(torch.tensor([BOS]), model.start(memory), memory)
+    other, _ = Walk(model, memory).step(torch.tensor([BOS]))
     assert not torch.allclose(one, other)
 
 

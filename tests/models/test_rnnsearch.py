@@ -1,5 +1,6 @@
 import pytest
 import torch
+from walk import Walk
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
@@ -29,16 +30,16 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
     """Look with s_{i-1}; read out s_{i-1}, or s_i, with the last word and the context; update with both."""
     model = small(readout_state=readout_state)
     memory = model.encode(one_sentence())
-    state = model.start(memory)
+    walk = Walk(model, memory)
 
     ahead, _ = model.encoder.forward_layers[0](model.src_embedding(one_sentence().src))
     back, _ = model.encoder.backward_layers[0](model.src_embedding(one_sentence().src.flip(1)))
     annotations = torch.cat([ahead, back.flip(1)], -1)[0]  # (S,2H)
     before = torch.tanh(model.bridge.hidden(back[0, -1]))
-    torch.testing.assert_close(state.hidden[0, 0], before)
+    torch.testing.assert_close(walk.state.hidden[0, 0], before)
 
     for token in (BOS, 5):
-        log_probs, readout, state = model.step(torch.tensor([token]), state, memory, need_attention=True)
+        log_probs, readout = walk.step(torch.tensor([token]))
         score = model.attention.score
         energies = torch.stack(
             [
@@ -56,7 +57,7 @@ def test_the_step_is_that_of_the_appendix(readout_state: str) -> None:
         expected = (model.output.weight @ maxima + model.output.bias).log_softmax(0)
         torch.testing.assert_close(readout.attention, weights[None])
         torch.testing.assert_close(log_probs[0], expected)
-        torch.testing.assert_close(state.hidden[0, 0], after)
+        torch.testing.assert_close(walk.state.hidden[0, 0], after)
         before = after
 
 
@@ -76,9 +77,8 @@ def test_every_score_weighs_the_encoders_states(score: str) -> None:
     assert set(FITTING) == set(SCORES.names())
     model = small(score=score, **FITTING[score])
     memory = model.encode(one_sentence())
-    state = model.start(memory)
-    _, readout, _ = model.step(torch.tensor([BOS]), state, memory, need_attention=True)
-    energies = model.attention.score(state.hidden, model.attention.score.project(memory.values))
+    _, readout = Walk(model, memory).step(torch.tensor([BOS]))
+    energies = model.attention.score(model.start(memory).hidden, model.attention.score.project(memory.values))
     assert readout.attention is not None
     torch.testing.assert_close(readout.attention, energies[0].softmax(-1))
     context = readout.features[0, -memory.values.shape[2] :]

@@ -7,11 +7,12 @@ from typing import cast
 import pytest
 import torch
 from torch import Tensor, nn
+from walk import Walk
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.layers.transformer import DecoderLayer
-from nmtkit.models.base import MODELS, DecoderState, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig, TransformerMemory
 from nmtkit.settings import parse
 
@@ -79,12 +80,8 @@ def test_step_by_step_has_the_same_gradient() -> None:
 
 def walk(model: Transformer, memory: TransformerMemory, words: Tensor, rows: Tensor) -> Tensor:
     """Log-probabilities `(T,N,V)` of words `(T,N)`, after `start` was spread over `rows`."""
-    state: DecoderState = model.start(memory).select(rows)
-    found = []
-    for tokens in words:
-        log_probs, _, state = model.step(tokens, state, memory)
-        found.append(log_probs)
-    return torch.stack(found)
+    here = Walk(model, memory, len(rows) // len(memory.mask))
+    return torch.stack([here.step(tokens)[0] for tokens in words])
 
 
 @torch.no_grad()
@@ -107,19 +104,14 @@ def test_hypotheses_follow_their_parents_and_leave() -> None:
     words = torch.randint(4, V, (5, 2), generator=torch.Generator().manual_seed(3))
     straight = walk(model, memory, words, torch.arange(2))
 
-    state: DecoderState = model.start(memory).select(torch.tensor([0, 0, 1, 1]))
+    here = Walk(model, memory, 2)
     for number in range(2):
-        _, _, state = model.step(
-            torch.stack([words[number, 0], words[0, 0], words[1, 1], words[number, 1]]), state, memory
-        )
-    state = state.select(torch.tensor([1, 0, 3, 2])).select(torch.tensor([1, 1, 2, 2]))  # parents, twice in a row
-    log_probs, _, later = model.step(words[2].repeat_interleave(2), state, memory)
+        here.step(torch.stack([words[number, 0], words[0, 0], words[1, 1], words[number, 1]]))
+    log_probs, _ = here.step(words[2].repeat_interleave(2), torch.tensor([[0, 0], [1, 1]]))
     assert torch.allclose(log_probs, straight[2].repeat_interleave(2, 0), rtol=0, atol=1e-10)
-    again, _, _ = model.step(words[2].repeat_interleave(2), state, memory)
-    assert torch.equal(log_probs, again)  # a state is not used up
 
-    later, memory = later.select(torch.tensor([2, 3])), memory.select(torch.tensor([1]))  # sentence 0 is finished
-    log_probs, _, _ = model.step(words[3, 1].repeat(2), later, memory)
+    here = here.kept(torch.tensor([1]))  # sentence 0 is finished
+    log_probs, _ = here.step(words[3, 1].repeat(2))
     assert torch.allclose(log_probs, straight[3, 1].repeat(2, 1), rtol=0, atol=1e-10)
 
 
@@ -190,11 +182,11 @@ def test_learned_positions_end_in_a_clear_error() -> None:
     with pytest.raises(DataError, match="only 6 positions"):
         model.encode(sentences([7, 2]))
     memory = model.encode(sentences([5, 2]))
-    state = model.start(memory)
+    here = Walk(model, memory)
     for _ in range(6):
-        _, state = model.advance(torch.tensor([4, 4]), state, memory)
+        here.step(torch.tensor([4, 4]))
     with pytest.raises(DataError, match="only 6 positions"):
-        model.advance(torch.tensor([4, 4]), state, memory)
+        here.step(torch.tensor([4, 4]))
 
 
 @pytest.mark.parametrize(
@@ -260,8 +252,7 @@ def test_cuda_agrees_with_the_cpu() -> None:
 def test_positions_count_per_hypothesis() -> None:
     model = build()
     memory = model.encode(sentences([3, 2]))
-    state = model.start(memory)
-    assert state.position.tolist() == [0, 0]
-    for expected in (1, 2):
-        _, state = model.advance(torch.tensor([4, 5, 6, 7]), state.select(torch.arange(4) % len(state.rows)), memory)
-        assert state.position.tolist() == [expected] * 4
+    here = Walk(model, memory, 2)
+    for expected in range(3):
+        assert here.state.position.tolist() == [expected] * 4
+        here.step(torch.tensor([4, 5, 6, 7]))

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from walk import Walk
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK
@@ -89,5 +90,5 @@ def test_what_is_copied_by_is_what_is_shown(copying: str) -> None:
 def test_extended_ids_are_read_as_unknown_words() -> None:
     model = build(copying="learned")
     memory = model.encode(batch())
-    known = model.step(torch.tensor([UNK]), model.start(memory), memory)[0]
-    assert torch.equal(model.step(torch.tensor([V + 1]), model.start(memory), memory)[0], known)
+    known = Walk(model, memory).step(torch.tensor([UNK]))[0]
+    assert torch.equal(Walk(model, memory).step(torch.tensor([V + 1]))[0], known)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
+from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 
 START = 4
@@ -57,7 +58,7 @@ class TableModel(Seq2Seq):
         return TableState(depth=zeros, path=zeros)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, DecoderState]:
         assert isinstance(state, TableState)
         assert isinstance(memory, TableMemory)
@@ -68,6 +69,9 @@ class TableModel(Seq2Seq):
         features = memory.table[sentence, state.depth.clamp(max=memory.table.shape[1] - 1), tokens]
         attention = torch.stack([state.depth, tokens, path], 1).to(features.dtype) if need_attention else None
         return Readout(features, attention), TableState(state.depth + 1, path)
+
+    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+        return readout.features
 
     def predict(self, readout: Readout, memory: Memory) -> Tensor:
         return readout.features.clone()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import beam
 from nmtkit.search.beam import SearchConfig, beam_search, best_candidates, first_of_best
@@ -366,9 +367,9 @@ class LookingModel(TableModel):
     """Attends to source word 0 after BOS and A, to word 1 after B, half and half after anything else."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, DecoderState]:
-        readout, state = super().advance(tokens, state, memory)
+        readout, state = super().advance(tokens, state, memory, past)
         first = torch.where((tokens == A) | (tokens == BOS), 1.0, torch.where(tokens == B, 0.0, 0.5)).double()
         return replace(readout, attention=torch.stack([first, 1 - first, torch.zeros_like(first)], 1)), state
 
@@ -481,9 +482,9 @@ class CopyingTable(TableModel):
     """Its gate tells the path, as its attention does."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, DecoderState]:
-        readout, state = super().advance(tokens, state, memory, True)
+        readout, state = super().advance(tokens, state, memory, past, True)
         assert readout.attention is not None
         return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
 

@@ -11,10 +11,12 @@ import torch
 from gradients import add_gradients
 from seeds import moved
 from torch import Tensor, nn
+from walk import Walk
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.layers.past import Past
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.settings import parse
 from nmtkit.training.objectives.reinforcement import (
@@ -41,7 +43,7 @@ class Table(Seq2Seq):
 
     def __init__(self, logits: Tensor, *possible: Sequence[int]) -> None:
         super().__init__(ModelConfig(kind="table"), VocabularySizes(logits.shape[1], logits.shape[1], shared=True))
-        self.logits = nn.Parameter(logits.clone())
+        self.table = nn.Parameter(logits.clone())
         self.mask = torch.full_like(logits, -math.inf)
         for step, words in enumerate(possible):
             self.mask[step, list(words)] = 0.0
@@ -53,13 +55,13 @@ class Table(Seq2Seq):
         return Position(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, Position]:
         assert isinstance(state, Position)
-        return Readout((self.logits + self.mask)[state.step]), Position(state.step + 1)
+        return Readout((self.table + self.mask)[state.step]), Position(state.step + 1)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        return torch.log_softmax(readout.features, -1)
+    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+        return readout.features
 
 
 def same_articles(number: int, reference: list[int]) -> Batch:
@@ -162,10 +164,9 @@ def test_the_greedy_summary_is_what_a_plain_loop_writes() -> None:
     lengths = set()
     for row in range(3):
         one = model.encode(UNKNOWN_WORDS.select(torch.tensor([row])))
-        state, token, written = model.start(one), BOS, []
+        walk, token, written = Walk(model, one), BOS, []
         while token != EOS and len(written) < 9:
-            log_probs, _, state = model.step(torch.tensor([token]), state, one)
-            token = int(log_probs.argmax())
+            token = int(walk.step(torch.tensor([token]))[0].argmax())
             written.append(token)
         assert rollouts.ids[row, 1].tolist() == written + [PAD] * (rollouts.ids.shape[2] - len(written))
         assert int(rollouts.lengths[row, 1]) == len(written)
@@ -245,9 +246,9 @@ def test_the_gradient_of_one_word(theta: float) -> None:
     torch.manual_seed(4)
     sums = add_gradients(model, batch, 1, reinforce={"gamma": 1.0, "max_length": 1})
     expected = drawn * (1 - p) if theta < 0 else (number - drawn) * p
-    assert model.logits.grad is not None
-    assert float(model.logits.grad[0, B]) == pytest.approx(expected, rel=1e-9)
-    assert float(model.logits.grad[0, A]) == pytest.approx(-expected, rel=1e-9)
+    assert model.table.grad is not None
+    assert float(model.table.grad[0, B]) == pytest.approx(expected, rel=1e-9)
+    assert float(model.table.grad[0, A]) == pytest.approx(-expected, rel=1e-9)
     loss = drawn * math.log(p) if theta < 0 else -(number - drawn) * math.log(1 - p)
     greedy = number if theta < 0 else 0
     expected_sums = [loss, -number * math.log(1 - p), number - drawn, greedy]
@@ -269,10 +270,10 @@ def test_the_mean_gradient_is_that_of_the_expected_reward() -> None:
     settings = {"gamma": 1.0, "max_length": 2}
     sums = add_gradients(model, same_articles(number, [A]), number, reinforce=settings)
     expected = [first * (1 - first) * (1 - second / 3), -first * second * (1 - second) / 3]
-    assert model.logits.grad is not None
+    assert model.table.grad is not None
     # Descent on the loss is ascent on the reward: the gradient of the loss is the negative.
-    assert (-model.logits.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
-    assert (model.logits.grad[:, A] + model.logits.grad[:, EOS]).abs().max() < 1e-12
+    assert (-model.table.grad[:, A]).tolist() == pytest.approx(expected, abs=4 / math.sqrt(number))
+    assert (model.table.grad[:, A] + model.table.grad[:, EOS]).abs().max() < 1e-12
     reward = first * ((1 - second) + second * 2 / 3)
     assert float(sums["sampled_reward"]) / number == pytest.approx(reward, abs=2 / math.sqrt(number))
     assert float(sums["greedy_reward"]) / number == 1.0  # the greedy summary is "A"

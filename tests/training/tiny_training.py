@@ -11,6 +11,7 @@ from seeds import moved
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
+from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
@@ -59,14 +60,14 @@ class TinyModel(Seq2Seq):
         return TinyState(memory.states)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, need_attention: bool = False
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
     ) -> tuple[Readout, TinyState]:
         assert isinstance(state, TinyState)
         hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
         return Readout(self.dropout(hidden)), TinyState(hidden)
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
-        return torch.log_softmax(self.output(readout.features), -1, dtype=readout.features.dtype)
+    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+        return self.output(readout.features)
 
 
 def tiny_model(seed: int = 7, dropout: float = 0.0, dtype: torch.dtype = torch.float32) -> TinyModel:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import wide
+from nmtkit.layers.past import Past
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.settings import Field, Length, Settings
 from nmtkit.training.objectives.likelihood import negative_log_probs
@@ -79,13 +80,15 @@ def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve(limit)
     state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
+    past = Past(sentences, 2)
     tokens = torch.full((2 * sentences,), BOS, device=device)
     ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
     written = []
     check_every = _CHECK_EVERY.get(device.type, 8)
     for step in range(limit):
-        log_probs, _, state = model.step(tokens, state, memory)  # (2B,X)
+        log_probs, _, state = model.step(tokens, state, memory, past)  # (2B,X)
+        past.follow()
         drawn = log_probs.view(sentences, 2, -1)[:, 0]  # (B,X), a view
         # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
         noise = torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()

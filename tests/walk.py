@@ -1,0 +1,55 @@
+"""Decoding step by step, as a search does: what has been decoded, and where each hypothesis stands."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.layers.past import Past
+from nmtkit.models.base import Memory, Readout, Seq2Seq
+
+
+class Walk:
+    """A model between two steps.
+
+    Args:
+        model: any.
+        memory: B sentences.
+        beam: K hypotheses of each.
+    """
+
+    def __init__(self, model: Seq2Seq, memory: Memory, beam: int = 1) -> None:
+        self.model, self.memory, self.beam = model, memory, beam
+        self.past = Past(len(memory.mask), beam)
+        rows = torch.arange(len(memory.mask), device=memory.mask.device).repeat_interleave(beam)
+        self.state: Any = model.start(memory).select(rows)
+        self._begun = False
+
+    def step(self, tokens: Tensor, parents: Tensor | None = None) -> tuple[Tensor, Readout]:
+        """Log-probabilities `(N,X)` after words `(N,)`, and the readout.
+
+        Args:
+            tokens: the words.
+            parents: which hypothesis of its sentence each continues, `(B,K)`; None: itself. Not in the first step.
+        """
+        if self._begun:
+            self.past.follow(parents)
+            if parents is not None:
+                firsts = torch.arange(0, parents.numel(), self.beam, device=parents.device)
+                self.state = self.state.select((parents + firsts[:, None]).flatten())
+        self._begun = True
+        log_probs, readout, self.state = self.model.step(
+            tokens, self.state, self.memory, self.past, need_attention=True
+        )
+        return log_probs, readout
+
+    def kept(self, sentences: Tensor | None = None) -> "Walk":
+        """Another that goes on from here, with these sentences by number `(M,)`, or with all."""
+        other = copy.copy(self)
+        other.past = copy.deepcopy(self.past)
+        if sentences is not None:
+            other.past.select(sentences)
+            rows = sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)
+            other.memory, other.state = self.memory.select(sentences), self.state.select(rows.flatten())
+        return other
