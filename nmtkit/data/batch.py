@@ -46,6 +46,12 @@ class Rows:
 
         return self._changed(pick)
 
+    def put(self: R, index: Tensor, other: R) -> None:
+        """Writes other rows into these, in place, at numbers `(M,)` of which none comes twice."""
+        assert is_dataclass(self)
+        for field in fields(self):
+            _put(getattr(self, field.name), getattr(other, field.name), index)
+
     def mapped(self: R, change: Callable[[Tensor], Tensor]) -> R:
         """The same with every tensor changed, those in tuples and in other `Rows` as well."""
         return self._changed(lambda value: _mapped(value, change))
@@ -65,6 +71,16 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple):
         return tuple(_mapped(item, change) for item in value)
     return value.mapped(change) if isinstance(value, Rows) else value
+
+
+def _put(value: Any, other: Any, index: Tensor) -> None:
+    if isinstance(value, Tensor):
+        value.index_copy_(0, index, other)
+    elif isinstance(value, Rows):
+        value.put(index, other)
+    elif isinstance(value, tuple):
+        for one, another in zip(value, other, strict=True):
+            _put(one, another, index)
 
 
 @dataclass(frozen=True)
@@ -114,10 +130,10 @@ class Batch(Rows):
         return replace(super().to(device, non_blocking), src_lengths=self.src_lengths)
 
 
-def _padded(rows: Sequences) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """EOS after every row, then PAD up to the longest: `(B,S)`; and where it is real."""
+def _padded(rows: Sequences, width: int | None = None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """EOS after every row, then PAD up to the longest, or to a width that holds it: `(B,S)`; and where it is real."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    mask = np.arange(int(lengths.max()) + 1) <= lengths[:, None]  # (B,S)
+    mask = np.arange(width or int(lengths.max()) + 1) <= lengths[:, None]  # (B,S)
     ids = np.full(mask.shape, PAD, dtype=np.int64)
     ids[np.arange(len(rows)), lengths] = EOS
     # Row by row from left to right is the order in which a mask writes: no loop over tokens.
@@ -132,20 +148,22 @@ def collate(
     tgt_extended: Sequences | None = None,
     n_oov: int = 0,
     alignment: Sequences | None = None,
+    width: int | None = None,
 ) -> Batch:
     """Makes a batch on the CPU from the ids of each example, without BOS and EOS; see `Batch`.
 
     Extended ids are for models that copy; by default they are the plain ones. The alignment of an example is a row of
     links between its tokens: source position, target position, source position, ...
+        width: S; by default that of the longest.
     """
     assert len(src) > 0, "a batch has at least one example"
-    src_ids, src_mask = _padded(src)
+    src_ids, src_mask = _padded(src, width)
     source = torch.from_numpy(src_ids)
     batch = Batch(
         src=source,
         src_mask=torch.from_numpy(src_mask),
         src_lengths=torch.from_numpy(src_mask.sum(1)),
-        src_extended=source if src_extended is None else torch.from_numpy(_padded(src_extended)[0]),
+        src_extended=source if src_extended is None else torch.from_numpy(_padded(src_extended, width)[0]),
         n_oov=n_oov,
     )
     if tgt is None:

@@ -32,6 +32,7 @@ class Past:
         self.sentences, self.beam, self.width = sentences, beam, width or beam
         self.places = 1
         """P, of the sentence that has come farthest."""
+        self._together = True  # all sentences stand at one position
         self._entries: list[Tensor] = []
         self._bias: Tensor | None = None
 
@@ -60,8 +61,10 @@ class Past:
         """The same without its own of this position."""
         return self.seen().scatter(2, self._slots, False)
 
-    def bias(self) -> Tensor:
-        """`seen` as what is added to energies: zero or minus infinity, `(B,1,W,P*K)`."""
+    def bias(self) -> Tensor | None:
+        """`seen` as what is added to energies: zero or minus infinity, `(B,1,W,P*K)`; None where all is seen."""
+        if self.beam == 1 and self._together:
+            return None
         if self._bias is None:
             unseen = ~self.seen().unsqueeze(1)
             zeros = torch.zeros(unseen.shape, dtype=self._entries[0].dtype, device=unseen.device)
@@ -98,6 +101,26 @@ class Past:
             self._entries = [kept.index_select(0, sentences) for kept in self._entries]
             self._visible = self._visible.index_select(0, sentences)
             self._position = self._position.index_select(0, sentences)
+            self._enter()
+
+    def shorten(self, places: int) -> None:
+        """Reads no more than so many places: those sentences that had come farther are done."""
+        if places < self.places:
+            self.places = places
+            if self._entries:
+                self._position = self._position.clamp(max=places - 1)
+                self._enter()
+
+    def put(self, sentences: Tensor, other: "Past") -> None:
+        """Puts the sentences of another past, which has the same K and W, in place of these, by number, `(M,)`."""
+        self._together = False
+        for kept, entries in zip(self._entries, other._entries, strict=True):
+            filled = other.places * self.beam
+            kept[sentences, :filled] = entries[:, :filled]
+        if self._entries:
+            self._visible[sentences] = False
+            self._visible[sentences, :, :filled] = other._visible[:, :, :filled]
+            self._position[sentences] = other._position
             self._enter()
 
     def _begin(self, device: torch.device) -> None:

@@ -221,7 +221,7 @@ class SelfAttention(nn.Module):
             `(B,K,H)`.
         """
         packed = self._project(states)  # (B,K,3,A,D)
-        past.append(layer, packed[:, :, 1:].flatten(0, 1))
+        past.append(layer, packed.flatten(0, 1)[:, 1:])
         keys, values = (part.transpose(1, 2) for part in past.read(layer).unbind(2))  # (B,A,P*K,D)
         query = packed[:, :, 0].transpose(1, 2)  # (B,A,K,D)
         context = attend(query, keys, values, past.bias(), rate=self.rate if self.training else 0.0)

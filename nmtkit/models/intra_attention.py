@@ -108,6 +108,11 @@ class IntraAttentionMemory(AttendedMemory):
         picked = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
         return replace(picked, output_weight=self.output_weight)
 
+    def put(self, index: Tensor, other: "IntraAttentionMemory") -> None:
+        """Writes other sentences into these, as `Rows.put` does."""
+        whole = replace(self, output_weight=None)
+        super(IntraAttentionMemory, whole).put(index, replace(other, output_weight=None))
+
 
 @dataclass(frozen=True)
 class IntraAttentionState(RecurrentState):

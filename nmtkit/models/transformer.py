@@ -274,7 +274,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     ) -> tuple[Readout, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        positions = F.embedding(state.position, self.tgt_positions(past.places))  # (N,H)
+        # A hypothesis of a sentence that is done may stand behind all others.
+        position = state.position.clamp(max=past.places - 1)
+        positions = F.embedding(position, self.tgt_positions(past.places))  # (N,H)
         words = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
         states, weights = self._decode(words, memory, past, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)

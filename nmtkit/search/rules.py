@@ -79,7 +79,7 @@ def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | 
 def apply_rules(
     log_probs: Tensor,
     settings: RuleSettings,
-    step: int,
+    written: Tensor | None,
     history: Tensor | None,
     wanted: Tensor | None,
     least: Tensor | None = None,
@@ -92,10 +92,10 @@ def apply_rules(
     Args:
         log_probs: `(N,X)`; written into.
         settings: which rules.
-        step: how many tokens each hypothesis has.
-        history: those tokens `(N,step)`; needed by `no_repeat_ngram` only.
+        written: how many tokens each hypothesis has, `(N,)`; not needed where neither `history` nor `least` is given.
+        history: those tokens `(N,t)`, something negative behind them; needed by `no_repeat_ngram` only.
         wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
-        least: the fewest tokens of each hypothesis `(N,)`, see `least_lengths`; None: `min_length` for all.
+        least: the fewest tokens of each hypothesis `(N,)`, see `least_lengths`; None: any number.
 
     Returns:
         `log_probs`.
@@ -106,29 +106,35 @@ def apply_rules(
     log_probs[:, PAD] = log_probs[:, BOS] = -INFINITY
     if settings.forbid_unknown:
         log_probs[:, UNK] = -INFINITY
-    if least is not None:
-        log_probs[:, EOS].masked_fill_(least > step, -INFINITY)
-    elif step < settings.min_length:
-        log_probs[:, EOS] = -INFINITY
-    if end is not None and history is not None:
-        forbid_repeats(log_probs, history, settings.no_repeat_ngram)
+    if least is not None and written is not None:
+        log_probs[:, EOS].masked_fill_(least > written, -INFINITY)
+    if end is not None and history is not None and written is not None:
+        forbid_repeats(log_probs, history, written, settings.no_repeat_ngram)
         end_where_stuck(log_probs, end)
     if wanted is not None and forced is not None:
         force(log_probs, wanted, forced)
     return log_probs
 
 
-def forbid_repeats(log_probs: Tensor, history: Tensor, size: int) -> None:
-    """Forbids every token that would complete an n-gram of `size` tokens, at least 1, which `history` `(N,t)` holds."""
-    length = history.shape[1]
-    if length < size:
+def forbid_repeats(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
+    """Forbids every token that would complete an n-gram that a hypothesis holds.
+
+    Args:
+        log_probs: `(N,X)`; written into.
+        history: its tokens `(N,t)`, something negative behind them.
+        written: how many they are, `(N,)`.
+        size: of the n-grams, at least 1.
+    """
+    if history.shape[1] < size:
         return
     grams = history.unfold(1, size, 1)  # (N,t-size+1,size)
-    tail = history[:, None, length - size + 1 :]  # (N,1,size-1): what the next token would complete
-    again = (grams[:, :, :-1] == tail).all(2)  # (N,t-size+1)
+    places = (written - size + 1)[:, None] + torch.arange(size - 1, device=history.device)  # of what stands last
+    tail = history.gather(1, places.clamp(min=0))[:, None]  # (N,1,size-1): what the next token would complete
+    ends = grams[:, :, -1]  # (N,t-size+1)
+    again = (grams[:, :, :-1] == tail).all(2) & (ends >= 0) & (written >= size)[:, None]
     # Added, not assigned: a token that ends several n-grams stays forbidden if any of them matches.
     ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
-    log_probs.scatter_add_(1, grams[:, :, -1], ban)
+    log_probs.scatter_add_(1, ends.clamp(min=0), ban)
 
 
 def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:

@@ -6,9 +6,11 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.beam import SearchConfig, beam_search
+from nmtkit.search.beam import beam_search
+from nmtkit.search.choose import Choice
+from nmtkit.search.config import SearchConfig
 from nmtkit.search.rules import INFINITY, RuleSettings
-from nmtkit.search.trace import Choice, Hypothesis
+from nmtkit.search.trace import Hypothesis
 from nmtkit.settings import Field
 
 
@@ -63,25 +65,22 @@ def choose_drawn(
     """The choice of sampling: one continuation for each live hypothesis; in the first step, all from the one there is.
 
     Args:
-        log_probs: `(R*W,X)`.
-        scores: `(R,W)`, minus infinity for samples that have ended.
+        log_probs: `(N,X)`.
+        scores: `(B,W)`, minus infinity for samples that have ended.
         n_samples: K.
         config: how to draw.
         generator: on the device of `log_probs`.
     """
     n_sentences, width = scores.shape
-    n_tokens = log_probs.shape[1]
     weights = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p).softmax(1)
-    drawn = draw_from(weights, n_samples // width, generator)  # (R*W,K/W)
-    candidates = drawn.view(n_sentences, n_samples)
-    log_prob = log_probs.gather(1, drawn).view(n_sentences, n_samples)
-    if width > 1:
-        candidates = candidates + torch.arange(width, device=scores.device) * n_tokens
-    scores = scores + log_prob  # (R,K), from (R,1) in the first step
-    is_end = candidates % n_tokens == EOS
+    drawn = draw_from(weights, n_samples // width, generator)  # (N,K/W)
+    tokens = drawn.view(n_sentences, n_samples)
+    parents = torch.arange(width, device=scores.device).repeat_interleave(n_samples // width).expand(n_sentences, -1)
+    scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(n_sentences, n_samples)
+    is_end = tokens == EOS
     kept = torch.arange(n_samples, device=scores.device).expand(n_sentences, -1)
     ended = is_end & (scores > -INFINITY)
-    return Choice(candidates, scores, ended, kept, scores.masked_fill(is_end, -INFINITY))
+    return Choice(tokens, parents, scores, ended, kept, scores.masked_fill(is_end, -INFINITY))
 
 
 def draw_from(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:

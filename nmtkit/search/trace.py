@@ -1,20 +1,20 @@
-"""What the steps of a search decided, kept on the device, and the hypotheses that come of it.
+"""The hypotheses that come of what the steps of a search decided.
 
-Letters as in `nmtkit.search.beam`; T steps, n hypotheses asked for of each sentence.
+Letters as in `nmtkit.search.choose`, but B sentences that are read together, which need not have begun together; T
+steps at most, n hypotheses asked for of each sentence.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Rows
 from nmtkit.errors import CheckpointError
-from nmtkit.models.base import Readout
+from nmtkit.search.bank import Record
 from nmtkit.search.rules import INFINITY
 
 Integers = npt.NDArray[np.int64]
@@ -46,39 +46,13 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Choice(Rows):
-    """What one step decided for each of R sentences; candidates best first, parents among W hypotheses."""
-
-    candidates: Tensor
-    """`(R,C)`, int64: parent * X + token."""
-    scores: Tensor
-    """Log-probability of each candidate, from the start, `(R,C)`."""
-    ended: Tensor
-    """`(R,C)`, bool: those that become finished hypotheses."""
-    kept: Tensor
-    """`(R,K)`: the candidates to go on with, by number."""
-    kept_scores: Tensor
-    """Their log-probabilities `(R,K)`; minus infinity where fewer than K were left."""
-
-
-@dataclass
-class _Segment:
-    """The steps between two drops: the same R sentences."""
-
-    sentences: Tensor
-    """Rows in the batch `(R,)`."""
-    choices: list[Choice] = field(default_factory=list)
-    final: list[Tensor] = field(default_factory=list)
-    attention: list[Tensor] = field(default_factory=list)
-    p_gen: list[Tensor] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
 class _Decided:
     """What every step decided, of all B sentences and T steps, on the CPU."""
 
-    candidates: Integers
+    tokens: Integers
     """`(T,B,C)`, as in `Choice`."""
+    parents: Integers
+    """`(T,B,C)`."""
     scores: Floats
     """`(T,B,C)`."""
     ended: npt.NDArray[np.bool_]
@@ -87,14 +61,16 @@ class _Decided:
     """`(T,B,K)`."""
     final: Floats
     """What candidates are ranked by, `(T,B,C)`."""
+    steps: Integers
+    """How many each sentence has made, `(B,)`."""
 
     def rank(self, limits: Integers, n_best: int) -> "_Ranking":
         """The best hypotheses there are: of the ended candidates of all steps, and of those cut at the limit `(B,)`."""
-        n_steps, n_sentences, n_candidates = self.candidates.shape
+        _, n_sentences, n_candidates = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]
-        last = np.minimum(limits, n_steps)[:, None] - 1  # (B,1): the last step before the limit
+        last = np.minimum(limits, self.steps)[:, None] - 1  # (B,1): the last step before the limit
         cut_at = self.kept[last, sentence, np.arange(self.kept.shape[2])]  # (B,K)
-        cut = np.where(limits[:, None] <= n_steps, self.final[last, sentence, cut_at], -INFINITY)
+        cut = np.where((limits <= self.steps)[:, None], self.final[last, sentence, cut_at], -INFINITY)
         whole = np.where(self.ended, self.final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
         order = np.concatenate([_best_first(whole, n_best), _best_first(cut, n_best) + whole.shape[1]], axis=1)
         finished = order < whole.shape[1]
@@ -107,20 +83,20 @@ class _Decided:
             chosen=chosen,
         )
 
-    def follow(self, ranking: "_Ranking", n_tokens: int) -> "_Paths":
-        """The way of each ranked hypothesis, back from the last step, all at once; `n_tokens` is X.
+    def follow(self, ranking: "_Ranking") -> "_Paths":
+        """The way of each ranked hypothesis, back from the last step, all at once.
 
         What is found behind the end of one is of no meaning.
         """
-        n_steps, n_sentences, _ = self.candidates.shape
+        n_steps, n_sentences, _ = self.tokens.shape
         sentence = np.arange(n_sentences)[:, None]
         shape = (*ranking.chosen.shape, n_steps)
         log_probs, tokens, parents = np.zeros(shape, self.scores.dtype), np.zeros(shape, np.int64), np.zeros(shape, int)
         slot = np.zeros(ranking.chosen.shape, np.int64)
         for step in reversed(range(n_steps)):
             here = np.where(step == ranking.last, ranking.chosen, self.kept[step, sentence, slot])
-            slot, tokens[:, :, step] = np.divmod(self.candidates[step, sentence, here], n_tokens)
-            parents[:, :, step] = slot
+            tokens[:, :, step] = self.tokens[step, sentence, here]
+            slot = parents[:, :, step] = self.parents[step, sentence, here]
             log_probs[:, :, step] = self.scores[step, sentence, here]
         return _Paths(tokens, log_probs, parents)
 
@@ -156,96 +132,123 @@ def _best_first(scores: Floats, count: int) -> Integers:
     return np.argsort(-scores, axis=1, kind="stable")[:, :count]
 
 
-class Trace:
-    """What every step decided, on the device; `read` follows the back-pointers."""
+@dataclass(frozen=True)
+class Begun:
+    """How a sentence began."""
 
-    def __init__(self, sentences: Tensor) -> None:
-        self.n_tokens = 0
-        self._n_sentences = len(sentences)
-        self._segments = [_Segment(sentences)]
+    number: int
+    """Of the sentence, among all that are searched."""
+    length: int
+    """Its source tokens, EOS counted."""
+    limit: int
+    """The most tokens it may have, EOS counted."""
+    record: Record
+    """Of its first step, which it made beside others of its batch."""
+    row: int
+    """Its row there."""
+    clock: int
+    """How many steps its bank had made before."""
 
-    def add(self, choice: Choice, final: Tensor, n_tokens: int, readout: Readout | None) -> None:
-        """Notes a step: its choice, the ranking scores `(R,C)`, X, and what it was made with, if that is asked for."""
-        self.n_tokens = n_tokens
-        segment = self._segments[-1]
-        segment.choices.append(choice)
-        segment.final.append(final)
-        if readout is not None and readout.attention is not None:
-            segment.attention.append(readout.attention)
-        if readout is not None and readout.copy_gate is not None:
-            segment.p_gen.append(readout.copy_gate)
 
-    def drop(self, kept: Tensor) -> None:
-        """From now on only these rows of the sentences go on."""
-        self._segments.append(_Segment(self._segments[-1].sentences.index_select(0, kept)))
+@dataclass(frozen=True)
+class Done:
+    """A sentence that is done."""
 
-    def read(self, limits: Tensor, src_lengths: Sequence[int], n_best: int) -> list[list[Hypothesis]]:
-        """The best hypotheses of all sentences.
+    begun: Begun
+    slot: int
+    """Its row in the last record of its bank."""
+    clock: int
+    """How many steps its bank has made."""
 
-        Raises:
-            CheckpointError: a log-probability was not a number.
-        """
-        decided = _Decided(
-            candidates=self._whole(lambda segment: [choice.candidates for choice in segment.choices], 0),
-            scores=self._whole(lambda segment: [choice.scores for choice in segment.choices], -INFINITY),
-            ended=self._whole(lambda segment: [choice.ended for choice in segment.choices], False),
-            kept=self._whole(lambda segment: [choice.kept for choice in segment.choices], 0),
-            final=self._whole(lambda segment: segment.final, -INFINITY),
+
+@dataclass
+class Stretch:
+    """Steps of a bank between which no slot was given up."""
+
+    clock: int
+    """How many steps the bank had made before the first of these."""
+    kept: npt.NDArray[np.int64]
+    """Which row of the stretch before each row continues; nothing in the first stretch."""
+    records: list[Record]
+
+
+def read(done: Sequence[Done], stretches: Sequence[Stretch], n_best: int) -> list[list[Hypothesis]]:
+    """The best hypotheses of sentences that are done, so many of each at most.
+
+    Args:
+        done: B sentences.
+        stretches: all steps that they have made beside their first.
+        n_best: n.
+
+    Raises:
+        CheckpointError: a log-probability was not a number.
+    """
+    first = np.array([one.begun.clock for one in done])
+    steps = np.array([one.clock for one in done]) - first + 1  # (B,)
+    step = np.arange(int(steps.max()))[:, None]  # (T,1)
+    inside = step < steps  # (T,B)
+    rows, ends = np.array([one.slot for one in done]), np.array([one.clock for one in done])
+    rows_of = []  # the row of each sentence in each stretch, the last stretch first
+    for stretch in reversed(stretches):
+        rows_of.append(rows)
+        inherited = ends > stretch.clock  # the others were done before, and their slot is that of an earlier stretch
+        rows = np.where(inherited, stretch.kept[np.where(inherited, rows, 0)], rows) if len(stretch.kept) else rows
+
+    def all_of(pick: Callable[[Record], Tensor]) -> npt.NDArray[Any]:
+        """One kind of tensors `(*,C)` of all steps, `(T,B,C)`; behind the last step of a sentence of no meaning."""
+        begun = torch.stack([pick(one.begun.record)[one.begun.row] for one in done]).cpu().numpy()
+        whole = np.zeros((len(step), *begun.shape), begun.dtype)
+        whole[0] = begun
+        for stretch, rows in zip(stretches, reversed(rows_of), strict=True):
+            if stretch.records:
+                part = torch.stack([pick(record) for record in stretch.records]).cpu().numpy()
+                steps_here = np.arange(stretch.clock, stretch.clock + len(part))[:, None] - first + 1  # (t,B)
+                at, sentence = np.nonzero((steps_here > 0) & (steps_here < steps))
+                whole[steps_here[at, sentence], sentence] = part[at, rows[sentence]]
+        return whole
+
+    decided = _Decided(
+        tokens=all_of(lambda record: record.choice.tokens),
+        parents=all_of(lambda record: record.choice.parents),
+        scores=all_of(lambda record: record.choice.scores),
+        ended=all_of(lambda record: record.choice.ended) & inside[:, :, None],
+        kept=all_of(lambda record: record.choice.kept),
+        final=all_of(lambda record: record.final),
+        steps=steps,
+    )
+    if np.isnan(decided.scores).any(where=inside[:, :, None]):
+        raise CheckpointError(
+            "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
         )
-        if np.isnan(decided.scores).any():
-            raise CheckpointError(
-                "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
-            )
-        ranking = decided.rank(limits.cpu().numpy(), n_best)
-        paths = decided.follow(ranking, self.n_tokens)
-        attention = self._followed(lambda segment: segment.attention, paths.parents)  # (T,B,2n,S)
-        p_gen = self._followed(lambda segment: segment.p_gen, paths.parents)  # (T,B,2n,1)
+    ranking = decided.rank(np.array([one.begun.limit for one in done]), n_best)
+    paths = decided.follow(ranking)
 
-        def hypothesis(row: int, which: int) -> Hypothesis:
-            length, finished = int(ranking.last[row, which]) + 1, bool(ranking.finished[row, which])
-            sums, ids = paths.log_probs[row, which, :length], paths.tokens[row, which, :length].tolist()
-            looks = None if attention is None else attention[:length, row, which, : src_lengths[row]].copy()
-            return Hypothesis(
-                ids=ids[:-1] if finished else ids,
-                finished=finished,
-                score=float(ranking.score[row, which]),
-                log_prob=float(sums[-1]),
-                token_log_probs=np.diff(sums, prepend=0.0).tolist(),
-                attention=looks,
-                p_gen=None if p_gen is None else p_gen[:length, row, which, 0].tolist(),
-            )
-
-        return [
-            [hypothesis(row, which) for which in np.flatnonzero(scores > -INFINITY)[:n_best]]
-            for row, scores in enumerate(ranking.score)
-        ]
-
-    def _whole(self, pick: Callable[[_Segment], list[Tensor]], fill: float) -> npt.NDArray[Any]:
-        """One kind of tensors `(R,*)` of all steps as `(T,B,*)`, `fill` where a sentence had been dropped."""
-        parts = []
-        for segment in self._segments:
-            if segment.choices:
-                part = torch.stack(pick(segment)).cpu().numpy()  # (t,R,*)
-                full = np.full((part.shape[0], self._n_sentences, part.shape[2]), fill, part.dtype)
-                full[:, segment.sentences.cpu().numpy()] = part
-                parts.append(full)
-        return np.concatenate(parts)
-
-    def _followed(self, pick: Callable[[_Segment], list[Tensor]], parents: Integers) -> npt.NDArray[np.float32] | None:
-        """One kind of rows `(R*W,*)` for the hypotheses that were followed: `(T,B,n,*)` for parents `(B,n,T)`."""
-        rows = []
-        step = 0
-        for segment in self._segments:
-            position = torch.zeros(self._n_sentences, dtype=torch.long, device=segment.sentences.device)
-            position[segment.sentences] = torch.arange(len(segment.sentences), device=position.device)
-            for values in pick(segment):
-                width = values.shape[0] // len(segment.sentences)
-                parent = torch.from_numpy(parents[:, :, step]).to(values.device)  # (B,n)
-                # Past the end of a hypothesis the row is any row: it is cut off.
-                index = (position[:, None] * width + parent).clamp(max=values.shape[0] - 1)
-                rows.append(values[index])
-                step += 1
-        if not rows:
+    def followed(pick: Callable[[Record], Tensor | None]) -> npt.NDArray[np.float32] | None:
+        """One kind of rows `(*,K,*)` for the hypotheses that were followed: `(T,B,2n,*)`."""
+        if pick(done[0].begun.record) is None:
             return None
-        followed: npt.NDArray[np.float32] = torch.stack(rows).float().cpu().numpy()
-        return followed
+        whole = all_of(cast(Callable[[Record], Tensor], pick))  # (T,B,K,*)
+        sentence = np.arange(len(done))[None, :, None]
+        return whole[step[:, :, None], sentence, paths.parents.transpose(2, 0, 1)].astype(np.float32)
+
+    attention = followed(lambda record: record.attention)  # (T,B,2n,S)
+    p_gen = followed(lambda record: record.copy_gate)  # (T,B,2n,1)
+
+    def hypothesis(row: int, which: int) -> Hypothesis:
+        length, finished = int(ranking.last[row, which]) + 1, bool(ranking.finished[row, which])
+        sums, ids = paths.log_probs[row, which, :length], paths.tokens[row, which, :length].tolist()
+        looks = None if attention is None else attention[:length, row, which, : done[row].begun.length].copy()
+        return Hypothesis(
+            ids=ids[:-1] if finished else ids,
+            finished=finished,
+            score=float(ranking.score[row, which]),
+            log_prob=float(sums[-1]),
+            token_log_probs=np.diff(sums, prepend=0.0).tolist(),
+            attention=looks,
+            p_gen=None if p_gen is None else p_gen[:length, row, which, 0].tolist(),
+        )
+
+    return [
+        [hypothesis(row, which) for which in np.flatnonzero(scores > -INFINITY)[:n_best]]
+        for row, scores in enumerate(ranking.score)
+    ]

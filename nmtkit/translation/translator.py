@@ -4,28 +4,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit import device as devices
-from nmtkit.data.batch import Batch, in_order_batches
+from nmtkit.data.batch import Batch
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.beam import SearchConfig, beam_search
+from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import Engine, Feed
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
-from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, refuse_one_text, require_pairs
+from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, Waiting, refuse_one_text, require_pairs
 from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
 from nmtkit.translation.unknowns import UnknownReplacer
 
-# A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into it,
-# and every step reads the whole matrix of the output layer, however few rows there are.
-LEAST_ROWS = {"cpu": 32, "cuda": 128}
-MOST_OVER = 16
 # The most bytes of log-probabilities of given targets that are in memory at a time.
 PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
@@ -78,10 +73,12 @@ class Translator(TextModel):
         found: list[list[Translation]] = [[EMPTY] for _ in lines]
         attend = need_attention or self.replacer is not None or (need_copies and self.copies)
 
-        def work(part: tuple[list[int], Batch]) -> None:
-            numbers, batch = part[0], part[1].to(self.device)
-            results = beam_search(self.model, batch, self.config, n_best=n_best, need_attention=attend)
-            for number, hypotheses in zip(numbers, results, strict=True):
+        searches = torch.get_num_threads() if self.device.type == "cpu" and self.chosen_way.one_a_core else 1
+        waiting = Waiting(self, sources, searches)
+        engine = Engine(self.model, self.config, n_best, attend)
+
+        def work(feed: Feed) -> None:
+            for number, hypotheses in engine.run(feed):
                 translations = [self._translation(hypothesis, sources[number]) for hypothesis in hypotheses]
                 if self.replacer is not None:
                     translations = [_without_unknown(self.replacer, lines[number], one) for one in translations]
@@ -89,18 +86,8 @@ class Translator(TextModel):
                     translations = [replace(one, attention=None) for one in translations]
                 found[number] = translations
 
-        batches = self.batches(sources, cut=self._search_batches)
-        devices.on_each(work, batches, self.device, self.chosen_way.one_a_core)
+        devices.on_each(work, [waiting.feed] * waiting.searches, self.device)
         return found
-
-    def _search_batches(self, lengths: NDArray[np.int64]) -> list[list[int]]:
-        """Which sources are searched together; long ones count as shorter, so that a batch has `LEAST_ROWS`."""
-        if self.batch_tokens:
-            return in_order_batches(lengths, self.batch_tokens)
-        budget, rows = self.batch_budget, LEAST_ROWS.get(self.device.type, 32)
-        order = np.argsort(-lengths, kind="stable")
-        widths = np.minimum(lengths, budget // rows).clip(min=lengths // MOST_OVER)
-        return [order[part].tolist() for part in in_order_batches(widths[order], budget)]
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
         """A translator whose `translate` and `search` write source words in place of unknown words.

@@ -19,14 +19,16 @@ from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, Seq2Seq
-from nmtkit.search.beam import SearchConfig, beam_search
+from nmtkit.search.beam import beam_search
+from nmtkit.search.config import SearchConfig
 from nmtkit.search.sampling import SamplingConfig, sample_translations
 from nmtkit.search.trace import Hypothesis
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
-AROUND = {"_begin", "read", "_whole", "_followed"}
-"""The functions of a search that may wait: what sends the limits before its first step, and reads after its last."""
+AROUND = {"begin", "look", "all_of"}
+"""The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
+sentences are done, and what reads the results."""
 
 SEARCHES = {
     "greedy": {"beam_size": 1},

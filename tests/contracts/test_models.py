@@ -18,7 +18,9 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.search.beam import SearchConfig, beam_search
+from nmtkit.search.beam import beam_search
+from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import Engine
 
 VOCABULARY = 13
 SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
@@ -428,6 +430,29 @@ def test_together_equals_alone(model: Seq2Seq, beam_size: int) -> None:
         assert [hypothesis.ids for hypothesis in best] == [hypothesis.ids for hypothesis in alone]
         for one, other in zip(best, alone, strict=True):
             assert math.isclose(one.score, other.score, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_sentences_that_take_free_slots_equal_those_searched_alone(model: Seq2Seq, beam_size: int) -> None:
+    config = SearchConfig(beam_size=beam_size, max_length_ratio=1.0, max_length_offset=6)
+    rest = list(range(len(SOURCES)))
+    width = max(map(len, SOURCES)) + 1
+
+    def feed(count: int | None, _: int | None) -> tuple[list[int], Batch] | None:
+        numbers = [rest.pop() for _ in rest[: count or 2]]
+        sources = [SOURCES[number] for number in numbers]
+        return (numbers, batch_of(sources, extra=width - max(map(len, sources)) - 1)) if sources else None
+
+    found = dict(Engine(model, config, beam_size, need_attention=model.has_attention).run(feed))
+    for number, source in enumerate(SOURCES):
+        (alone,) = beam_search(model, batch_of([source]), config, beam_size, need_attention=model.has_attention)
+        assert [hypothesis.ids for hypothesis in found[number]] == [hypothesis.ids for hypothesis in alone]
+        for one, other in zip(found[number], alone, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-9)
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-9)
+            if one.attention is not None:
+                assert one.attention == pytest.approx(other.attention, abs=1e-6)
+            assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=1e-9))
 
 
 @torch.no_grad()

@@ -15,8 +15,10 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout
-from nmtkit.search import beam
-from nmtkit.search.beam import SearchConfig, beam_search, best_candidates, first_of_best
+from nmtkit.search import engine
+from nmtkit.search.beam import beam_search
+from nmtkit.search.choose import best_candidates, first_of_best
+from nmtkit.search.config import SearchConfig
 from nmtkit.search.scoring import CoverageKind, LengthPenalty
 from nmtkit.search.trace import Hypothesis
 
@@ -249,10 +251,10 @@ def test_dropping_finished_sentences_changes_nothing(
     dropped = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     assert len(set(model.rows_seen)) > 3  # rows did go
     model.rows_seen.clear()
-    monkeypatch.setattr(beam, "DROP_FRACTION", 1000)  # at every chance
+    monkeypatch.setattr(engine, "SHARE", 1000)  # at every chance
     eager = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     model.rows_seen.clear()
-    monkeypatch.setattr(beam, "DROP_FRACTION", 0)  # never
+    monkeypatch.setattr(engine, "SHARE", 0)  # never
     plain = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
     same(dropped, plain)
     same(eager, plain)
@@ -261,7 +263,7 @@ def test_dropping_finished_sentences_changes_nothing(
 def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, lengths = many()
     often = beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True)
-    monkeypatch.setattr(beam, "CPU_CHECK_EVERY", 5)
+    monkeypatch.setattr(engine, "CPU_LOOKS_EVERY", 5)
     same(often, beam_search(model, sources(*lengths), unlimited(), 5, need_attention=True))
 
 

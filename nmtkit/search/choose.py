@@ -1,0 +1,122 @@
+"""The choice of one step: which continuations of a sentence's hypotheses to take, and of equal ones always the same.
+
+Letters as in `models/base.py`, and:
+
+    W  hypotheses per sentence in this step: 1 in the first, K after it; N = B*W
+    C  candidates per sentence and step: 2K, so that K remain when up to K of them end
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nmtkit.data.batch import Rows
+from nmtkit.data.vocabulary import EOS
+from nmtkit.search.rules import INFINITY
+
+BLOCK = 64
+"""Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
+
+
+@dataclass(frozen=True)
+class Choice(Rows):
+    """What one step decided for each of B sentences; candidates best first."""
+
+    tokens: Tensor
+    """The token of each candidate `(B,C)`, int64."""
+    parents: Tensor
+    """Which of the W hypotheses it continues `(B,C)`."""
+    scores: Tensor
+    """Its log-probability, from the start, `(B,C)`."""
+    ended: Tensor
+    """`(B,C)`, bool: those that become finished hypotheses."""
+    kept: Tensor
+    """`(B,K)`: the candidates to go on with, by number."""
+    kept_scores: Tensor
+    """Their log-probabilities `(B,K)`; minus infinity where fewer than K were left."""
+
+
+Choose = Callable[[Tensor, Tensor, int], Choice]
+"""(log_probs `(N,X)`, scores `(B,W)`, K) -> Choice."""
+
+
+def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
+    """The choice of beam search; see `nmtkit.search.beam`."""
+    scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (B,C)
+    parents = candidates // log_probs.shape[1]
+    tokens = candidates - parents * log_probs.shape[1]
+    is_end = tokens == EOS
+    ended = is_end & (scores > -INFINITY)
+    ended[:, beam_size:] = False
+    kept = is_end.to(torch.uint8).sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
+    return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
+
+
+def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
+
+    Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
+    that win it, and only those are looked into. Of equal ones the first wins, in both.
+
+    Args:
+        log_probs: `(N,X)`.
+        scores: log-probabilities of the hypotheses, `(B,W)`.
+        count: C.
+
+    Returns:
+        Scores of the continuations `(B,C)`, best first, and which they are `(B,C)`: parent * X + token. Where fewer
+        than C exist, the rest has a score of minus infinity.
+    """
+    n_sentences, width = scores.shape
+    n_tokens = log_probs.shape[1]
+    n_blocks = n_tokens // BLOCK
+    whole = n_blocks * BLOCK
+    tops = []
+    if n_blocks:
+        tops.append(log_probs[:, :whole].view(-1, n_blocks, BLOCK).amax(2))
+    if whole < n_tokens:
+        tops.append(log_probs[:, whole:].amax(1, keepdim=True))
+        n_blocks += 1
+    block_tops = torch.cat(tops, 1) if len(tops) > 1 else tops[0]  # (N,n_blocks)
+    block_tops = (block_tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
+    # In their order, so that the columns of all of them are in order.
+    blocks = first_of_best(block_tops, min(count, width * n_blocks)).sort(1)[0]  # (B,c)
+
+    parents = blocks // n_blocks
+    columns = (blocks % n_blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (B,c,BLOCK)
+    flat = (parents * n_tokens)[:, :, None] + columns.clamp(max=n_tokens - 1)
+    flat = flat.view(n_sentences, -1)  # (B,c*BLOCK)
+    inside = log_probs.reshape(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
+    if whole < n_tokens:
+        inside = inside.masked_fill(columns >= n_tokens, -INFINITY)
+    inside = inside.view(n_sentences, -1)
+    missing = max(0, count - inside.shape[1])
+    places = first_of_best(inside, count - missing)
+    values, found = inside.gather(1, places), flat.gather(1, places)
+    return pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
+
+
+def first_of_best(values: Tensor, count: int) -> Tensor:
+    """Where the best values of each row are, best first, and of equal ones the first first.
+
+    `torch.topk` leaves open which of equal values it takes; it depends on how long the row is.
+
+    Args:
+        values: `(B,M)`; what is not a number counts as the best.
+        count: at most M.
+
+    Returns:
+        `(B,count)`, int64.
+    """
+    if values.dtype != torch.float32:
+        return values.sort(dim=1, descending=True, stable=True)[1][:, :count]
+    # Read as integers, the bits of positive floats are in order, those of negative ones in reverse. The place comes
+    # behind them, so that all keys differ.
+    last = values.shape[1] - 1
+    bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)
+    keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
+    keys += torch.arange(last, -1, -1, device=values.device)
+    return last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)

@@ -1,0 +1,69 @@
+"""A bank of few slots for many sentences gives what a batch of all of them gives, whatever the order."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from test_beam import many, same, sources, unlimited
+
+from nmtkit.data.batch import Batch
+from nmtkit.models.base import Seq2Seq
+from nmtkit.search.beam import beam_search
+from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.trace import Hypothesis
+
+
+def slots_of(whole: Batch, slots: int, order: Sequence[int]) -> Feed:
+    """Feeds the sentences of a batch in this order to a bank of so many slots."""
+    waiting = list(order)
+
+    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
+        return (taken, whole.select(torch.tensor(taken))) if taken else None
+
+    return feed
+
+
+def refilled(
+    model: Seq2Seq, whole: Batch, slots: int, config: SearchConfig, n_best: int, seed: int = 0
+) -> list[list[Hypothesis]]:
+    order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
+    found = dict(Engine(model, config, n_best, need_attention=True).run(slots_of(whole, slots, order)))
+    assert sorted(found) == list(range(whole.size))
+    return [found[number] for number in range(whole.size)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"no_repeat_ngram": 2},
+        {"min_length": 3, "max_length_ratio": 1.0, "max_length_offset": 4},
+        {"min_length_ratio": 1.5},
+        {"stop": "exact", "length_penalty": "none"},
+        {"length_penalty": "gnmt", "alpha": 0.7, "max_length_ratio": 2.0, "max_length_offset": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("slots", [1, 3, 7, 20])
+def test_slots_that_are_filled_again(slots: int, beam_size: int, settings: dict[str, object]) -> None:
+    model, lengths = many()
+    config = unlimited().changed({"beam_size": beam_size, **settings})
+    together = beam_search(model, sources(*lengths), config, beam_size, need_attention=True)
+    assert len({len(best[0].ids) for best in together}) > 3
+    for seed in range(3):
+        same(refilled(model, sources(*lengths), slots, config, beam_size, seed), together)
+
+
+def test_slots_stay_filled() -> None:
+    """Of the rows that are computed few are of sentences that are done."""
+    model, lengths = many()
+    config = unlimited().changed({"beam_size": 1})
+    alone = beam_search(model, sources(*lengths), config)
+    needed = sum(len(best[0].token_log_probs) for best in alone)
+    model.rows_seen.clear()
+    refilled(model, sources(*lengths), 4, config, 1)
+    assert needed <= sum(model.rows_seen) <= 1.15 * needed
+    assert max(model.rows_seen) == 4
