@@ -20,7 +20,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import parse_json
 from nmtkit.translation.result import Translation, copied_spans
 from nmtkit.translation.summarizer import Summary

@@ -9,7 +9,6 @@ from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment.saved import SavedRun, find_run
 from nmtkit.experiment.tuning.found import Found, look_up
 from nmtkit.experiment.tuning.searching import quickest_search, search_work
-from nmtkit.layers.elementary import lay_out_for_reading
 from nmtkit.models.base import headed
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
@@ -99,7 +98,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     way = known.way if known else usual(place)
     devices.prepare(place, way.matmul_precision, how.threads)
     if place.type == "cpu":
-        lay_out_for_reading(model)
+        model.lay_out_for_reading()
     return Translator(
         model,
         tokenizers,

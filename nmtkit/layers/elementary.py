@@ -35,18 +35,6 @@ def dropout(states: Tensor, rate: float, training: bool) -> Tensor:
     return states * kept.mul_(_LEVELS / (_LEVELS - dropped))
 
 
-@torch.no_grad()
-def lay_out_for_reading(model: nn.Module) -> None:
-    """Has every linear map's weight stand in memory as a product with few rows reads it: column by column of the map.
-
-    On a CPU the products of one decoding step then take up to half the time, in float32. The model computes as before
-    but for rounding, and can no longer be trained: what shared a matrix with an embedding has one of its own.
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.weight = nn.Parameter(module.weight.t().contiguous().t(), requires_grad=False)
-
-
 class Dropout(nn.Module):
     """`dropout` at a fixed rate, while the module is in training mode."""
 

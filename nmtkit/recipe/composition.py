@@ -12,7 +12,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.metrics import METRICS, Options, metric_names
 from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
 from nmtkit.registry import near_names
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import (
     Beam,
     Field,

@@ -15,8 +15,7 @@ from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
 from nmtkit.search.choose import Choice, Choose
-from nmtkit.search.config import SearchConfig
-from nmtkit.search.rules import INFINITY, apply_rules, least_lengths, length_limits
+from nmtkit.search.rules import INFINITY, SearchConfig, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 
 NOTHING = -1

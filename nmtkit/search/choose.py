@@ -44,7 +44,7 @@ Choose = Callable[[Tensor, Tensor, int], Choice]
 
 
 def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
-    """The choice of beam search; see `nmtkit.search.beam`."""
+    """The choice of beam search; see `nmtkit.search.engine.beam_search`."""
     scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (B,C)
     parents = candidates // log_probs.shape[1]
     tokens = candidates - parents * log_probs.shape[1]

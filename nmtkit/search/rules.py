@@ -1,16 +1,18 @@
-"""What may follow a prefix. Rules set the log-probability of a forbidden continuation to minus infinity.
+"""How a search is set, and what may follow a prefix. Rules set the log-probability of a forbidden continuation to minus infinity.
 
 The log-probabilities of what stays allowed are not renormalised: the score of a hypothesis is the model's own. Every
 rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule that is off costs nothing.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.settings import Field, Length, Settings, model_validator
+from nmtkit.search.scoring import CoverageKind, LengthPenalty
+from nmtkit.settings import Beam, Field, Length, Settings, model_validator
 
 INFINITY = float("inf")
 
@@ -43,6 +45,23 @@ class RuleSettings(Settings):
                 "of the sentence): lower min_length or raise max_length"
             )
         return self
+
+
+class SearchConfig(RuleSettings):
+    """How translations are searched for."""
+
+    beam_size: Beam = Field(default=5, ge=1)
+    """Hypotheses kept for each sentence; 1 is greedy search."""
+    length_penalty: LengthPenalty = "average"
+    """The divisor of the log-probability, |Y| counting EOS: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
+    alpha: float = Field(default=1.0, ge=0.0)
+    """Strength of the length penalty; 0 is none."""
+    coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
+    """Strength (beta) of the penalty for badly spread attention; needs a model with attention."""
+    coverage_kind: CoverageKind = "gnmt"
+    """What it punishes: gnmt source words that got little attention, summary those that got more than one word's."""
+    stop: Literal["first_k", "exact"] = "first_k"
+    """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
 
 
 def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:

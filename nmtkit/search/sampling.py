@@ -6,10 +6,9 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.beam import beam_search
 from nmtkit.search.choose import Choice
-from nmtkit.search.config import SearchConfig
-from nmtkit.search.rules import INFINITY, RuleSettings
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import INFINITY, RuleSettings, SearchConfig
 from nmtkit.search.trace import Hypothesis
 from nmtkit.settings import Field
 

@@ -151,7 +151,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Done:
+class Finished:
     """A sentence that is done."""
 
     begun: Begun
@@ -172,7 +172,7 @@ class Stretch:
     records: list[Record]
 
 
-def read(done: Sequence[Done], stretches: Sequence[Stretch], n_best: int) -> list[list[Hypothesis]]:
+def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int) -> list[list[Hypothesis]]:
     """The best hypotheses of sentences that are done, so many of each at most.
 
     Args:

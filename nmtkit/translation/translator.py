@@ -12,8 +12,8 @@ from nmtkit.data.batch import Batch
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.config import SearchConfig
 from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.rules import SearchConfig
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending

@@ -22,8 +22,8 @@ from nmtkit.experiment.run import Run
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 from . import hugging_face, machine

@@ -21,8 +21,8 @@ from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.training.objectives.attention import Coverage
 from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.objectives.objective import Update

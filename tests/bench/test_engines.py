@@ -10,8 +10,8 @@ from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 
 from . import hugging_face, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load

@@ -8,7 +8,7 @@ from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
 from nmtkit.errors import NmtkitError
 from nmtkit.metrics import compare
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import LARGEST
 
 FILES = "--source a --target b"

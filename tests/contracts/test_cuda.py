@@ -19,8 +19,8 @@ from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, Seq2Seq
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sampling import SamplingConfig, sample_translations
 from nmtkit.search.trace import Hypothesis
 

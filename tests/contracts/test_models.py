@@ -18,9 +18,8 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
-from nmtkit.search.engine import Engine
+from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.rules import SearchConfig
 
 VOCABULARY = 13
 SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)

@@ -16,8 +16,8 @@ from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import parse
 
 SIZES = VocabularySizes(9, 9, shared=True)

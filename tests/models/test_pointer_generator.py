@@ -17,8 +17,8 @@ from nmtkit.errors import RecipeError
 from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.training.objectives.attention import coverage_loss
 from nmtkit.training.objectives.likelihood import likelihood
 

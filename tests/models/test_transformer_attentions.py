@@ -16,8 +16,8 @@ from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinu
 from nmtkit.models.base import Seq2Seq, VocabularySizes, headed
 from nmtkit.models.rnnsearch import RnnSearch
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import parse
 
 Array = NDArray[np.float64]

@@ -16,9 +16,9 @@ from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import engine
-from nmtkit.search.beam import beam_search
 from nmtkit.search.choose import best_candidates, first_of_best
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.search.scoring import CoverageKind, LengthPenalty
 from nmtkit.search.trace import Hypothesis
 

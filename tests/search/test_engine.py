@@ -8,9 +8,8 @@ from test_beam import many, same, sources, unlimited
 
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.beam import beam_search
-from nmtkit.search.config import SearchConfig
-from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
 
 

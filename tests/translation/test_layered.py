@@ -12,7 +12,7 @@ from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]

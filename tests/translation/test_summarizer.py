@@ -11,7 +11,7 @@ from copy_model import CopyModel
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans
 from nmtkit.translation.summarizer import Summarizer, article_windows
 from nmtkit.translation.translator import Translator

@@ -10,7 +10,7 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 LINES = ["Otto opens the window, and Anna sees it.", "the dog", "Anna", "", "it sees Otto and the dog and Anna ."]

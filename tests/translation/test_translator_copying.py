@@ -12,7 +12,7 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.search.config import SearchConfig
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
 
 KNOWN = ["the old man sees the dog .", "a dog , who is old , sleeps in the house ."]
