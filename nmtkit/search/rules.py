@@ -1,4 +1,4 @@
-"""How a search is set, and what may follow a prefix. Rules set the log-probability of a forbidden continuation to minus infinity.
+"""How a search is set, and what may follow a prefix: a rule sets log-probabilities to minus infinity.
 
 The log-probabilities of what stays allowed are not renormalised: the score of a hypothesis is the model's own. Every
 rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule that is off costs nothing.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import reference_search
 import safetensors.torch
 import torch
 from seeds import moved
@@ -452,6 +453,31 @@ def test_sentences_that_take_free_slots_equal_those_searched_alone(model: Seq2Se
             if one.attention is not None:
                 assert one.attention == pytest.approx(other.attention, abs=1e-6)
             assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=1e-9))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4},
+        {"beam_size": 3, "no_repeat_ngram": 2, "min_length": 3, "forbid_unknown": True, "length_penalty": "gnmt"},
+        {"beam_size": 2, "stop": "exact", "length_penalty": "none", "coverage_penalty": 0.2},
+    ],
+    ids=str,
+)
+def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq, settings: dict[str, object]) -> None:
+    """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
+    if not model.has_attention:
+        settings = {**settings, "coverage_penalty": 0.0}
+    config = SearchConfig.model_validate({**settings, "max_length": 6})
+    sources = SOURCES[:3]
+    found = beam_search(model, batch_of(sources), config, n_best=config.beam_size)
+    for source, hypotheses in zip(sources, found, strict=True):
+        plain = reference_search.search(model, lambda ids, own=source: batch_of([own], [ids]), config, config.beam_size)
+        assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain]
+        for one, other in zip(hypotheses, plain, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-9)
+            assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9)
 
 
 @torch.no_grad()

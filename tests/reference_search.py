@@ -1,0 +1,89 @@
+"""Beam search as one would write it on a blackboard: one sentence, lists of hypotheses, the whole prefix read again.
+
+It is slow, and shares with the engine only the model's pass over given targets and the formulas of the penalties.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.models.base import Seq2Seq
+from nmtkit.search.rules import SearchConfig, least_lengths, length_limits
+from nmtkit.search.scoring import coverage_penalty, length_penalty
+
+Read = Callable[[Sequence[int]], Batch]
+"""The sentence as a batch, with these tokens as its target; EOS follows them."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A hypothesis."""
+
+    tokens: tuple[int, ...]
+    """EOS among them, if it has ended."""
+    log_probs: tuple[float, ...]
+    """One for each."""
+    score: float = 0.0
+
+    @property
+    def log_prob(self) -> float:
+        return math.fsum(self.log_probs)
+
+
+def allowed(log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int) -> list[float]:
+    """The log-probabilities of what may follow these tokens."""
+    forbidden = {PAD, BOS}
+    if config.forbid_unknown:
+        forbidden.add(UNK)
+    if len(tokens) < least:
+        forbidden.add(EOS)
+    size = config.no_repeat_ngram
+    if size:
+        seen = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
+        before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
+        forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
+    left = [-math.inf if token in forbidden else value for token, value in enumerate(log_probs)]
+    if size and max(left) == -math.inf:
+        left[EOS] = log_probs[EOS]
+    return left
+
+
+@torch.no_grad()
+def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int) -> list[Plain]:
+    """The best translations of one sentence, those that ended first."""
+    lengths = read([]).src_lengths
+    limit, least = int(length_limits(config, lengths, None)), int(least_lengths(config, lengths))
+    divisors = length_penalty(config.length_penalty, torch.arange(1, limit + 1), config.alpha).tolist()
+    beam, ended = [Plain((), ())], []
+    for position in range(limit):
+        candidates = []
+        for number, one in enumerate(beam):
+            batch = read(one.tokens)
+            output = model(batch, need_attention=model.has_attention)
+            cost = 0.0
+            if config.coverage_penalty:
+                coverage = output.attention[0].sum(0)
+                cost = float(
+                    coverage_penalty(config.coverage_kind, coverage, batch.src_mask[0], config.coverage_penalty)
+                )
+            following = output.log_probs[0, position].tolist()
+            for token, value in enumerate(allowed(following, one.tokens, config, least)):
+                found = Plain((*one.tokens, token), (*one.log_probs, value))
+                score = found.log_prob / divisors[position] + cost
+                candidates.append((-found.log_prob, number, token, Plain(found.tokens, found.log_probs, score)))
+        candidates.sort(key=lambda each: each[:3])
+        best = [each[3] for each in candidates[: 2 * config.beam_size] if each[3].log_prob > -math.inf]
+        ended += [one for one in best[: config.beam_size] if one.tokens[-1] == EOS]
+        beam = [one for one in best if one.tokens[-1] != EOS][: config.beam_size]
+        ended.sort(key=lambda one: -one.score)
+        if not beam or (config.stop == "first_k" and len(ended) >= config.beam_size):
+            break
+        bound = beam[0].log_prob / divisors[-1]
+        if config.stop == "exact" and len(ended) >= n_best and ended[n_best - 1].score >= bound:
+            break
+    cut = sorted(beam, key=lambda one: -one.score) if position == limit - 1 else []
+    return [*ended, *cut][:n_best]
