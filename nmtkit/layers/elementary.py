@@ -1,4 +1,4 @@
-"""What layers of every kind use: wide types and dropout."""
+"""What layers of every kind use: wide types, dropout, maxout."""
 
 import torch
 import torch.nn.functional as F
@@ -49,3 +49,21 @@ class Dropout(nn.Module):
     def extra_repr(self) -> str:
         """The rate, for the printed model."""
         return f"rate={self.rate}"
+
+
+class Maxout(nn.Module):
+    """The larger of each pair of numbers of a linear map: Goodfellow et al. 2013, with two pieces.
+
+    It is the hidden layer between a decoder and its output words in Cho et al. 2014 and in Bahdanau et al. 2015,
+    appendix A.2.2; several inputs, set side by side, share the map. The papers pair number 2j-1 with 2j; here j is
+    paired with l+j, which is the same up to the order of rows and keeps both halves contiguous. l is `output_size`.
+    """
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        self.pieces = nn.Linear(input_size, 2 * output_size)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """`(...,l)` from `(...,I)`."""
+        first, second = self.pieces(inputs).chunk(2, -1)
+        return torch.maximum(first, second)

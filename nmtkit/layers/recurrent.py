@@ -363,24 +363,6 @@ class Bridge(nn.Module):
         return mapped.tanh() if self.kind == "tanh" else mapped
 
 
-class Maxout(nn.Module):
-    """The larger of each pair of numbers of a linear map: Goodfellow et al. 2013, with two pieces.
-
-    It is the hidden layer between a decoder and its output words in Cho et al. 2014 and in Bahdanau et al. 2015,
-    appendix A.2.2; several inputs, set side by side, share the map. The papers pair number 2j-1 with 2j; here j is
-    paired with l+j, which is the same up to the order of rows and keeps both halves contiguous. l is `output_size`.
-    """
-
-    def __init__(self, input_size: int, output_size: int) -> None:
-        super().__init__()
-        self.pieces = nn.Linear(input_size, 2 * output_size)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """`(...,l)` from `(...,I)`."""
-        first, second = self.pieces(inputs).chunk(2, -1)
-        return torch.maximum(first, second)
-
-
 def initialise(model: nn.Module, style: Initialisation) -> None:
     """Sets every linear map, embedding and recurrent weight of a model; parameters of other kinds are left alone.
 

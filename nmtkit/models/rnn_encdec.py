@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
+from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
-    Maxout,
     check_bridge,
     initialise,
     layers_first,

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
+from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.past import Past
-from nmtkit.layers.recurrent import Bridge, BridgeKind, Maxout, StackedCells, check_bridge, initialise
+from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_bridge, initialise
 from nmtkit.models.base import MODELS, Readout, VocabularySizes, rows_per_sentence
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator

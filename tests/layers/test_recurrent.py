@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
     CellKind,
-    Maxout,
     RecurrentEncoder,
     StackedCells,
     check_bridge,

@@ -12,6 +12,7 @@ from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
+from nmtkit.translation.inputs import SourceLine, Waiting
 from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans
 from nmtkit.translation.summarizer import Summarizer, article_windows
 from nmtkit.translation.translator import Translator
@@ -199,15 +200,39 @@ def test_a_model_that_does_not_copy_is_not_asked_what_it_copied(monkeypatch: pyt
 
 
 def test_long_articles_are_searched_by_many_at_a_time() -> None:
+    lengths = [400, 19, 399, *[29] * 10, *[399] * 60, 2999]  # their end is one more
+    sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
+
+    def fed(translator: Translator) -> list[list[int]]:
+        waiting = Waiting(translator, sources, searches=1)
+        fed = iter(lambda: waiting.feed(None, None), None)
+        assert waiting.feed(5, 400) is None  # a CPU gives free slots to nobody
+        return [numbers for numbers, _ in fed]
+
     translator = Translator(copier().model, WORDS, SearchConfig())
-    lengths = np.array([401, 20, 400, *[30] * 10, *[400] * 60, 3000])
-    batches = translator._search_batches(lengths)
+    batches = fed(translator)
     assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
     assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
     assert batches[1] == list(range(15, 47))
     assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
-    asked = Translator(copier().model, WORDS, SearchConfig(), batch_tokens=1024)
-    assert max(int(lengths[batch].max()) * len(batch) for batch in asked._search_batches(lengths[:-1])) <= 1024
+    asked = fed(replace(translator, batch_tokens=1024))
+    assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
+
+
+def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
+    sources = [SourceLine([4] * length, [], [4] * length) for length in (19, 15, 14, 13, 5)]
+    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), sources, searches=1)
+    waiting.refills = True
+    first = waiting.feed(1, None)
+    assert first is not None
+    assert (first[0], first[1].src.shape) == ([0], (1, 20))
+    more = waiting.feed(10, 20)
+    assert more is not None
+    assert (more[0], more[1].src.shape) == ([1, 2], (2, 20))
+    assert waiting.feed(10, 20) is None
+    rest = waiting.feed(None, None)
+    assert rest is not None
+    assert rest[0] == [3, 4]
 
 
 def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
