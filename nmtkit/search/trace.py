@@ -172,6 +172,68 @@ class Stretch:
     records: list[Record]
 
 
+class _Steps:
+    """What the steps decided of sentences that are read together, which need not have begun together."""
+
+    def __init__(self, done: Sequence[Finished], stretches: Sequence[Stretch]) -> None:
+        self._done, self._stretches = done, stretches
+        ends = np.array([one.clock for one in done])
+        self._first = np.array([one.begun.clock for one in done])
+        self.counts = ends - self._first + 1
+        """How many steps each sentence has made, `(B,)`."""
+        self._rows = []  # of the sentences in each stretch, the last stretch first
+        rows = np.array([one.slot for one in done])
+        for stretch in reversed(stretches):
+            self._rows.append(rows)
+            inherited = (
+                ends > stretch.clock
+            )  # the others were done before, and their slot is that of an earlier stretch
+            rows = np.where(inherited, stretch.kept[np.where(inherited, rows, 0)], rows) if len(stretch.kept) else rows
+
+    def of(self, pick: Callable[[Record], Tensor]) -> npt.NDArray[Any]:
+        """One kind of tensors `(*,C)` of all steps, `(T,B,C)`; behind the last step of a sentence of no meaning."""
+        begun = torch.stack([pick(one.begun.record)[one.begun.row] for one in self._done]).cpu().numpy()
+        whole = np.zeros((int(self.counts.max()), *begun.shape), begun.dtype)
+        whole[0] = begun
+        for stretch, rows in zip(self._stretches, reversed(self._rows), strict=True):
+            if stretch.records:
+                part = torch.stack([pick(record) for record in stretch.records]).cpu().numpy()
+                step = np.arange(stretch.clock, stretch.clock + len(part))[:, None] - self._first + 1  # (t,B)
+                at, sentence = np.nonzero((step > 0) & (step < self.counts))
+                whole[step[at, sentence], sentence] = part[at, rows[sentence]]
+        return whole
+
+    def decided(self) -> _Decided:
+        """All choices.
+
+        Raises:
+            CheckpointError: a log-probability was not a number.
+        """
+        inside = (np.arange(int(self.counts.max()))[:, None] < self.counts)[:, :, None]  # (T,B,1)
+        scores = self.of(lambda record: record.choice.scores)
+        if np.isnan(scores).any(where=inside):
+            raise CheckpointError(
+                "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
+            )
+        return _Decided(
+            tokens=self.of(lambda record: record.choice.tokens),
+            parents=self.of(lambda record: record.choice.parents),
+            scores=scores,
+            ended=self.of(lambda record: record.choice.ended) & inside,
+            kept=self.of(lambda record: record.choice.kept),
+            final=self.of(lambda record: record.final),
+            steps=self.counts,
+        )
+
+    def followed(self, pick: Callable[[Record], Tensor | None], parents: Integers) -> npt.NDArray[np.float32] | None:
+        """One kind of rows `(*,K,*)` for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
+        if pick(self._done[0].begun.record) is None:
+            return None
+        whole = self.of(cast(Callable[[Record], Tensor], pick))  # (T,B,K,*)
+        step, sentence = np.arange(len(whole))[:, None, None], np.arange(whole.shape[1])[:, None]
+        return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
+
+
 def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int) -> list[list[Hypothesis]]:
     """The best hypotheses of sentences that are done, so many of each at most.
 
@@ -183,56 +245,12 @@ def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int) ->
     Raises:
         CheckpointError: a log-probability was not a number.
     """
-    first = np.array([one.begun.clock for one in done])
-    steps = np.array([one.clock for one in done]) - first + 1  # (B,)
-    step = np.arange(int(steps.max()))[:, None]  # (T,1)
-    inside = step < steps  # (T,B)
-    rows, ends = np.array([one.slot for one in done]), np.array([one.clock for one in done])
-    rows_of = []  # the row of each sentence in each stretch, the last stretch first
-    for stretch in reversed(stretches):
-        rows_of.append(rows)
-        inherited = ends > stretch.clock  # the others were done before, and their slot is that of an earlier stretch
-        rows = np.where(inherited, stretch.kept[np.where(inherited, rows, 0)], rows) if len(stretch.kept) else rows
-
-    def all_of(pick: Callable[[Record], Tensor]) -> npt.NDArray[Any]:
-        """One kind of tensors `(*,C)` of all steps, `(T,B,C)`; behind the last step of a sentence of no meaning."""
-        begun = torch.stack([pick(one.begun.record)[one.begun.row] for one in done]).cpu().numpy()
-        whole = np.zeros((len(step), *begun.shape), begun.dtype)
-        whole[0] = begun
-        for stretch, rows in zip(stretches, reversed(rows_of), strict=True):
-            if stretch.records:
-                part = torch.stack([pick(record) for record in stretch.records]).cpu().numpy()
-                steps_here = np.arange(stretch.clock, stretch.clock + len(part))[:, None] - first + 1  # (t,B)
-                at, sentence = np.nonzero((steps_here > 0) & (steps_here < steps))
-                whole[steps_here[at, sentence], sentence] = part[at, rows[sentence]]
-        return whole
-
-    decided = _Decided(
-        tokens=all_of(lambda record: record.choice.tokens),
-        parents=all_of(lambda record: record.choice.parents),
-        scores=all_of(lambda record: record.choice.scores),
-        ended=all_of(lambda record: record.choice.ended) & inside[:, :, None],
-        kept=all_of(lambda record: record.choice.kept),
-        final=all_of(lambda record: record.final),
-        steps=steps,
-    )
-    if np.isnan(decided.scores).any(where=inside[:, :, None]):
-        raise CheckpointError(
-            "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
-        )
+    steps = _Steps(done, stretches)
+    decided = steps.decided()
     ranking = decided.rank(np.array([one.begun.limit for one in done]), n_best)
     paths = decided.follow(ranking)
-
-    def followed(pick: Callable[[Record], Tensor | None]) -> npt.NDArray[np.float32] | None:
-        """One kind of rows `(*,K,*)` for the hypotheses that were followed: `(T,B,2n,*)`."""
-        if pick(done[0].begun.record) is None:
-            return None
-        whole = all_of(cast(Callable[[Record], Tensor], pick))  # (T,B,K,*)
-        sentence = np.arange(len(done))[None, :, None]
-        return whole[step[:, :, None], sentence, paths.parents.transpose(2, 0, 1)].astype(np.float32)
-
-    attention = followed(lambda record: record.attention)  # (T,B,2n,S)
-    p_gen = followed(lambda record: record.copy_gate)  # (T,B,2n,1)
+    attention = steps.followed(lambda record: record.attention, paths.parents)  # (T,B,2n,S)
+    p_gen = steps.followed(lambda record: record.copy_gate, paths.parents)  # (T,B,2n,1)
 
     def hypothesis(row: int, which: int) -> Hypothesis:
         length, finished = int(ranking.last[row, which]) + 1, bool(ranking.finished[row, which])
