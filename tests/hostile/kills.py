@@ -144,6 +144,8 @@ class Lives:
             return f"hangs, or shows a traceback: {done}"
         if done.code == 0 or done.code == -signal.SIGKILL == -which:
             return None  # it had just ended by itself, or could not say anything
+        if done.code == -which and not run.exists():
+            return None  # it had not come to its first line yet
         if done.code != 130 or not done.err.strip():
             return f"ended with {done.code} instead of 130 and a message; its last line: {done.err.splitlines()[-1:]}"
         return None
