@@ -58,7 +58,7 @@ class _Penalty(click.ParamType):  # type: ignore[type-arg]  # newer versions of 
             self.fail(f"{alpha!r} is not a number", param, ctx)
 
 
-def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]
+def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
     """What an option takes for a key of the search: one of its values, or a number within its bounds."""
     if key == "length_penalty":
         return _Penalty()

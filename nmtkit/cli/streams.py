@@ -17,7 +17,7 @@ class _Results(io.FileIO):
 
     def write(self, data: object, /) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
         except OSError as fault:
             fault.filename = STDOUT
             if fault.errno == errno.EBADF:
@@ -30,8 +30,8 @@ class _Messages(io.FileIO):
 
     def write(self, data: object, /) -> int:
         with suppress(OSError):
-            super().write(data)  # type: ignore[arg-type]
-        return memoryview(data).nbytes  # type: ignore[arg-type]
+            super().write(data)  # type: ignore[arg-type]  # a buffer
+        return memoryview(data).nbytes  # type: ignore[arg-type]  # a buffer
 
 
 def prepare_streams() -> None:

@@ -16,8 +16,8 @@ decoding; state has one row per *hypothesis*. A model that attends reads the K =
 queries into that sentence's one row of memory: the encoder's states are never copied per beam.
 
 What decoding changes is two things. The *state* is small and of one size: a search moves its rows where hypotheses
-follow others. The *past* (`nmtkit.layers.past`) grows by one entry in every step, and nothing in it is ever moved. No
-number that `advance` computes with changes from step to step: where a
+follow others. The *past* (`nmtkit.layers.past`) grows by one entry in every step, and nothing in it is ever moved. But
+for how many positions are read of it, no number that `advance` computes with changes from step to step: where a
 hypothesis stands is a tensor of the state, since the hypotheses of one step may stand at different positions.
 """
 

@@ -180,7 +180,8 @@ class Bank:
     def _cost(self, readout: Readout) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`, once it has looked as it does in this step."""
         assert readout.attention is not None
-        self.coverage = readout.attention if self.coverage is None else self.coverage + readout.attention
+        before = 0.0 if self.coverage is None else self.coverage
+        self.coverage = readout.attention + before  # never the readout's own tensor: `put` writes into it
         mask = self.memory.mask.repeat_interleave(self.scores.shape[1], 0)
         cost = coverage_penalty(self.config.coverage_kind, self.coverage, mask, self.config.coverage_penalty)
         return cost.view(self.scores.shape)

@@ -72,7 +72,7 @@ class Engine:
 
         Args:
             feed: see `Feed`.
-            prefix: forced tokens of the first batch `(B,P)`, padded with PAD.
+            prefix: forced tokens of the first batch `(B,P)`, padded with PAD; no others take its slots then.
 
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
@@ -91,7 +91,7 @@ class Engine:
         table = _Table()
         table.put(np.arange(given[1].size), *given, bank.limits, record)
         every = CPU_LOOKS_EVERY if device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
-        waits, steps = True, 1
+        waits, steps = prefix is None, 1
         while True:
             if steps % every == 0 or table.is_due():
                 table.look(bank)
@@ -169,7 +169,7 @@ class _Table:
         self.done: list[Finished] = []
         """Sentences that are done and have not been read."""
         self._begun: list[Begun] = []  # of each slot
-        self._due = np.zeros(0, dtype=np.int64)  # when each slot's sentence reaches its limit
+        self._since = self._due = np.zeros(0, dtype=np.int64)  # when each slot's began, and when it reaches its limit
         self._stretches = [Stretch(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0
 
@@ -181,8 +181,9 @@ class _Table:
         begun = [Begun(*fact, record, row, self._clock) for row, fact in enumerate(facts)]
         if not self._begun:
             self.live, self._begun = np.ones(len(slots), dtype=bool), begun
-            self._due = np.zeros(len(slots), dtype=np.int64)
-        self.live[slots], self._due[slots] = True, self._clock + np.array(limits) - 1
+            self._since, self._due = np.zeros(len(slots), dtype=np.int64), np.zeros(len(slots), dtype=np.int64)
+        self.live[slots] = True
+        self._since[slots], self._due[slots] = self._clock, self._clock + np.array(limits) - 1
         for slot, one in zip(slots, begun, strict=True):
             self._begun[slot] = one
 
@@ -207,12 +208,13 @@ class _Table:
         return self._clock - self._earliest() + 2
 
     def _earliest(self) -> int:
-        return min((self._begun[slot].clock for slot in np.flatnonzero(self.live)), default=self._clock)
+        return int(self._since[self.live].min(initial=self._clock))
 
     def select(self, live: npt.NDArray[np.int64]) -> None:
         """Keeps some slots."""
         self._stretches.append(Stretch(self._clock, live, []))
-        self.live, self._begun, self._due = self.live[live], [self._begun[slot] for slot in live], self._due[live]
+        self.live, self._begun = self.live[live], [self._begun[slot] for slot in live]
+        self._since, self._due = self._since[live], self._due[live]
 
     def read(self, n_best: int) -> list[Found]:
         """The hypotheses of all sentences that are done."""

@@ -1,13 +1,18 @@
 """A bank of few slots for many sentences gives what a batch of all of them gives, whatever the order."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from table_model import TableModel, random_tables
 from test_beam import many, same, sources, unlimited
+from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Seq2Seq
+from nmtkit.data.vocabulary import EOS
+from nmtkit.layers.past import Past
+from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
 from nmtkit.search.engine import Engine, Feed, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
@@ -66,3 +71,24 @@ def test_slots_stay_filled() -> None:
     refilled(model, sources(*lengths), 4, config, 1)
     assert needed <= sum(model.rows_seen) <= 1.15 * needed
     assert max(model.rows_seen) == 4
+
+
+class OwnLooks(TableModel):
+    """Every sentence looks in its own way, from its first step on."""
+
+    def advance(
+        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
+    ) -> tuple[Readout, DecoderState]:
+        readout, state = super().advance(tokens, state, memory, past)
+        return replace(readout, attention=readout.features[:, 4:7].softmax(1)), state
+
+
+def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
+    """Some sentences end with their first step: their slot is taken while it has not been read where they looked."""
+    tables = random_tables(9, 3, 8, spread=2.0)
+    tables[::2, 0, :, EOS] += 20.0
+    model, lengths = OwnLooks(tables.log_softmax(-1)), [2] * 9
+    config = unlimited().changed({"beam_size": 1, "coverage_penalty": 0.3, "coverage_kind": "summary"})
+    together = beam_search(model, sources(*lengths), config, need_attention=True)
+    assert {len(best[0].ids) for best in together} > {0}
+    same(refilled(model, sources(*lengths), 3, config, 1), together)
