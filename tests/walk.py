@@ -21,7 +21,7 @@ class Walk:
 
     def __init__(self, model: Seq2Seq, memory: Memory, beam: int = 1) -> None:
         self.model, self.memory, self.beam = model, memory, beam
-        self.past = Past(len(memory.mask), beam)
+        self.past = Past(len(memory.mask), beam, memory.mask.device)
         rows = torch.arange(len(memory.mask), device=memory.mask.device).repeat_interleave(beam)
         self.state: Any = model.start(memory).select(rows)
         self._begun = False
@@ -34,10 +34,12 @@ class Walk:
             parents: which hypothesis of its sentence each continues, `(B,K)`; None: itself. Not in the first step.
         """
         if self._begun:
-            self.past.follow(parents)
+            rows = None
             if parents is not None:
                 firsts = torch.arange(0, parents.numel(), self.beam, device=parents.device)
-                self.state = self.state.select((parents + firsts[:, None]).flatten())
+                rows = (parents + firsts[:, None]).flatten()
+                self.state = self.state.select(rows)
+            self.past.follow(rows)
         self._begun = True
         log_probs, readout, self.state = self.model.step(
             tokens, self.state, self.memory, self.past, need_attention=True

@@ -56,6 +56,17 @@ class Rows:
         """The same with every tensor changed, those in tuples and in other `Rows` as well."""
         return self._changed(lambda value: _mapped(value, change))
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors, those in tuples and in other `Rows` as well, in one order."""
+        found: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.mapped(note)
+        return found
+
     def to(self: R, device: torch.device | str, non_blocking: bool = False) -> R:
         """The same rows on another device."""
         return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))

@@ -17,6 +17,28 @@ LEAST = 1e-30
 """Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
 
 
+def placed(src_extended: Tensor, size: int) -> Tensor:
+    """Ids of a search's own for words that the vocabulary lacks: V and the first place of the word in the source.
+
+    So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
+
+    Args:
+        src_extended: `(B,S)`.
+        size: V.
+
+    Returns:
+        `(B,S)`.
+    """
+    first = (src_extended[:, :, None] == src_extended[:, None, :]).to(torch.uint8).argmax(2)  # (B,S)
+    return torch.where(src_extended < size, src_extended, size + first)
+
+
+def place_of(ids: Tensor, src_extended: Tensor, size: int) -> Tensor:
+    """The ids that `placed` gives, of extended ids `(B,P)` that stand in the source `(B,S)`."""
+    first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).argmax(2)  # (B,P)
+    return torch.where(ids < size, ids, size + first)
+
+
 def mix(vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor, n_oov: int) -> Tensor:
     """The logarithm of `p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i`, See et al. 2017, eq. 9.
 

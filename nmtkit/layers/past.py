@@ -1,8 +1,8 @@
 """What a decoder keeps of the positions that it has written: entries that are never moved.
 
 Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of that step. A hypothesis sees one slot
-of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, a byte a
-slot; keys, values or states themselves are written once, and all K hypotheses of a sentence read them as K queries.
+of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, a number
+a slot; keys, values or states themselves are written once, and all K hypotheses of a sentence read them as K queries.
 
 Letters as in `models/base.py`, and:
 
@@ -12,36 +12,50 @@ Letters as in `models/base.py`, and:
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+FIRST_ROOM = 16
+"""Positions that there is room for at first; it doubles where they are not enough."""
 
 
 class Past:
     """The entries of B sentences with K hypotheses each; a decoder's layers write theirs, and read all.
 
-    Nothing is kept for a decoder that writes none.
+    Nothing is kept for a decoder that writes none, but where its sentences stand.
 
     Args:
         sentences: B.
         beam: K.
+        device: where.
         width: W of the first step; default: K.
     """
 
-    _visible: Tensor
-    _position: Tensor
+    _bias: Tensor
+    """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B,W,*)`, with room for more positions."""
+    _slots: Tensor
+    """The slot of each hypothesis at this position `(B,W)`."""
+    _rows: Tensor
+    """The same among the slots of all sentences `(N,)`."""
 
-    def __init__(self, sentences: int, beam: int, width: int | None = None) -> None:
+    def __init__(self, sentences: int, beam: int, device: torch.device, width: int | None = None) -> None:
         self.sentences, self.beam, self.width = sentences, beam, width or beam
         self.places = 1
         """P, of the sentence that has come farthest."""
+        self.position = torch.zeros(sentences, dtype=torch.long, device=device)
+        """Where each sentence stands, from 0: `(B,)`. One that is done stands no farther than others."""
+        self._room = FIRST_ROOM
         self._together = True  # all sentences stand at one position
+        self._is_open = False  # whether the slots of this position are
+        self._is_fixed = False  # whether its size, and what is read, never change by itself
         self._entries: list[Tensor] = []
-        self._bias: Tensor | None = None
+        self._count()
 
     def append(self, layer: int, entries: Tensor) -> None:
         """Writes a layer's entries `(N,*)` of this position; layers come in their order."""
+        if not self._is_open:
+            self._open(entries.dtype)
         if layer == len(self._entries):
-            if layer == 0:
-                self._begin(entries.device)
-            self._entries.append(entries.new_zeros(self.sentences, self._visible.shape[2], *entries.shape[1:]))
+            self._entries.append(entries.new_zeros(self.sentences, self._room * self.beam, *entries.shape[1:]))
         kept = self._entries[layer]
         rows = kept.flatten(0, 1)
         if torch.is_grad_enabled():
@@ -53,93 +67,109 @@ class Past:
         """A layer's entries of all positions up to this one: `(B,P*K,*)`, a view."""
         return self._entries[layer][:, : self.places * self.beam]
 
-    def seen(self) -> Tensor:
-        """Which of them a hypothesis sees, its own of this position among them: `(B,W,P*K)`, bool."""
-        return self._visible[:, :, : self.places * self.beam]
-
-    def seen_before(self) -> Tensor:
-        """The same without its own of this position."""
-        return self.seen().scatter(2, self._slots, False)
-
     def bias(self) -> Tensor | None:
-        """`seen` as what is added to energies: zero or minus infinity, `(B,1,W,P*K)`; None where all is seen."""
+        """What is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
+
+        None where all is seen.
+        """
         if self.beam == 1 and self._together:
             return None
-        if self._bias is None:
-            unseen = ~self.seen().unsqueeze(1)
-            zeros = torch.zeros(unseen.shape, dtype=self._entries[0].dtype, device=unseen.device)
-            self._bias = zeros.masked_fill_(unseen, -torch.inf)
-        return self._bias
+        return self._bias[:, None, :, : self.places * self.beam]
 
-    def follow(self, parents: Tensor | None = None) -> None:
+    def seen_before(self) -> Tensor:
+        """Which slots a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
+        seen = self._bias[:, :, : self.places * self.beam] == 0
+        return seen.scatter_(2, self._slots[:, :, None], False)
+
+    def rows(self, parents: Tensor) -> Tensor:
+        """The rows of parents `(B,*)`, of the W hypotheses of their sentences: `(B*,)`."""
+        return (parents + self._first_rows).flatten()
+
+    def follow(self, rows: Tensor | None = None, width: int | None = None) -> None:
         """Goes on to the next position.
 
         Args:
-            parents: which of the W hypotheses of its sentence each continues, `(B,K)`; None: each itself.
+            rows: which of the N hypotheses each of the next ones continues `(B*width,)`; None: each itself.
+            width: W of the next step; default: as it is.
         """
-        self.places += 1
-        if not self._entries:
-            self.width = self.width if parents is None else parents.shape[1]
-            return
-        room = self._visible.shape[2]
-        if self.places * self.beam > room:
-            self._entries = [_doubled(kept, 1) for kept in self._entries]
-            self._visible = _doubled(self._visible, 2)
-            room *= 2
-        if parents is not None:
-            firsts = torch.arange(0, self.sentences * self.width, self.width, device=parents.device)
-            rows = (parents + firsts[:, None]).flatten()
-            self.width = parents.shape[1]
-            self._visible = self._visible.flatten(0, 1).index_select(0, rows).view(self.sentences, self.width, room)
-        self._position = self._position + 1
-        self._enter()
+        width = width or self.width
+        if not self._is_fixed:
+            self.places += 1
+            self.reserve(self.places)
+        if rows is not None and self._entries:
+            self._bias = self._bias.flatten(0, 1).index_select(0, rows).view(self.sentences, width, -1)
+        if width != self.width:
+            self.width = width
+            self._count()
+        self.position = (self.position + 1).clamp(max=self.places - 1)
+        self._is_open = False
 
-    def select(self, sentences: Tensor) -> None:
-        """Goes on with these sentences, by number, `(M,)`."""
-        self.sentences = len(sentences)
+    def reserve(self, places: int) -> None:
+        """Makes room for so many positions, or more."""
+        if places <= self._room:
+            return
+        self._room = places if self._is_fixed else max(places, 2 * self._room)
+        more = self._room * self.beam
         if self._entries:
-            self._entries = [kept.index_select(0, sentences) for kept in self._entries]
-            self._visible = self._visible.index_select(0, sentences)
-            self._position = self._position.index_select(0, sentences)
-            self._enter()
+            self._bias = pad(self._bias, (0, more - self._bias.shape[2]), value=-torch.inf)
+            self._entries = [_longer(kept, more) for kept in self._entries]
+        self._count()
 
     def shorten(self, places: int) -> None:
         """Reads no more than so many places: those sentences that had come farther are done."""
         if places < self.places:
             self.places = places
-            if self._entries:
-                self._position = self._position.clamp(max=places - 1)
-                self._enter()
+            self.position = self.position.clamp(max=places - 1)
+
+    def select(self, sentences: Tensor) -> None:
+        """Goes on with these sentences, by number, `(M,)`, between two steps."""
+        self.sentences = len(sentences)
+        self.position = self.position.index_select(0, sentences)
+        if self._entries:
+            self._entries = [kept.index_select(0, sentences) for kept in self._entries]
+            self._bias = self._bias.index_select(0, sentences)
+        self._count()
 
     def put(self, sentences: Tensor, other: "Past") -> None:
         """Puts the sentences of another past, which has the same K and W, in place of these, by number, `(M,)`."""
         self._together = False
-        for kept, entries in zip(self._entries, other._entries, strict=True):
-            filled = other.places * self.beam
-            kept[sentences, :filled] = entries[:, :filled]
+        self.position.index_copy_(0, sentences, other.position)
         if self._entries:
-            self._visible[sentences] = False
-            self._visible[sentences, :, :filled] = other._visible[:, :, :filled]
-            self._position[sentences] = other._position
-            self._enter()
+            seen, filled = self._bias.shape[2], other.places * self.beam
+            others = pad(other._bias[:, :, :filled], (0, seen - filled), value=-torch.inf)
+            self._bias.index_copy_(0, sentences, others)
+        for kept, entries in zip(self._entries, other._entries, strict=True):
+            kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
 
-    def _begin(self, device: torch.device) -> None:
-        room = 16 * self.beam
-        self._position = torch.zeros(self.sentences, dtype=torch.long, device=device)
-        self._visible = torch.zeros(self.sentences, self.width, room, dtype=torch.bool, device=device)
-        self._enter()
+    def fix(self, places: int) -> None:
+        """Makes room for so many positions once and for all. From now on `places` is what it is set to."""
+        self.reserve(places)
+        self._is_fixed, self._together = True, False
 
-    def _enter(self) -> None:
+    def changing(self) -> list[Tensor]:
+        """The tensors that a step puts others in place of."""
+        return [self.position, self._bias] if self._entries else [self.position]
+
+    def _count(self) -> None:
+        """Numbers what a step needs the numbers of."""
+        device, room = self.position.device, self._room * self.beam
+        self._hypotheses = torch.arange(self.width, device=device)  # (W,)
+        sentences = torch.arange(self.sentences, device=device)[:, None]
+        self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
+
+    def _open(self, dtype: torch.dtype) -> None:
         """Opens the slots of this position."""
-        hypotheses = torch.arange(self.width, device=self._position.device)
-        slots = self._position[:, None] * self.beam + hypotheses  # (B,W)
-        room = self._visible.shape[2]
-        firsts = torch.arange(0, self.sentences * room, room, device=slots.device)
-        self._slots = slots.unsqueeze(2)  # (B,W,1)
-        self._rows = (slots + firsts[:, None]).flatten()  # (N,)
-        self._visible.scatter_(2, self._slots, True)
-        self._bias = None
+        if not self._entries:
+            shape = (self.sentences, self.width, self._room * self.beam)
+            self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
+        self._slots = torch.add(self._hypotheses, self.position[:, None], alpha=self.beam)
+        self._rows = (self._slots + self._first_slots).flatten()
+        if torch.is_grad_enabled():  # what earlier steps read is needed for their gradient
+            self._bias = self._bias.scatter(2, self._slots[:, :, None], 0.0)
+        else:
+            self._bias.scatter_(2, self._slots[:, :, None], 0.0)
+        self._is_open = True
 
 
-def _doubled(kept: Tensor, axis: int) -> Tensor:
-    return torch.cat([kept, torch.zeros_like(kept)], axis)
+def _longer(kept: Tensor, room: int) -> Tensor:
+    return torch.cat([kept, kept.new_zeros(len(kept), room - kept.shape[1], *kept.shape[2:])], 1)

@@ -247,8 +247,13 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def start(self, memory: M) -> S:
         """The state before the first word; one row per sentence (N = B)."""
 
-    def reserve(self, length: int) -> None:
-        """Makes what grows with the length, before a walk of at most so many steps begins."""
+    def reserve(self, length: int) -> bool:
+        """Makes what grows with the length, before a walk of at most so many steps begins.
+
+        Returns:
+            Whether the model can make so many.
+        """
+        return True
 
     @abstractmethod
     def advance(
@@ -286,7 +291,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> Readout:
         """All steps over the given targets, `(B,T,*)`."""
         assert batch.tgt_in is not None
-        state, past = self.start(memory), Past(len(memory.mask), 1)
+        state, past = self.start(memory), Past(len(memory.mask), 1, memory.mask.device)
         steps = []
         for tokens in batch.tgt_in.unbind(1):
             readout, state = self.advance(tokens, state, memory, past, need_attention)

@@ -249,7 +249,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         read = tgt_in.clone()
         # Drawn on the CPU, so that nobody waits for the device.
         own = (torch.rand(tgt_in.shape[1] - 1) < self.own_words).tolist()
-        state, past = self.start(memory), Past(len(memory.mask), 1)
+        state, past = self.start(memory), Past(len(memory.mask), 1, memory.mask.device)
         for step, is_own in enumerate(own):
             readout, state = self.advance(read[:, step], state, memory, past)
             past.follow()

@@ -146,10 +146,7 @@ class TransformerMemory(Memory):
 
 @dataclass(frozen=True)
 class TransformerState(DecoderState):
-    """Where a hypothesis stands; keys and values of its positions are its past."""
-
-    position: Tensor
-    """`(N,)`: the position of the next word, from 0."""
+    """Nothing: where a hypothesis stands, and keys and values of its positions, are its past."""
 
 
 @MODELS.register("transformer")
@@ -255,14 +252,15 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             return "learned (source)", table(min(most, len(table.table)))
         return "sinusoidal", table(most)
 
-    def reserve(self, length: int) -> None:
+    def reserve(self, length: int) -> bool:
         """Makes the table of sinusoids long enough; learned positions are as many as they are."""
         if isinstance(self.tgt_positions, SinusoidalPositions):
             self.tgt_positions.reserve(length)
+        return length <= len(self.tgt_positions.table)
 
     def start(self, memory: TransformerMemory) -> TransformerState:
-        """The first position."""
-        return TransformerState(torch.zeros(len(memory.mask), dtype=torch.long, device=memory.mask.device))
+        """Nothing yet."""
+        return TransformerState()
 
     def advance(
         self,
@@ -274,13 +272,11 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     ) -> tuple[Readout, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        # A hypothesis of a sentence that is done may stand behind all others.
-        position = state.position.clamp(max=past.places - 1)
-        positions = F.embedding(position, self.tgt_positions(past.places))  # (N,H)
-        words = self._enter(self.tgt_embedding, tokens, positions).view(-1, beam, self.width)  # (B,K,H)
+        positions = F.embedding(past.position[:, None], self.tgt_positions(past.places))  # (B,1,H)
+        words = self._enter(self.tgt_embedding, tokens.view(-1, beam), positions)  # (B,K,H)
         states, weights = self._decode(words, memory, past, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
-        return readout, TransformerState(state.position + 1)
+        return readout, state
 
     def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
         """All positions at once. Padding stands on the right, so that no real position reads it."""

@@ -4,7 +4,9 @@ Letters as in `nmtkit.search.choose`. All that a step decides stays on the devic
 computing what nobody reads, until another sentence takes its place or the slot is given up.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.layers.copying import place_of, placed
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
 from nmtkit.search.choose import Choice, Choose
@@ -26,10 +29,8 @@ NOTHING = -1
 class Sentences(Rows):
     """What has one row per sentence, and does not belong to the model."""
 
-    written: Tensor
-    """Tokens of its hypotheses so far `(B,)`."""
-    limits: Tensor
-    """Most tokens, EOS counted, `(B,)`."""
+    last: Tensor
+    """The position of the last token that it may have, EOS counted, `(B,)`."""
     least: Tensor | None
     """Fewest tokens `(B,)`, EOS not counted; None where no rule asks for any."""
     prefix: Tensor | None
@@ -38,8 +39,8 @@ class Sentences(Rows):
     """`(B,)`, bool."""
     n_finished: Tensor
     """Finished hypotheses so far `(B,)`."""
-    best: Tensor
-    """Scores of the best finished hypotheses `(B,n_best)`, best first; kept for `exact` only."""
+    best: Tensor | None
+    """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
 
 
 @dataclass(frozen=True)
@@ -70,59 +71,61 @@ class Bank:
     state: DecoderState
     past: Past
     tokens: Tensor
-    """The words just chosen, `(N,)`."""
+    """The words just chosen, `(N,)`; a word that only the source has is V and its first place there."""
     scores: Tensor
-    """Log-probabilities of the hypotheses, `(B,W)`."""
+    """Log-probabilities of the hypotheses, `(B,W)`; minus infinity where a sentence is done."""
     history: Tensor | None
-    """All words so far `(N,t)`, `NOTHING` behind them, where a rule asks for them."""
+    """All words so far `(N,*)`, `NOTHING` behind them, where a rule asks for them."""
     coverage: Tensor | None = None
     """The sum of all attention so far `(N,S)`, where a penalty asks for it."""
 
     @classmethod
     def begin(cls, model: Seq2Seq, batch: Batch, config: SearchConfig, n_best: int, prefix: Tensor | None) -> "Bank":
         """All sentences of a batch before their first step."""
-        memory = model.encode(batch)
-        device, size = memory.mask.device, batch.size
         lengths = batch.src_lengths.cpu()
         limits = length_limits(config, lengths, None if prefix is None else prefix.cpu())
+        device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
+        prefix = None if prefix is None else prefix.to(device)
+        if model.config.copies:
+            if prefix is not None:
+                prefix = place_of(prefix, batch.src_extended, model.sizes.tgt)
+            batch = replace(batch, src_extended=placed(batch.src_extended, model.sizes.tgt), n_oov=columns)
+        memory = model.encode(batch)
         most = int(limits.max())
         model.reserve(most)
-        divisors = length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha).to(device)
+        past = Past(size, config.beam_size, device, width=1)
+        dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
+        divisors = length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha)
         least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
-        zeros = torch.zeros(size, dtype=torch.long, device=device)
+        exact = config.stop == "exact"
         sentences = Sentences(
-            written=zeros,
-            limits=limits.to(device),
+            last=(limits - 1).to(device),
             least=least,
-            prefix=None if prefix is None else prefix.to(device),
-            done=zeros.bool(),
-            n_finished=zeros,
-            best=torch.full((size, n_best), -INFINITY, device=device),
+            prefix=prefix,
+            done=torch.zeros(size, dtype=torch.bool, device=device),
+            n_finished=torch.zeros(size, dtype=torch.long, device=device),
+            best=torch.full((size, n_best), -INFINITY, dtype=dtype, device=device) if exact else None,
         )
         return cls(
             model=model,
             config=config,
             sentences=sentences,
-            divisors=divisors,
+            divisors=divisors.to(device, dtype),
             limits=limits.tolist(),
             memory=memory,
             state=model.start(memory),
-            past=Past(size, config.beam_size, width=1),
+            past=past,
             tokens=torch.full((size,), BOS, device=device),
-            scores=torch.zeros(size, 1, device=device),
-            history=zeros[:, None][:, :0] if config.no_repeat_ngram else None,
+            scores=torch.zeros(size, 1, dtype=dtype, device=device),
+            history=torch.zeros(size, 0, dtype=torch.long, device=device) if config.no_repeat_ngram else None,
         )
 
     def step(self, choose: Choose, need_attention: bool) -> Record:
         """Makes one step with every sentence."""
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         log_probs, readout, self.state = self.model.step(self.tokens, self.state, self.memory, self.past, attend)
-        if log_probs.dtype in (torch.float16, torch.bfloat16):
-            log_probs = log_probs.float()
         choice = choose(self._ruled(log_probs), self.scores, config.beam_size)
-        choice = replace(choice, ended=choice.ended & ~self.sentences.done[:, None])
-        place = self.sentences.written.clamp(max=len(self.divisors) - 1)
-        final = choice.scores / self.divisors[place].to(choice.scores)[:, None]  # (B,C)
+        final = choice.scores / self.divisors.index_select(0, self.past.position)[:, None]  # (B,C)
         if config.coverage_penalty:
             final = final + self._cost(readout).gather(1, choice.parents)
         self._note_finished(choice, final)
@@ -145,7 +148,6 @@ class Bank:
         rows = self._rows(slots)
         self.divisors = max(self.divisors, other.divisors, key=len)
         self.sentences.put(slots, other.sentences)
-        self.memory = replace(self.memory, n_oov=max(self.memory.n_oov, other.memory.n_oov))
         self.memory.put(slots, other.memory)
         self.state.put(rows, other.state)
         self.past.put(slots, other.past)
@@ -157,6 +159,32 @@ class Bank:
         if self.coverage is not None and other.coverage is not None:
             self.coverage.index_copy_(0, rows, other.coverage)
 
+    def in_slots(self, count: int, places: int) -> "Bank":
+        """A copy with so many slots and room for so many positions, more than any sentence needs.
+
+        Its own sentences take the first slots, the others are done. No tensor in it changes its size from now on.
+        """
+        own = self.scores.shape[0]
+        device = self.scores.device
+        fixed = replace(self, past=copy(self.past))
+        fixed.select(torch.arange(count, device=device).clamp(max=own - 1))
+        fixed.sentences.done[own:] = True
+        fixed.scores[own:] = -INFINITY
+        fixed.past.fix(places)
+        fixed.divisors = pad(self.divisors, (0, places - len(self.divisors)), value=1.0)
+        if fixed.history is not None:
+            fixed.history = pad(fixed.history, (0, places - fixed.history.shape[1]), value=NOTHING)
+        return fixed
+
+    def copied(self) -> "Bank":
+        """Another bank of the same tensors. A step gives it new ones, but for the entries of its past."""
+        return replace(self, past=copy(self.past))
+
+    def changing(self) -> list[Tensor]:
+        """The tensors that a step of a bank with fixed slots puts others in place of."""
+        named = [self.tokens, self.scores, self.history, self.coverage]
+        return [*self.sentences.tensors(), *self.state.tensors(), *self.past.changing(), *filter(_is_there, named)]
+
     def _rows(self, sentences: Tensor) -> Tensor:
         """The rows of their hypotheses."""
         width = self.scores.shape[1]
@@ -164,18 +192,19 @@ class Bank:
 
     def _ruled(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities `(N,X)` under the rules."""
-        sentences, width = self.sentences, self.scores.shape[1]
+        sentences, width, position = self.sentences, self.scores.shape[1], self.past.position
         wanted = None
         if sentences.prefix is not None:
             columns = sentences.prefix.shape[1]
-            wanted = sentences.prefix.gather(1, sentences.written.clamp(max=columns - 1)[:, None]).squeeze(1)
-            wanted = wanted.masked_fill(sentences.written >= columns, PAD)
+            wanted = sentences.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
+            wanted = wanted.masked_fill(position >= columns, PAD)
 
         def of_rows(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.repeat_interleave(width, 0)
 
-        written = of_rows(sentences.written if self.history is not None or sentences.least is not None else None)
-        return apply_rules(log_probs, self.config, written, self.history, of_rows(wanted), of_rows(sentences.least))
+        history = None if self.history is None else self.history[:, : self.past.places - 1]
+        written = of_rows(position if history is not None or sentences.least is not None else None)
+        return apply_rules(log_probs, self.config, written, history, of_rows(wanted), of_rows(sentences.least))
 
     def _cost(self, readout: Readout) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`, once it has looked as it does in this step."""
@@ -189,19 +218,18 @@ class Bank:
     def _note_finished(self, choice: Choice, final: Tensor) -> None:
         """Counts the hypotheses that ended in this step, and says which sentences are done."""
         now = self.sentences
-        written = now.written + 1
         n_finished, best = now.n_finished + choice.ended.sum(1), now.best
         top = choice.kept_scores.amax(1)  # (B,)
-        if self.config.stop == "exact":
+        if best is not None:
             ended = final.masked_fill(~choice.ended, -INFINITY)
-            best = torch.cat([best.to(final.dtype), ended], 1).topk(best.shape[1], 1)[0]
-            largest = self.divisors[now.limits - 1].to(top)
-            satisfied = best[:, -1] >= top / largest  # as if the rest cost nothing, at the largest divisor
+            best = torch.cat([best, ended], 1).topk(best.shape[1], 1)[0]
+            # As if the rest cost nothing, at the largest divisor.
+            satisfied = best[:, -1] >= top / self.divisors.index_select(0, now.last)
         else:
             satisfied = n_finished >= self.config.beam_size
         # Where no live hypothesis is left, all ways were forbidden or have ended.
-        done = now.done | satisfied | (now.limits <= written) | (top == -INFINITY)
-        self.sentences = replace(now, written=written, done=done, n_finished=n_finished, best=best)
+        done = now.done | satisfied | (now.last <= self.past.position) | (top == -INFINITY)
+        self.sentences = replace(now, done=done, n_finished=n_finished, best=best)
 
     def _record(self, choice: Choice, final: Tensor, readout: Readout) -> Record:
         size, beam = len(final), self.config.beam_size
@@ -215,14 +243,14 @@ class Bank:
         """Goes on with what was chosen."""
         parents = choice.parents.gather(1, choice.kept)  # (B,K)
         self.tokens = choice.tokens.gather(1, choice.kept).flatten()
-        width = self.scores.shape[1]
-        self.scores = choice.kept_scores
-        if parents.shape[1] == 1:  # every hypothesis is its own parent
+        beam = parents.shape[1]
+        # So that nothing of what a sentence that is done still computes counts as finished.
+        self.scores = choice.kept_scores.masked_fill(self.sentences.done[:, None], -INFINITY)
+        if beam == 1:  # every hypothesis is its own parent
             self.past.follow()
         else:
-            self.past.follow(parents)
-            firsts = torch.arange(0, len(parents) * width, width, device=parents.device)
-            rows = (parents + firsts[:, None]).flatten()
+            rows = self.past.rows(parents)
+            self.past.follow(rows, beam)
             self.state = self.state.select(rows)
             self.history = None if self.history is None else self.history.index_select(0, rows)
             self.coverage = None if self.coverage is None else self.coverage.index_select(0, rows)
@@ -231,7 +259,11 @@ class Bank:
 
     def _remember(self, history: Tensor) -> None:
         """Appends the words just chosen, each behind the words of its own hypothesis."""
-        last = (self.sentences.written - 1).repeat_interleave(self.config.beam_size)[:, None]
         if history.shape[1] < self.past.places - 1:
             history = pad(history, (0, 1), value=NOTHING)
-        self.history = history.scatter(1, last.clamp(max=history.shape[1] - 1), self.tokens[:, None])
+        last = (self.past.position - 1).repeat_interleave(self.config.beam_size)[:, None]
+        self.history = history.scatter(1, last, self.tokens[:, None])
+
+
+def _is_there(tensor: Tensor | None) -> TypeGuard[Tensor]:
+    return tensor is not None

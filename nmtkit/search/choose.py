@@ -19,6 +19,8 @@ from nmtkit.search.rules import INFINITY
 
 BLOCK = 64
 """Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
+FEW = 4096
+"""So few values a CPU sorts sooner than it makes keys of them."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,11 @@ def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
     """The choice of beam search; see `nmtkit.search.engine.beam_search`."""
     scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (B,C)
     parents = candidates // log_probs.shape[1]
-    tokens = candidates - parents * log_probs.shape[1]
+    tokens = torch.sub(candidates, parents, alpha=log_probs.shape[1])
     is_end = tokens == EOS
     ended = is_end & (scores > -INFINITY)
     ended[:, beam_size:] = False
-    kept = is_end.to(torch.uint8).sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
+    kept = is_end.sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
     return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
 
 
@@ -72,35 +74,41 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     """
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
-    n_blocks = n_tokens // BLOCK
-    whole = n_blocks * BLOCK
+    n_blocks, rest = divmod(n_tokens, BLOCK)
     tops = []
     if n_blocks:
-        tops.append(log_probs[:, :whole].view(-1, n_blocks, BLOCK).amax(2))
-    if whole < n_tokens:
-        tops.append(log_probs[:, whole:].amax(1, keepdim=True))
+        tops.append(log_probs[:, : n_blocks * BLOCK].view(-1, n_blocks, BLOCK).amax(2))
+    if rest:
+        tops.append(log_probs[:, -rest:].amax(1, keepdim=True))
         n_blocks += 1
     block_tops = torch.cat(tops, 1) if len(tops) > 1 else tops[0]  # (N,n_blocks)
     block_tops = (block_tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
     # In their order, so that the columns of all of them are in order.
-    blocks = first_of_best(block_tops, min(count, width * n_blocks)).sort(1)[0]  # (B,c)
+    blocks = first_of_best(block_tops, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
 
     parents = blocks // n_blocks
-    columns = (blocks % n_blocks * BLOCK)[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (B,c,BLOCK)
-    flat = (parents * n_tokens)[:, :, None] + columns.clamp(max=n_tokens - 1)
-    flat = flat.view(n_sentences, -1)  # (B,c*BLOCK)
-    inside = log_probs.reshape(n_sentences, -1).gather(1, flat).view_as(columns) + scores.gather(1, parents)[:, :, None]
-    if whole < n_tokens:
-        inside = inside.masked_fill(columns >= n_tokens, -INFINITY)
-    inside = inside.view(n_sentences, -1)
+    firsts = blocks * BLOCK
+    if rest:  # the last block of each row is shorter
+        firsts = torch.sub(firsts, parents, alpha=BLOCK - rest)
+    flat = firsts[:, :, None] + torch.arange(BLOCK, device=scores.device)  # (B,c,BLOCK)
+    whole = log_probs.reshape(n_sentences, -1)
+    last = whole.shape[1] - 1
+    inside = whole.gather(1, (flat.clamp(max=last) if rest else flat).view(n_sentences, -1)).view_as(flat)
+    if rest:
+        inside = inside.masked_fill(flat >= ((parents + 1) * n_tokens)[:, :, None], -INFINITY)
+    inside = (inside + scores.gather(1, parents)[:, :, None]).view(n_sentences, -1)
     missing = max(0, count - inside.shape[1])
-    places = first_of_best(inside, count - missing)
-    values, found = inside.gather(1, places), flat.gather(1, places)
-    return pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
+    values, places = first_of_best(inside, count - missing)
+    found = flat.view(n_sentences, -1).gather(1, places)
+    if rest:  # a column behind the end stands for none
+        found = found.clamp(max=last)
+    if missing:
+        values, found = pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
+    return values, found
 
 
-def first_of_best(values: Tensor, count: int) -> Tensor:
-    """Where the best values of each row are, best first, and of equal ones the first first.
+def first_of_best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best values of each row, best first, and of equal ones the first first.
 
     `torch.topk` leaves open which of equal values it takes; it depends on how long the row is.
 
@@ -109,14 +117,16 @@ def first_of_best(values: Tensor, count: int) -> Tensor:
         count: at most M.
 
     Returns:
-        `(B,count)`, int64.
+        The values `(B,count)`, and where they are `(B,count)`, int64.
     """
-    if values.dtype != torch.float32:
-        return values.sort(dim=1, descending=True, stable=True)[1][:, :count]
+    if values.dtype != torch.float32 or values.device.type != "cpu" or values.numel() <= FEW:
+        ordered, places = values.sort(dim=1, descending=True, stable=True)
+        return ordered[:, :count], places[:, :count]
     # Read as integers, the bits of positive floats are in order, those of negative ones in reverse. The place comes
     # behind them, so that all keys differ.
     last = values.shape[1] - 1
     bits = values.nan_to_num(nan=INFINITY, posinf=INFINITY, neginf=-INFINITY).view(torch.int32)
     keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long() << 32
     keys += torch.arange(last, -1, -1, device=values.device)
-    return last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)
+    places = last - (keys.topk(count, 1)[0] & 0xFFFFFFFF)
+    return values.gather(1, places), places

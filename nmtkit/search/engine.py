@@ -5,7 +5,11 @@ are free, the next ones take them, after a first step of their own. When no wait
 slot by slot, and another begins.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,21 +19,26 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
+from nmtkit.search import graphs
 from nmtkit.search.bank import Bank, Record
 from nmtkit.search.choose import Choose, choose_best
-from nmtkit.search.rules import SearchConfig
+from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
 
 SHARE = 8
 """Slots are filled, or given up, once one in so many is free; each time costs a little, and each free slot a step."""
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
-"""Steps between two looks at which sentences are done; on an accelerator a look waits for the device."""
+"""Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
+MOST_SHAPES = 4
+"""Banks of fixed slots that are kept, each with its memory."""
 
 Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
-"""Gives the numbers of some sentences that wait, and they as a batch on the model's device. `feed(None, None)` begins a
+"""Gives the numbers of some sentences that wait, and they as a batch on any device. `feed(None, None)` begins a
 bank: as many as it should have slots; None where none waits. `feed(count, width)` is for free slots: at most so many,
 with so many source columns; None where none waits that fits them."""
+Steps = Literal["auto", "eager", "graph"]
+"""Whether steps are CUDA graphs: yes; no; or from when on they pay, on a CUDA device."""
 Found = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""
 
@@ -42,10 +51,12 @@ class Engine:
         config: how to search.
         n_best: hypotheses to return for each sentence, at most `beam_size`.
         need_attention: whether to return attention, and p_gen, as well.
-        choose: another way to choose the hypotheses to go on with.
+        choose: another way to choose the hypotheses to go on with; its steps are never recorded.
+        steps: whether steps are recorded as CUDA graphs.
 
     Raises:
-        RecipeError: `n_best` is more than `beam_size`, or a coverage penalty is asked of a model without attention.
+        RecipeError: `n_best` is more than `beam_size`, a coverage penalty is asked of a model without attention, or
+            graphs of a device that has none.
     """
 
     def __init__(
@@ -55,6 +66,7 @@ class Engine:
         n_best: int = 1,
         need_attention: bool = False,
         choose: Choose = choose_best,
+        steps: Steps = "auto",
     ) -> None:
         assert not model.training, "the model is in training mode: call model.eval() first"
         if n_best > config.beam_size:
@@ -63,8 +75,12 @@ class Engine:
             )
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+        self.device = next(model.parameters(), torch.empty(0)).device
+        if steps == "graph" and not graphs.can_record(self.device):
+            raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {self.device}; leave it out")
         self.model, self.config, self.n_best = model, config, n_best
-        self.need_attention, self.choose = need_attention, choose
+        self.need_attention, self.choose, self.steps = need_attention, choose, steps
+        self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
 
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
     def run(self, feed: Feed, prefix: Tensor | None = None) -> Iterator[Found]:
@@ -77,27 +93,34 @@ class Engine:
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
         """
-        while (given := feed(None, None)) is not None:
-            yield from self._of_one_bank(given, feed, prefix)
-            prefix = None
+        with _Reading(self.device) as reading:
+            while (given := feed(None, None)) is not None:
+                yield from self._of_one_bank(given, feed, prefix, reading)
+                prefix = None
+            yield from reading.rest()
 
     def _begun(self, batch: Batch, prefix: Tensor | None = None) -> tuple[Bank, Record]:
+        batch = batch.to(self.device, non_blocking=True)
         bank = Bank.begin(self.model, batch, self.config, self.n_best, prefix)
         return bank, bank.step(self.choose, self.need_attention)
 
-    def _of_one_bank(self, given: tuple[Sequence[int], Batch], feed: Feed, prefix: Tensor | None) -> Iterator[Found]:
+    def _of_one_bank(
+        self, given: tuple[Sequence[int], Batch], feed: Feed, prefix: Tensor | None, reading: "_Reading"
+    ) -> Iterator[Found]:
         bank, record = self._begun(given[1], prefix)
-        device, width = bank.scores.device, given[1].src.shape[1]
-        table = _Table()
-        table.put(np.arange(given[1].size), *given, bank.limits, record)
-        every = CPU_LOOKS_EVERY if device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
+        width = given[1].src.shape[1]
+        replay = self._recorder(bank, width) if prefix is None else None
+        bank = bank if replay is None else replay.bank
+        table = _Table(len(bank.scores), self.device)
+        table.put(np.arange(given[1].size), *given, bank.limits, record, self.model.config.copies)
+        every = CPU_LOOKS_EVERY if self.device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
         waits, steps = prefix is None, 1
         while True:
             if steps % every == 0 or table.is_due():
                 table.look(bank)
                 free, live = np.flatnonzero(~table.live), np.flatnonzero(table.live)
                 if len(live) == 0 or len(table.done) >= given[1].size:
-                    yield from table.read(self.n_best)
+                    yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
                 if len(live) == 0:
                     return
                 if len(free) * SHARE >= len(table.live):
@@ -105,16 +128,38 @@ class Engine:
                     if more is not None:
                         slots = free[: more[1].size]
                         fresh, record = self._begun(more[1])
-                        bank.put(torch.from_numpy(slots).to(device), fresh)
-                        table.put(slots, *more, fresh.limits, record)
+                        bank.put(torch.from_numpy(slots).to(self.device), fresh)
+                        table.put(slots, *more, fresh.limits, record, self.model.config.copies)
                     else:
                         waits = False
-                        kept = torch.from_numpy(live).to(device)
-                        bank.select(kept)
-                        table.select(live)
-            bank.past.shorten(table.places())
-            table.add(bank.step(self.choose, self.need_attention))
+                        if replay is None:
+                            bank.select(torch.from_numpy(live).to(self.device))
+                            table.select(live)
+            places = table.places()
+            if replay is None:
+                bank.past.shorten(places)
+                table.add(bank.step(self.choose, self.need_attention))
+            else:
+                table.add(replay.step(self.choose, self.need_attention, places))
             steps += 1
+
+    def _recorder(self, fresh: Bank, width: int) -> graphs.Replay | None:
+        """Fixed slots that begin with these sentences, of so many columns; None where steps are not recorded."""
+        if self.steps == "eager" or not graphs.can_record(self.device) or self.choose is not choose_best:
+            return None
+        slots = 1 << (len(fresh.scores) - 1).bit_length()
+        replay = self._replays.pop((slots, width), None)
+        if replay is not None:
+            replay.fill(fresh)
+        else:
+            places = int(length_limits(self.config, torch.tensor([width]), None))
+            if not self.model.reserve(graphs.Replay.room(places)):
+                return None
+            while len(self._replays) >= MOST_SHAPES:
+                del self._replays[next(iter(self._replays))]
+            replay = graphs.Replay(fresh, slots, places, at_once=self.steps == "graph")
+        self._replays[slots, width] = replay
+        return replay
 
 
 def beam_search(
@@ -163,29 +208,35 @@ def beam_search(
 class _Table:
     """Which sentence has which slot since when, on the host, and what all steps decided that have not been read."""
 
-    def __init__(self) -> None:
-        self.live = np.zeros(0, dtype=bool)
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self.live = np.zeros(slots, dtype=bool)
         """Which slots have a sentence that is not done."""
         self.done: list[Finished] = []
         """Sentences that are done and have not been read."""
-        self._begun: list[Begun] = []  # of each slot
-        self._since = self._due = np.zeros(0, dtype=np.int64)  # when each slot's began, and when it reaches its limit
+        self._begun: list[Begun | None] = [None] * slots
+        self._since = np.zeros(slots, dtype=np.int64)  # when each slot's began
+        self._due = np.zeros(slots, dtype=np.int64)  # when it reaches its limit
         self._stretches = [Stretch(0, np.zeros(0, dtype=np.int64), [])]
         self._clock = 0
+        self._device = device
+        self._seen: tuple[Tensor, torch.cuda.Event, int] | None = None  # what the last look asked the device, and when
 
     def put(
-        self, slots: npt.NDArray[np.int64], numbers: Sequence[int], batch: Batch, limits: list[int], record: Record
+        self,
+        slots: npt.NDArray[np.int64],
+        numbers: Sequence[int],
+        batch: Batch,
+        limits: list[int],
+        record: Record,
+        copies: bool,
     ) -> None:
         """Gives slots to the sentences of a batch, which have made their first step."""
-        facts = zip(numbers, batch.src_lengths.tolist(), limits, strict=True)
-        begun = [Begun(*fact, record, row, self._clock) for row, fact in enumerate(facts)]
-        if not self._begun:
-            self.live, self._begun = np.ones(len(slots), dtype=bool), begun
-            self._since, self._due = np.zeros(len(slots), dtype=np.int64), np.zeros(len(slots), dtype=np.int64)
+        extended = list(batch.src_extended) if copies else [None] * batch.size
+        facts = zip(slots.tolist(), numbers, batch.src_lengths.tolist(), limits, extended, strict=True)
+        for row, (slot, number, length, limit, ids) in enumerate(facts):
+            self._begun[slot] = Begun(number, length, limit, ids, record, row, self._clock)
         self.live[slots] = True
         self._since[slots], self._due[slots] = self._clock, self._clock + np.array(limits) - 1
-        for slot, one in zip(slots, begun, strict=True):
-            self._begun[slot] = one
 
     def add(self, record: Record) -> None:
         """Adds what the next step decided."""
@@ -197,32 +248,43 @@ class _Table:
         return bool((self._due[self.live] <= self._clock).any())
 
     def look(self, bank: Bank) -> None:
-        """Notes which sentences are done."""
-        done = bank.sentences.done.cpu().numpy()
-        for slot in np.flatnonzero(done & self.live).tolist():
-            self.done.append(Finished(self._begun[slot], slot, self._clock))
+        """Notes which sentences are done. Nobody waits for a GPU: it says at one look what was so at the one before."""
+        done, clock = bank.sentences.done, self._clock
+        if _works_beside(self._device):
+            before, copied = self._seen, torch.empty(done.shape, dtype=torch.bool, pin_memory=True)
+            self._seen = copied.copy_(done, non_blocking=True), _event(), clock
+            if before is None:
+                done, clock = torch.zeros_like(copied), 0
+            else:
+                before[1].synchronize()
+                done, _, clock = before
+        found = done.cpu().numpy() & (self._since < clock)  # another may have taken the slot since
+        found |= self._due <= self._clock
+        for slot in np.flatnonzero(found & self.live).tolist():
+            begun = self._begun[slot]
+            assert begun is not None
+            self.done.append(Finished(begun, slot, min(self._clock, int(self._due[slot]))))
             self.live[slot] = False
 
     def places(self) -> int:
         """The position of the next step, counted from 1, of the sentence that has come farthest."""
-        return self._clock - self._earliest() + 2
-
-    def _earliest(self) -> int:
-        return int(self._since[self.live].min(initial=self._clock))
+        farthest = np.minimum(self._clock + 1, self._due) - self._since
+        return int(farthest[self.live].max(initial=0)) + 1
 
     def select(self, live: npt.NDArray[np.int64]) -> None:
         """Keeps some slots."""
         self._stretches.append(Stretch(self._clock, live, []))
         self.live, self._begun = self.live[live], [self._begun[slot] for slot in live]
         self._since, self._due = self._since[live], self._due[live]
+        self._seen = None
 
-    def read(self, n_best: int) -> list[Found]:
-        """The hypotheses of all sentences that are done."""
-        found = read(self.done, self._stretches, n_best) if self.done else []
-        numbers = [one.begun.number for one in self.done]
+    def taken(self, n_best: int, size: int) -> Callable[[], list[Found]]:
+        """Takes out all sentences that are done: how to read their hypotheses, at any time."""
+        done, numbers = self.done, [one.begun.number for one in self.done]
+        stretches = [replace(stretch, records=list(stretch.records)) for stretch in self._stretches]
         self.done = []
-        self._forget(self._earliest())
-        return list(zip(numbers, found, strict=True))
+        self._forget(int(self._since[self.live].min(initial=self._clock)))
+        return lambda: list(zip(numbers, read(done, stretches, n_best, size), strict=True)) if done else []
 
     def _forget(self, clock: int) -> None:
         """Forgets the steps before."""
@@ -231,3 +293,55 @@ class _Table:
         first = self._stretches[0]
         past = min(max(0, clock - first.clock), len(first.records))
         first.clock, first.records = first.clock + past, first.records[past:]
+
+
+class _Reading:
+    """Reads what steps decided: on a CPU at once, else in a thread and stream of its own, beside the steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._beside = _works_beside(device)
+        self._waiting: deque[Future[list[Found]]] = deque()
+
+    def __enter__(self) -> "_Reading":
+        if self._beside:
+            self._thread = ThreadPoolExecutor(1)
+            self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch does not type it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._beside:
+            self._thread.shutdown(cancel_futures=True)
+
+    def of(self, job: Callable[[], list[Found]]) -> list[Found]:
+        """What has been read by now."""
+        if not self._beside:
+            return job()
+        made = _event()
+
+        def there() -> list[Found]:
+            with torch.cuda.stream(self._stream):
+                self._stream.wait_event(made)
+                return job()
+
+        self._waiting.append(self._thread.submit(there))
+        found = []
+        while self._waiting and self._waiting[0].done():
+            found += self._waiting.popleft().result()
+        return found
+
+    def rest(self) -> list[Found]:
+        """What is still being read."""
+        return [one for waiting in self._waiting for one in waiting.result()]
+
+
+def _works_beside(device: torch.device) -> bool:
+    """Whether a device goes on with what it was told while the program does something else."""
+    return device.type == "cuda" and torch.cuda.is_available()
+
+
+def _event() -> torch.cuda.Event:
+    """Is over once the device has done what it was told before."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch does not type it
+    event.record()
+    return event

@@ -142,12 +142,22 @@ class Begun:
     """Its source tokens, EOS counted."""
     limit: int
     """The most tokens it may have, EOS counted."""
+    extended: Tensor | None
+    """The extended ids of its source `(S,)`, for a model that copies: the search numbers unknown words by place."""
     record: Record
     """Of its first step, which it made beside others of its batch."""
     row: int
     """Its row there."""
     clock: int
     """How many steps its bank had made before."""
+
+
+    def extended_ids(self, ids: list[int], size: int) -> list[int]:
+        """The tokens of a hypothesis as others know them; `size` is V."""
+        if self.extended is None or max(ids) < size:
+            return ids
+        source = self.extended.tolist()
+        return [token if token < size else source[token - size] for token in ids]
 
 
 @dataclass(frozen=True)
@@ -234,13 +244,14 @@ class _Steps:
         return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
 
 
-def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int) -> list[list[Hypothesis]]:
+def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int, size: int) -> list[list[Hypothesis]]:
     """The best hypotheses of sentences that are done, so many of each at most.
 
     Args:
         done: B sentences.
         stretches: all steps that they have made beside their first.
         n_best: n.
+        size: V.
 
     Raises:
         CheckpointError: a log-probability was not a number.
@@ -255,6 +266,7 @@ def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int) ->
     def hypothesis(row: int, which: int) -> Hypothesis:
         length, finished = int(ranking.last[row, which]) + 1, bool(ranking.finished[row, which])
         sums, ids = paths.log_probs[row, which, :length], paths.tokens[row, which, :length].tolist()
+        ids = done[row].begun.extended_ids(ids, size)
         looks = None if attention is None else attention[:length, row, which, : done[row].begun.length].copy()
         return Hypothesis(
             ids=ids[:-1] if finished else ids,

@@ -249,10 +249,10 @@ def test_cuda_agrees_with_the_cpu() -> None:
 
 
 @torch.no_grad()
-def test_positions_count_per_hypothesis() -> None:
+def test_positions_count_per_sentence() -> None:
     model = build()
     memory = model.encode(sentences([3, 2]))
     here = Walk(model, memory, 2)
     for expected in range(3):
-        assert here.state.position.tolist() == [expected] * 4
-        here.step(torch.tensor([4, 5, 6, 7]))
+        here.step(torch.tensor([4, 5, 6, 7]))  # follows in the next step
+        assert here.past.position.tolist() == [expected] * 2

@@ -15,7 +15,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout
-from nmtkit.search import engine
+from nmtkit.search import choose, engine
 from nmtkit.search.choose import best_candidates, first_of_best
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
@@ -455,13 +455,18 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
         assert len(set(row[real].tolist())) == int(real.sum())
 
 
+@pytest.mark.parametrize("few", [0, choose.FEW])  # both ways to find them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_of_equal_values_the_first_come_first(dtype: torch.dtype) -> None:
+def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "FEW", few)
     values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
-    assert first_of_best(values.to(dtype), 4).tolist() == [[2, 3, 0, 5], [2, 6, 0, 1]]
-    assert first_of_best(values.to(dtype), 7)[0].tolist() == [2, 3, 0, 5, 6, 1, 4]
+    values = values.to(dtype)
+    best, places = first_of_best(values, 4)
+    assert places.tolist() == [[2, 3, 0, 5], [2, 6, 0, 1]]
+    assert torch.equal(best, values.gather(1, places))
+    assert first_of_best(values, 7)[1][0].tolist() == [2, 3, 0, 5, 6, 1, 4]
     damaged = torch.tensor([[1.0, math.nan, math.inf]]).to(dtype)
-    assert 1 in first_of_best(-damaged, 2).tolist()[0]
+    assert 1 in first_of_best(-damaged, 2)[1].tolist()[0]
 
 
 @pytest.mark.parametrize("extra", [0, 1, 63, 200])

@@ -80,7 +80,7 @@ def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
     sentences, device = memory.mask.shape[0], memory.mask.device
     model.reserve(limit)
     state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
-    past = Past(sentences, 2)
+    past = Past(sentences, 2, device)
     tokens = torch.full((2 * sentences,), BOS, device=device)
     ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
