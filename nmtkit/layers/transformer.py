@@ -111,7 +111,8 @@ def attention_weights(query: Tensor, keys: Tensor, mask: Tensor | None) -> Tenso
     """
     energies: Tensor = (query * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
     if mask is not None:
-        energies = energies.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else energies + mask
+        is_bias = mask.dtype != torch.bool
+        energies = energies + mask.to(energies.dtype) if is_bias else energies.masked_fill(~mask, -math.inf)
     return energies.softmax(-1)
 
 
@@ -190,7 +191,7 @@ class SelfAttention(nn.Module):
 
         Args:
             states: `(B,Q,H)`.
-            mask: `(B,1,1,Q)`, True where a position may be read.
+            mask: `(B,1,1,Q)`, which positions may be read; see `attend`.
             causal: each position reads only itself and earlier ones.
 
         Returns:
@@ -255,7 +256,7 @@ class CrossAttention(nn.Module):
             states: `(B,Q,H)`.
             keys: `(B,A,S,D)` from `project`.
             values: `(B,A,S,D)` from `project`.
-            mask: `(B,1,1,S)`, True where a source token is real.
+            mask: `(B,1,1,S)`, which source tokens are real; see `attend`.
             shown: the a heads whose weights are to be returned, None for none; this does not change the result.
 
         Returns:
@@ -357,7 +358,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` is True where a token is real."""
+        """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` says which tokens are real; see `attend`."""
         around = self.around_self_attention
         states = around.leave(states, self.self_attention(around.enter(states), mask))
         around = self.around_feed_forward
@@ -395,7 +396,7 @@ class DecoderLayer(nn.Module):
             states: `(B,T,H)`, all positions of B targets; or with a past `(B,K,H)`, one position of N = B*K targets.
             keys: `(B,A,S,D)`, this layer's projection of the memory.
             values: `(B,A,S,D)`, likewise.
-            mask: `(B,1,1,S)`, True where a source token is real.
+            mask: `(B,1,1,S)`, which source tokens are real; see `attend`.
             past: the positions so far, and the number of this layer in it.
             shown: the a heads whose weights over the memory are to be returned; None for none.
 

@@ -134,6 +134,8 @@ class TransformerConfig(ModelConfig):
 class TransformerMemory(Memory):
     """What the decoder's layers read of the source: one entry per decoder layer."""
 
+    bias: Tensor
+    """`mask` as what is added to energies: zero or minus infinity, `(B,1,1,S)`."""
     keys: tuple[Tensor, ...]
     """L x `(B,A,S,D)`."""
     values: tuple[Tensor, ...]
@@ -225,12 +227,14 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def _encode(self, batch: Batch, seen: list[Tensor] | None) -> TransformerMemory:
         """As `encode`; a list is filled with the weights `(B,A,S,S)` of each layer."""
-        mask = batch.src_mask[:, None, None, :]  # (B,1,1,S)
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
+        # Made once: of a mask every attention would make it anew.
+        bias = torch.zeros_like(batch.src_mask, dtype=states.dtype).masked_fill_(~batch.src_mask, -math.inf)
+        bias = bias[:, None, None, :]  # (B,1,1,S)
         for layer in self.encoder:
             if seen is not None:
-                seen.append(layer.self_weights(states, mask))
-            states = layer(states, mask)
+                seen.append(layer.self_weights(states, bias))
+            states = layer(states, bias)
         states = self.encoder_norm(states)
         keys, values = zip(*(layer.cross_attention.project(states) for layer in self.decoder), strict=True)
         if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
@@ -239,6 +243,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
+            bias=bias,
             keys=keys,
             values=values,
             states=None if self.copy_gate is None else states,
@@ -301,11 +306,10 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         decoder: list[Tensor] = []
         cross: list[Tensor] = []
         memory = self._encode(batch, encoder)
-        src_mask = memory.mask[:, None, None, :]  # (B,1,1,S)
         states = self._targets(batch)
         for number, layer in enumerate(self.decoder):
             decoder.append(layer.self_weights(states))
-            states, weights = layer(states, memory.keys[number], memory.values[number], src_mask, shown=slice(None))
+            states, weights = layer(states, memory.keys[number], memory.values[number], memory.bias, shown=slice(None))
             cross.append(weights)
 
         def real(weights: list[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
@@ -347,8 +351,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         if self.copy_query is not None:
             assert memory.copy_keys is not None
             query = self.copy_query(states).unsqueeze(1)  # (B,1,Q,H)
-            keys, mask = memory.copy_keys.unsqueeze(1), memory.mask[:, None, None, :]  # (B,1,S,H), (B,1,1,S)
-            attention = attention_weights(query, keys, mask).squeeze(1)  # (B,Q,S)
+            keys = memory.copy_keys.unsqueeze(1)  # (B,1,S,H)
+            attention = attention_weights(query, keys, memory.bias).squeeze(1)  # (B,Q,S)
         assert attention is not None
         assert memory.states is not None
         if attention.dtype in (torch.float16, torch.bfloat16):  # rounded weights do not sum to one
@@ -365,14 +369,13 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         Returns:
             The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
         """
-        mask = memory.mask[:, None, None, :]  # (B,1,1,S)
         found = None
         for number, layer in enumerate(self.decoder):
             states, weights = layer(
                 states,
                 memory.keys[number],
                 memory.values[number],
-                mask,
+                memory.bias,
                 None if past is None else (past, number),
                 shown if number == self.alignment_layer else None,
             )

@@ -82,6 +82,11 @@ class Engine:
         self.need_attention, self.choose, self.steps = need_attention, choose, steps
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
 
+    @property
+    def recorded_steps(self) -> int:
+        """Steps that were made by graphs that still are there."""
+        return sum(replay.replayed for replay in self._replays.values())
+
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
     def run(self, feed: Feed, prefix: Tensor | None = None) -> Iterator[Found]:
         """Searches for all sentences of a feed; they come out as they are done.
@@ -107,12 +112,12 @@ class Engine:
     def _of_one_bank(
         self, given: tuple[Sequence[int], Batch], feed: Feed, prefix: Tensor | None, reading: "_Reading"
     ) -> Iterator[Found]:
-        bank, record = self._begun(given[1], prefix)
+        fresh, record = self._begun(given[1], prefix)
         width = given[1].src.shape[1]
-        replay = self._recorder(bank, width) if prefix is None else None
-        bank = bank if replay is None else replay.bank
+        replay = self._recorder(fresh, width) if prefix is None else None
+        bank = fresh if replay is None else replay.bank
         table = _Table(len(bank.scores), self.device)
-        table.put(np.arange(given[1].size), *given, bank.limits, record, self.model.config.copies)
+        table.put(np.arange(given[1].size), *given, fresh.limits, record, self.model.config.copies)
         every = CPU_LOOKS_EVERY if self.device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
         waits, steps = prefix is None, 1
         while True:

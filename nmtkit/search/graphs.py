@@ -35,6 +35,8 @@ class Replay:
     def __init__(self, fresh: Bank, slots: int, places: int, at_once: bool) -> None:
         self._places = self.room(places)
         self.bank = fresh.in_slots(slots, self._places)
+        self.replayed = 0
+        """Steps that were made by a graph."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
         self._graphs: dict[int, tuple[Callable[[], None], Record]] = {}
@@ -52,6 +54,8 @@ class Replay:
     def step(self, choose: Choose, need_attention: bool, places: int) -> Record:
         """Makes one step; `places` is the position, from 1, of the sentence that has come farthest."""
         extent = min(-(-(places + 1) // EXTENT) * EXTENT, self._places)
+        if extent < self.bank.past.places:  # those that had come farther are done
+            self.bank.past.position.clamp_(max=extent - 1)
         self.bank.past.places = extent
         self._made[extent] += 1
 
@@ -71,6 +75,7 @@ class Replay:
             self._graphs[extent] = recorded(once)
         replay, record = self._graphs[extent]
         replay()
+        self.replayed += 1
         return record.mapped(torch.clone)
 
 

@@ -151,7 +151,6 @@ class Begun:
     clock: int
     """How many steps its bank had made before."""
 
-
     def extended_ids(self, ids: list[int], size: int) -> list[int]:
         """The tokens of a hypothesis as others know them; `size` is V."""
         if self.extended is None or max(ids) < size:

@@ -90,7 +90,7 @@ class PretendedCuda(TorchDispatchMode):
         if involved:
             if any(tensor.dim() for tensor in here) and func not in MAY_MIX:
                 raise Fault(f"{func}: a tensor of the CPU among those of the device")
-            if _waits(func, args):
+            if waits_for(func, args):
                 self.wait(str(func))
             if func is torch.ops.aten.copy_.default and not self.has(args[0]):
                 self.wait("copy to the CPU")
@@ -109,7 +109,7 @@ class PretendedCuda(TorchDispatchMode):
         return result
 
 
-def _waits(func: Any, args: Any) -> bool:
+def waits_for(func: Any, args: Any) -> bool:
     """Whether the CPU must read a number before it can go on."""
     if func is torch.ops.aten.index.Tensor:  # by a mask: its places must be counted
         return any(index is not None and index.dtype == torch.bool for index in args[1])

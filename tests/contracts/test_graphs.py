@@ -1,0 +1,183 @@
+"""Steps that are recorded once and repeated find what steps find that are made anew, whatever the model."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import recorder
+import torch
+from recorder import Recorder
+from test_models import SOURCES, VARIANTS, batch_of, build
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.data.batch import Batch, collate
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.search import graphs
+from nmtkit.search.bank import Bank
+from nmtkit.search.choose import choose_best
+from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.trace import Hypothesis
+
+SEARCHES: list[dict[str, Any]] = [
+    {"beam_size": 1},
+    {"beam_size": 4},
+    {
+        "beam_size": 3,
+        "no_repeat_ngram": 2,
+        "min_length_ratio": 0.3,
+        "forbid_unknown": True,
+        "coverage_penalty": 0.2,
+        "stop": "exact",
+    },
+]
+
+
+@pytest.fixture(autouse=True)
+def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(graphs, "can_record", lambda device: True)
+        monkeypatch.setattr(graphs, "recorded", recorder.recorded)
+    monkeypatch.setattr(graphs, "EXTENT", 4)  # several graphs for a short search
+    torch.set_float32_matmul_precision("highest")
+
+
+def whole_batch() -> Batch:
+    """Sentences of several lengths, so many that they cannot all have a slot at once."""
+    return batch_of([*SOURCES, *reversed(SOURCES), *[source[:1] for source in SOURCES]])
+
+
+def in_turn(whole: Batch, slots: int) -> Feed:
+    waiting = list(range(whole.size))
+
+    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
+        return (taken, whole.select(torch.tensor(taken))) if taken else None
+
+    return feed
+
+
+def config_for(model: Seq2Seq, settings: dict[str, Any]) -> SearchConfig:
+    config = SearchConfig.model_validate({**settings, "max_length": 7})
+    return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
+
+
+def same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
+    assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert math.isclose(one.score, other.score, abs_tol=1e-9)
+        assert (one.attention is None) == (other.attention is None)
+        if one.attention is not None and other.attention is not None:
+            assert abs(one.attention - other.attention).max() < 1e-6
+
+
+BY_ALL = {"transformer", "transformer-copying-head", "pointer-generator-coverage", "intra-attention", "luong"}
+"""Variants that are searched in every way, one of each kind; the others in one way, each in its turn."""
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_recorded_steps(name: str) -> None:
+    model, whole = build(*VARIANTS[name]).double().eval(), whole_batch()
+    turn = list(VARIANTS).index(name) % len(SEARCHES)
+    for settings in SEARCHES if name in BY_ALL else [SEARCHES[turn]]:
+        config = config_for(model, settings)
+        expected = beam_search(model, whole, config, config.beam_size, need_attention=True)
+        engine = Engine(model, config, config.beam_size, need_attention=True, steps="graph")
+        for slots in [3, 4]:  # the second time with the graphs of the first
+            found = dict(engine.run(in_turn(whole, slots)))
+            assert sorted(found) == list(range(whole.size))
+            for number, hypotheses in found.items():
+                same(hypotheses, expected[number])
+        assert engine.recorded_steps > 0
+
+
+def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "PATIENCE", 3)
+    model, whole = build(*VARIANTS["transformer"]).double().eval(), whole_batch()
+    config = config_for(model, {"beam_size": 2})
+    expected = beam_search(model, whole, config)
+    engine = Engine(model, config)
+    found = dict(engine.run(in_turn(whole, 2)))
+    assert engine.recorded_steps > 0
+    for number, hypotheses in found.items():
+        same(hypotheses, expected[number])
+    never = Engine(model, config, steps="eager")
+    assert dict(never.run(in_turn(whole, 2))).keys() == found.keys()
+    assert never.recorded_steps == 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_number_of_a_step_changes(name: str) -> None:
+    """Two steps of one extent are the same operations on tensors of the same sizes, and wait for nothing."""
+    model = build(*VARIANTS[name]).eval()
+    config = config_for(model, SEARCHES[-1])
+    bank = Bank.begin(model, batch_of(SOURCES), config, 1, None)
+    bank.step(choose_best, need_attention=True)
+    bank = bank.in_slots(4, 12)
+    bank.past.places = 12
+    seen = []
+    for _ in range(3):
+        with Recorder() as steps:
+            bank.step(choose_best, need_attention=True)
+        seen.append(steps.shapes())
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "can_record", lambda device: False)
+    with pytest.raises(RecipeError, match="CUDA"):
+        Engine(build(*VARIANTS["transformer"]).eval(), SearchConfig(), steps="graph")
+
+
+# ------------------------------------------------------------------------------------------ operations of a step
+
+VIEWS = {"view", "_unsafe_view", "unsqueeze", "squeeze", "expand", "slice", "select", "t", "transpose", "permute"}
+VIEWS |= {"detach", "alias", "as_strided", "split", "unsafe_split", "unbind", "_reshape_alias", "unfold", "new_empty"}
+VIEWS |= {"lift_fresh", "promote_types"}
+BASE = {"hidden_size": 16, "feed_forward_size": 32, "heads": 2, "encoder_layers": 6, "decoder_layers": 6}
+
+
+class Count(TorchDispatchMode):
+    """Counts operations; a view and the reservation of memory do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.split("::")[1]
+        if name not in VIEWS:
+            self.made[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("kind", "settings", "most"),
+    [
+        ("transformer", BASE, 160),
+        ("transformer", {**BASE, "copying": "head"}, 187),
+        ("pointer_generator", {"tie": "none"}, 110),
+        ("intra_attention", {"tie": "none"}, 115),
+        ("rnnsearch", {"tie": "none"}, 86),
+        ("luong", {"tie": "none"}, 85),
+        ("rnn_encdec", {"tie": "none"}, 74),
+    ],
+    ids=str,
+)
+def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) -> None:
+    """No step asks for more operations than it did; on a GPU each of them is a launch."""
+    torch.manual_seed(0)
+    model_class = MODELS.get(kind)
+    model = model_class(model_class.Config(**settings), VocabularySizes(500, 500, False)).eval()
+    sources = torch.randint(4, 500, (3, 11)).tolist()
+    batch = collate(sources, src_extended=sources, n_oov=0)
+    bank = Bank.begin(model, batch, SearchConfig(beam_size=4), 1, None)
+    for _ in range(5):
+        bank.step(choose_best, need_attention=False)
+    with Count() as count:
+        bank.step(choose_best, need_attention=False)
+    assert count.made.total() <= most, count.made
