@@ -17,24 +17,19 @@ LEAST = 1e-30
 """Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
 
 
-def placed(src_extended: Tensor, size: int) -> Tensor:
-    """Ids of a search's own for words that the vocabulary lacks: V and the first place of the word in the source.
+def by_place(ids: Tensor, src_extended: Tensor, size: int) -> Tensor:
+    """Extended ids as a search numbers them: a word that the vocabulary lacks is V and its first place in the source.
 
     So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
 
     Args:
+        ids: `(B,P)`; those that are not in the vocabulary stand in the source.
         src_extended: `(B,S)`.
         size: V.
 
     Returns:
-        `(B,S)`.
+        `(B,P)`.
     """
-    first = (src_extended[:, :, None] == src_extended[:, None, :]).to(torch.uint8).argmax(2)  # (B,S)
-    return torch.where(src_extended < size, src_extended, size + first)
-
-
-def place_of(ids: Tensor, src_extended: Tensor, size: int) -> Tensor:
-    """The ids that `placed` gives, of extended ids `(B,P)` that stand in the source `(B,S)`."""
     first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).argmax(2)  # (B,P)
     return torch.where(ids < size, ids, size + first)
 

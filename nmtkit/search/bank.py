@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.layers.copying import place_of, placed
+from nmtkit.layers.copying import by_place
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
 from nmtkit.search.choose import Choice, Choose
@@ -87,9 +87,9 @@ class Bank:
         device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
         prefix = None if prefix is None else prefix.to(device)
         if model.config.copies:
-            if prefix is not None:
-                prefix = place_of(prefix, batch.src_extended, model.sizes.tgt)
-            batch = replace(batch, src_extended=placed(batch.src_extended, model.sizes.tgt), n_oov=columns)
+            source, known = batch.src_extended, model.sizes.tgt
+            prefix = None if prefix is None else by_place(prefix, source, known)
+            batch = replace(batch, src_extended=by_place(source, source, known), n_oov=columns)
         memory = model.encode(batch)
         most = int(limits.max())
         model.reserve(most)
