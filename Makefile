@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test test-slow test-machines test-hostile test-kills test-memory check format bench bench-hf data clean
+.PHONY: demo compare test test-slow test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -56,15 +56,15 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Training speed beside bare torch, decoding speed of translation and summarization; needs a quiet machine.   More:  make ARGS=--help bench
+# Training speed beside bare torch, the pointer-generator's training and decoding; needs a quiet machine.   More:  make ARGS=--help bench
 # On a GPU:  make ARGS='--device cuda --shape base --batch-tokens 25000' bench;  all that a GPU must show:  tests/gpu/slot.sh
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
 
-# The same, with Hugging Face's transformers installed into .venv and measured as well.
-bench-hf: $(READY)
-	$(BIN)/python -m pip install --quiet transformers
-	$(BIN)/python -m tests.bench $(ARGS)
+# Decoding of a run beside CTranslate2 and Hugging Face, which are installed into .venv.   make ARGS='-m RUN' bench-peers
+bench-peers: $(READY)
+	$(BIN)/python -m pip install --quiet -e ".[peers]"
+	$(BIN)/nmtkit bench decode --against ctranslate2,huggingface $(ARGS)
 
 data: $(READY)
 	$(BIN)/python data/generate.py

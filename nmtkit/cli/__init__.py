@@ -30,6 +30,7 @@ COMMANDS = {
     "align": "Align the words of given translations by a model's attention.",
     "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text.",
     "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
+    "bench": "Measure decoding, beside other engines, and training.",
     "average": "Average checkpoints of a run into one.",
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Show versions, devices, and which device will be used and why.",

@@ -21,6 +21,7 @@ from nmtkit.errors import NmtkitError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_CUTS = ("helps to cut the text into tokens", "try again with fewer (preprocess --workers N)")
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.data.workers import serve; serve()"
 
 
@@ -55,16 +56,23 @@ def in_order(
                 yield from pool.map(coming)
 
 
-class _Process:
-    """One process, which does an item at a time."""
+class Helper:
+    """One process, which does an item at a time.
 
-    def __init__(self, work: bytes) -> None:
+    Args:
+        work: what is called with every item, pickled.
+        said: of a process that was ended from outside: what it does, and what may help.
+    """
+
+    def __init__(self, work: bytes, said: tuple[str, str]) -> None:
+        self._said = said
         program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)))]
         # A session of its own: Ctrl-C is for the caller, who then closes its input.
         self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self._work: bytes | None = work
 
     def __call__(self, item: Any) -> Any:
+        """What the work makes of an item; raises NmtkitError if the process was ended from outside."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -77,9 +85,9 @@ class _Process:
         except (OSError, EOFError, pickle.UnpicklingError) as fault:
             code = self._process.wait()
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            does, remedy = self._said
             raise NmtkitError(
-                f"a process that helps to cut the text into tokens {how}; most likely the memory was not enough for "
-                "all of them: try again with fewer (preprocess --workers N)"
+                f"a process that {does} {how}; most likely the memory was not enough for all of them: {remedy}"
             ) from fault
         if not good:
             raise answer
@@ -102,11 +110,11 @@ class _Pool(Generic[Item, Result]):
         self._count = count
         self._threads = ThreadPoolExecutor(count)
         pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
-        self._processes: list[_Process] = []
-        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._processes: list[Helper] = []
+        self._idle: SimpleQueue[Helper] = SimpleQueue()
         try:
             for _ in range(count):
-                self._processes.append(_Process(pickled))
+                self._processes.append(Helper(pickled, _CUTS))
         except OSError as fault:
             self.__exit__()
             raise NmtkitError(

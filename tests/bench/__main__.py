@@ -4,7 +4,8 @@ import argparse
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,12 +13,14 @@ import torch
 from nmtkit import console, device
 from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
+from nmtkit.experiment.bench import machine
 from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.run import Run
 from nmtkit.files import write_json
 
-from . import captions, decoding, hugging_face, machine, preprocessing, summarization, training
+from . import captions, preprocessing, summarization, training
 
-PARTS = ["transformer", "rnnsearch", "decoding", "summarization"]
+PARTS = ["transformer", "rnnsearch", "summarization"]
 ON_REQUEST = ["preprocess"]
 """Parts that are not among those of a run without --only: they need minutes, gigabytes, or both."""
 
@@ -25,9 +28,9 @@ ON_REQUEST = ["preprocess"]
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench",
-        description="How fast nmtkit trains beside bare torch, and decodes beside Hugging Face (if installed), and how "
-        "fast it trains and decodes the pointer-generator. Every engine gets the same work in the same process, in "
-        "turns. Wants a quiet machine.",
+        description="How fast nmtkit trains beside networks in bare torch, and trains and decodes the "
+        "pointer-generator. Every engine gets the same work in the same process, in turns. Wants a quiet machine. "
+        "`nmtkit bench` measures decoding beside other engines, and the training of any recipe.",
     )
     parser.add_argument(
         "--device", default="cpu", metavar="NAME", help="cpu, cuda, cuda:1, ... or auto (default: %(default)s)"
@@ -37,7 +40,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=[*PARTS, *ON_REQUEST],
-        help="one part instead of the first four; the others run by --only alone",
+        help="one part instead of the first three; the others run by --only alone",
     )
     parser.add_argument(
         "--threads",
@@ -57,17 +60,10 @@ def options() -> argparse.Namespace:
         default=training.BATCH_TOKENS,
         help="padded tokens a side of a batch in training on captions; a GPU wants 25000 (default: %(default)s)",
     )
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=decoding.BATCH_SIZE,
-        help="sentences in a batch that is decoded (default: %(default)s)",
-    )
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
-    parser.add_argument("--sentences", type=int, default=256, help="sentences to decode (default: %(default)s)")
     parser.add_argument(
-        "--rounds", type=int, default=3, help="how often each engine decodes them (default: %(default)s)"
+        "--rounds", type=int, default=3, help="how often the pointer-generator decodes (default: %(default)s)"
     )
     parser.add_argument("--articles", type=int, default=128, help="to summarize in batches (default: %(default)s)")
     parser.add_argument("--alone", type=int, default=32, help="of them also one at a time (default: %(default)s)")
@@ -85,13 +81,11 @@ def options() -> argparse.Namespace:
         "threads",
         "blocks",
         "updates",
-        "sentences",
         "rounds",
         "articles",
         "alone",
         "together",
         "batch_tokens",
-        "batch_size",
     ):
         if getattr(given, name) < 1:
             parser.error(f"--{name} must be at least 1")
@@ -106,7 +100,7 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
     parts = [given.only] if given.only else PARTS
     facts = machine.facts(given.threads, place)
     console.table("machine", ["what", "value"], list(facts.items()))
-    watch = machine.Watch()
+    watch = machine.Watch(partial(console.say, stderr=True))
     watch.look("before")
     result: dict[str, object] = {"machine": facts, "settings": {key: str(value) for key, value in vars(given).items()}}
     if "preprocess" in parts:
@@ -114,7 +108,7 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
         watch.look("after preprocessing")
         preprocessing.show(sizes, given.threads)
         result["preprocess"] = [asdict(row) for row in sizes]
-    if set(parts) & {"transformer", "rnnsearch", "decoding"}:
+    if set(parts) & {"transformer", "rnnsearch"}:
         result |= on_captions(given, scratch, parts, watch, place)
     if "summarization" in parts:
         rows = summarization.training(given.updates, given.rounds, given.threads, place)
@@ -132,7 +126,7 @@ def on_captions(
 ) -> dict[str, object]:
     """The parts that work on a run's data, or on made-up captions."""
     if given.run is not None:
-        run = decoding.run_folder(given.run)
+        run = Run.open(str(given.run)).folder
     else:
         run = RunFolder(captions.make(scratch))
         console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
@@ -151,19 +145,6 @@ def on_captions(
             watch.look("after rnnsearch")
         training.show(speeds, how)
         result["training"] = training.as_dicts(speeds)
-
-    if "decoding" in parts:
-        work = decoding.open_work(run, given.sentences, place, training.SHAPES[given.shape])
-        work = replace(work, batch_size=given.batch_size)
-        missing = hugging_face.unfit(work.model)
-        if not hugging_face.is_installed():
-            missing = f"{hugging_face.NAME} is not installed (`make bench-hf` installs it)"
-        found = decoding.measure(work, given.rounds, given.threads, with_hugging_face=missing is None)
-        watch.look("after decoding")
-        decoding.show(found, work)
-        if missing:
-            console.say(f"!!! WITHOUT HUGGING FACE: {missing}")
-        result["decoding"] = decoding.as_dicts(found)
     return result
 
 

@@ -19,6 +19,7 @@ from nmtkit import console, device
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.errors import NmtkitError
+from nmtkit.experiment.bench import machine
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.search.engine import beam_search
@@ -27,8 +28,6 @@ from nmtkit.training.objectives.attention import Coverage
 from nmtkit.training.objectives.likelihood import Likelihood
 from nmtkit.training.objectives.objective import Update
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
-
-from . import machine
 
 VOCABULARY = 50_000
 SOURCE, TARGET = 399, 99

@@ -4,16 +4,13 @@ import pytest
 import torch
 
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.errors import NmtkitError
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
 
-from . import hugging_face, summarization
+from . import summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load
 from .training import build, check_same_function
 
@@ -58,18 +55,6 @@ def test_a_floor_that_does_less_is_found_out(batch: Batch) -> None:
     floor.positions.zero_()
     with pytest.raises(NmtkitError, match="another function"):
         check_same_function(model, floor, batch)
-
-
-@pytest.mark.skipif(not hugging_face.is_installed(), reason="transformers is not installed (make bench-hf)")
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_hugging_face_finds_the_same_translations(beam_size: int, batch: Batch) -> None:
-    model = shaken(build(TRANSFORMER, VOCABULARY)).eval()
-    with torch.no_grad():
-        model.get_parameter("output.bias")[[PAD, BOS, EOS]] = torch.tensor([-1e4, -1e4, 1.0])
-    config = SearchConfig(beam_size=beam_size, max_length=12, max_length_ratio=0.0, max_length_offset=12)
-    ours = [best[0].ids for best in beam_search(model, batch, config)]
-    theirs = hugging_face.generate(hugging_face.convert(model, 16), batch, beam_size, config.alpha, 12)
-    assert theirs == ours
 
 
 def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:

@@ -14,6 +14,7 @@ from nmtkit import console, device
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.experiment.bench import machine
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
@@ -23,7 +24,6 @@ from nmtkit.training.events import Step
 from nmtkit.training.loop import train
 from nmtkit.training.objectives.likelihood import likelihood
 
-from . import machine
 from .floors import SMOOTHING, BareRnnSearch, BareTransformer, Floor, load
 
 BATCH_TOKENS = 2048

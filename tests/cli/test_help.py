@@ -8,8 +8,10 @@ from conftest import Command
 
 from nmtkit.cli import COMMANDS
 
-SUBCOMMANDS = [[name] for name in COMMANDS] + [
-    ["recipe", name] for name in ("ls", "show", "check", "explain", "schema")
+SUBCOMMANDS = [
+    *([name] for name in COMMANDS),
+    *(["recipe", name] for name in ("ls", "show", "check", "explain", "schema")),
+    *(["bench", name] for name in ("decode", "train")),
 ]
 
 
@@ -29,7 +31,7 @@ def test_help_lists_every_command(nmtkit: Command) -> None:
 
 
 def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
-    for words in ([], ["recipe"]):
+    for words in ([], ["recipe"], ["bench"]):
         done = nmtkit(*words)
         assert (done.code, done.err) == (0, "")
         assert "Commands:" in done.out

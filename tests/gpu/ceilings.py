@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from nmtkit import device
-from tests.bench import machine
+from nmtkit.experiment.bench import machine
 
 from .results import Given, given, middle
 

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from tests.bench import decoding as bench
-from tests.bench import hugging_face, summarization
+from tests.bench import summarization
 
-from . import work
+from . import fixed_length, work
 from .results import Given, given, middle
 
 SENTENCES = {1: 8, 32: 64, 256: 512}
@@ -18,10 +17,10 @@ def main(told: Given) -> None:
     threads, rounds = torch.get_num_threads(), 1 if told.quick else 2
     sentences = {1: 2, 4: 8} if told.quick else SENTENCES
     whole = work.to_decode(told, max(sentences.values()))
-    compared = hugging_face.is_installed() and hugging_face.unfit(whole.model) is None
+    compared = fixed_length.unfit(whole.model) is None
     for batch_size, count in sentences.items():
         part = replace(whole.first(count), batch_size=batch_size)
-        for row in bench.measure(part, rounds, threads, compared, beams=(4, 1), as_text=False):
+        for row in fixed_length.measure(part, rounds, threads, compared, beams=(4, 1)):
             each = row.tokens / len(part.sources)
             speeds = [each * speed for speed in row.sentences_per_second]
             steps = each * -(-len(part.sources) // batch_size)

@@ -9,10 +9,10 @@ from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from nmtkit import console
-from tests.bench import decoding, machine
+from nmtkit.experiment.bench import machine
 from tests.bench import training as bench
 
-from . import work
+from . import fixed_length, work
 from .results import Given, given
 
 TOP = 15
@@ -63,7 +63,7 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> N
 
 def main(told: Given) -> None:
     to_decode = replace(work.to_decode(told, BATCH), batch_size=BATCH)
-    search = decoding.ours(to_decode, BEAM)
+    search = fixed_length.ours(to_decode, BEAM)
     search()
     name = f"transformer, search, beam {BEAM}, batch {BATCH}, with its encoder"
     look(told, name, search, to_decode.longest)

@@ -23,7 +23,7 @@ import torch
 
 from nmtkit import console, device
 from nmtkit.errors import NmtkitError
-from tests.bench import machine
+from nmtkit.experiment.bench import machine
 
 SHOWN = 10
 """Failed tests of a part that are listed one by one."""

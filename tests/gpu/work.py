@@ -6,8 +6,9 @@ from nmtkit.data.store import Store
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
-from tests.bench import captions, decoding, training
+from tests.bench import captions, training
 
+from . import fixed_length
 from .results import Given
 
 VOCABULARY, QUICK_VOCABULARY = 32_000, 400
@@ -40,8 +41,8 @@ def luong(told: Given) -> LuongConfig:
     return LUONG.changed({"embedding_size": 16, "hidden_size": 16, "layers": 1}) if told.quick else LUONG
 
 
-def to_decode(told: Given, sentences: int) -> decoding.Work:
-    return decoding.open_work(corpus(told), sentences, told.place, transformer(told), 4 if told.quick else LENGTH)
+def to_decode(told: Given, sentences: int) -> fixed_length.Work:
+    return fixed_length.open_work(corpus(told), sentences, told.place, transformer(told), 4 if told.quick else LENGTH)
 
 
 def to_train(told: Given, updates: int = 5, blocks: int = 3) -> training.Work:

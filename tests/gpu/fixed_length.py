@@ -5,29 +5,28 @@ Given a trained run, its weights translate its test set. Without one the weights
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 import torch
 
-from nmtkit import console, device
+from nmtkit import device
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.errors import NmtkitError
+from nmtkit.experiment import conversion
+from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench.engines import generate
 from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.run import Run
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.translation.translator import Translator
-
-from . import hugging_face, machine
-from .training import SMALL
+from tests.bench.training import SMALL
 
 BEAM = 5
 BATCH_SIZE = 64
@@ -147,27 +146,26 @@ def ours(work: Work, beam_size: int) -> Engine:
     return decode
 
 
-def ours_as_text(work: Work, beam_size: int) -> Engine:
-    """All that `nmtkit translate` does between reading and writing, with its own batches; ids for the comparison."""
-    translator = Translator(work.model, work.tokenizers, work.settings(beam_size))
-    id_of = {token: number for number, token in enumerate(work.tokenizers.tgt.vocabulary.tokens)}
-
-    def decode() -> Ids:
-        return [[id_of[token] for token in best[0].tokens] for best in translator.search(work.texts)]
-
-    return decode
+def unfit(model: Seq2Seq) -> str | None:
+    """Why Hugging Face cannot be measured with a model, if it cannot."""
+    try:
+        conversion.require_convertible(model.config, "huggingface")
+        conversion.library("huggingface")
+    except NmtkitError as fault:
+        return str(fault)
+    return None
 
 
 def theirs(work: Work, beam_size: int, half: bool = False) -> Engine:
     longest_src = max(map(len, work.sources)) + 1
-    model = hugging_face.convert(work.model, max(work.longest, longest_src) + 2).to(work.device)
+    model = conversion.to_hugging_face(work.model, max(work.longest, longest_src)).to(work.device)
     model = model.half() if half else model
-    alpha = work.settings(beam_size).alpha
+    config = work.settings(beam_size)
 
     def decode() -> Ids:
         found: Ids = [[] for _ in work.sources]
         for numbers, batch in work.batches():
-            outputs = hugging_face.generate(model, batch, beam_size, alpha, work.longest)
+            outputs = generate(model, batch, config, work.longest)
             for number, ids in zip(numbers, outputs, strict=True):
                 found[number] = ids
         return found
@@ -181,15 +179,12 @@ def measure(
     threads: int,
     with_hugging_face: bool,
     beams: Sequence[int] = (BEAM, 1),
-    as_text: bool = True,
 ) -> list[Speed]:
     """Beam search and greedy search by every engine, in turns; the first round is thrown away."""
     found = []
     for beam_size in beams:
         engines = {"nmtkit search": ours(work, beam_size)}
-        if as_text:
-            engines["nmtkit, text to text"] = ours_as_text(work, beam_size)
-        reference = f"Hugging Face {hugging_face.version()}" if with_hugging_face else None
+        reference = f"Hugging Face {conversion.library('huggingface').__version__}" if with_hugging_face else None
         if reference:
             engines[reference] = theirs(work, beam_size)
         if reference and work.device.type == "cuda":
@@ -231,27 +226,3 @@ def _in_turns(
         peak = peaks[engine, precision]
         rows.append(Speed(name, engine, arithmetic, own, ratio, identical, tokens, work.batch_size, peak))
     return rows
-
-
-def show(speeds: Sequence[Speed], work: Work) -> None:
-    console.table(
-        f"decoding {len(work.sources):,} sentences, {work.weights}; on a CUDA device `medium` is tf32",
-        [
-            *("search", "batch", "engine", "arithmetic", "sentences/s", "min-max"),
-            *("x Hugging Face", "tokens", "identical to it", "peak MiB"),
-        ],
-        [speed.row() for speed in speeds],
-    )
-
-
-def as_dicts(speeds: Sequence[Speed]) -> list[dict[str, object]]:
-    return [asdict(speed) for speed in speeds]
-
-
-def run_folder(path: Path) -> RunFolder:
-    """The folder of a run, looked at before any work is done.
-
-    Raises:
-        CheckpointError: it is none.
-    """
-    return Run.open(str(path)).folder

@@ -1,29 +1,28 @@
-"""What the figures were measured on, and whether anybody else was using it."""
+"""What figures were measured on, the clock and the memory, and whether anybody else was using the machine."""
 
-import os
+import importlib.metadata
 import platform
+import re
 import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from importlib import metadata
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from nmtkit import console, device
+from nmtkit import device
+from nmtkit.data.workers import cores
 from nmtkit.experiment.tuning.found import processor
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0
 """Per cent of the last ten seconds in which some process waited for a core; above it the machine is not quiet."""
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+PEERS = ("transformers", "ctranslate2")
+"""Libraries of other engines, whose versions are named."""
 
 
 def pressure() -> float | None:
@@ -36,24 +35,22 @@ def pressure() -> float | None:
 
 
 def facts(threads: int, place: torch.device) -> dict[str, object]:
+    """Versions, processor, device, threads, by what a table calls them."""
     found = {
+        **{name: _version(name) for name in ("nmtkit", "torch", *PEERS)},
+        "python": platform.python_version(),
         "processor": processor(),
         "cores": cores(),
         "threads": threads,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "freed memory kept": device.keep_memory_in_heap(),
+        "device": device.describe(place),
     }
-    if place.type == "cpu":
-        return found
-    found |= {"device": device.describe(place)} | {name: _version(name) for name in ("nmtkit", "transformers")}
     return found | (_cuda_facts(place) if place.type == "cuda" else {})
 
 
 def _version(name: str) -> str:
     try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
         return "not installed"
 
 
@@ -66,7 +63,7 @@ def _cuda_facts(place: torch.device) -> dict[str, object]:
         "device memory, MiB": whole >> 20,
         "of it taken before": whole - free >> 20,
         "CUDA of torch": torch.version.cuda,
-        "cuDNN": torch.backends.cudnn.version(),
+        "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }
     asked = ["driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu"]
     program = shutil.which("nvidia-smi")
@@ -90,15 +87,23 @@ def now(place: torch.device) -> float:
 
 
 def forget_peak(place: torch.device) -> None:
-    """From now on `peak_mib` means the time from now on; a CPU's process never forgets."""
+    """From now on `peak_mib` means the time from now on; a process on a CPU forgets on Linux only."""
     if place.type == "cuda":
         torch.cuda.reset_peak_memory_stats(place)
+    else:
+        device.give_back_freed_memory()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak becomes what there is now
 
 
 def peak_mib(place: torch.device) -> float:
-    """The most memory that tensors took on a CUDA device since `forget_peak`; elsewhere the process since it began."""
+    """The most memory since `forget_peak`: of tensors on a CUDA device, elsewhere of the whole process."""
     if place.type == "cuda":
         return torch.cuda.max_memory_allocated(place) / (1 << 20)
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+        if found:
+            return int(found[1]) / 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
@@ -109,18 +114,19 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 class Watch:
-    """Looks at the pressure before each part of the work, and shouts when somebody else is working here."""
+    """Looks at the pressure before each part of the work, and tells when somebody else is working here."""
 
-    def __init__(self) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         self.seen: dict[str, float | None] = {}
+        self._notify = notify
 
     def look(self, when: str) -> None:
+        """Looks once; `when` is what the message calls this moment."""
         now = self.seen[when] = pressure()
         if now is None:
-            console.say(f"{when}: {CPU_PRESSURE} is not there: whether the machine is quiet is not known", stderr=True)
+            self._notify(f"{when}: {CPU_PRESSURE} is not there: whether the machine is quiet is not known")
         elif now > QUIET:
-            console.say(
+            self._notify(
                 f"!!! NOT QUIET {when}: processes waited for a core in {now:.0f}% of the last 10 seconds. "
-                "The figures are too low and the ratios uncertain.",
-                stderr=True,
+                "The figures are too low and the ratios uncertain."
             )

@@ -1,0 +1,301 @@
+"""How fast a trained model translates, and the engines of others with the same weights: in turns, in one run."""
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from nmtkit import device as devices
+from nmtkit import metrics
+from nmtkit.data.workers import Helper
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.experiment import conversion
+from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting, require_comparable
+from nmtkit.experiment.bench.products import Products
+from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.saved import SavedRun, find_run
+from nmtkit.experiment.tuning.turns import in_turns
+from nmtkit.task import TASKS
+from nmtkit.translation.result import Translation
+
+TRIED = 200
+"""Lines by which the best way of each engine is found."""
+SECONDS_TO_TRY = 40.0
+"""For each engine, after every way was tried once."""
+FIRST = 8
+"""Lines decoded before each turn, when the engine has just been set up."""
+TIE = 1e-4
+"""Two translations whose scores differ by less are equally good."""
+SHOWN = 3
+"""Differing lines that are shown."""
+
+
+@dataclass(frozen=True)
+class DecodingWork:
+    """What is to be decoded, and how often."""
+
+    how: Opening
+    sources: Sequence[str]
+    references: Sequence[str] | None = None
+    against: tuple[str, ...] = ()
+    """Names of other engines."""
+    rounds: int = 3
+    alone: int = 50
+    """Lines that are also decoded one at a time."""
+
+
+@dataclass
+class DecodingSpeed:
+    """One row of the result: an engine in one of its ways."""
+
+    engine: str
+    setting: Setting
+    alone_threads: int
+    """What is quickest for one sentence at a time."""
+    seconds: list[float] = field(default_factory=list)
+    """For all lines, one figure a round."""
+    alone: list[float] = field(default_factory=list)
+    """Seconds of every line that was decoded by itself, in all rounds."""
+    bare: list[float] = field(default_factory=list)
+    """Seconds of the matrix products alone, one figure a round; of nmtkit only."""
+    gflop: float = 0.0
+    """Of these products."""
+    gigabytes: float = 0.0
+    """That they read and write."""
+    peak_mib: float = 0.0
+    """The most memory over that of a process which has only loaded torch."""
+    found: list[Decoded] = field(default_factory=list)
+    differing: int = 0
+    """Lines unlike those of nmtkit's first row."""
+    ties: int = 0
+    """Of them those whose two translations have nearly one score."""
+    cut: int = 0
+    """Of them those that did not end before a length limit, which is not the same for all engines."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """By the references, if there are any."""
+
+    @property
+    def share(self) -> list[float]:
+        """The floor's part of the time, in each round."""
+        return [bare / seconds for bare, seconds in zip(self.bare, self.seconds, strict=False)]
+
+    def figures(self) -> dict[str, object]:
+        """All that is worth keeping, lines apart."""
+        lines, tokens = len(self.found), sum(len(one.tokens) + one.finished for one in self.found)
+        found = {key: value for key, value in asdict(self).items() if key not in ("found", "alone", "seconds", "bare")}
+        return {
+            **found,
+            "way": str(self.setting),
+            "seconds": self.seconds,
+            "tokens": tokens,
+            "sentences_per_second": [lines / one for one in self.seconds],
+            "tokens_per_second": [tokens / one for one in self.seconds],
+            "latency_ms_median": 1e3 * median(self.alone) if self.alone else None,
+            "latency_ms_p95": 1e3 * float(np.quantile(self.alone, 0.95)) if self.alone else None,
+            "floor_seconds": self.bare,
+            "share_of_floor": self.share,
+        }
+
+
+@dataclass
+class DecodingResult:
+    """All that was measured."""
+
+    facts: dict[str, object]
+    rows: list[DecodingSpeed]
+    cold: dict[str, list[float]]
+    """Seconds from the start of a process to its end: of `nmtkit translate` with one line, and of `import torch`."""
+    examples: list[dict[str, str]]
+    """Some lines that differ: the source, nmtkit's translation, the engine and its translation."""
+    pressure: dict[str, float | None]
+
+
+@dataclass
+class Service:
+    """What a process does for the bench: it has one engine, and is asked by the name of a method and its arguments."""
+
+    name: str
+    how: Opening
+    contestant: Contestant | None = None
+
+    def __call__(self, asked: tuple[str, Any]) -> Any:
+        """Answers."""
+        method, arguments = asked
+        if self.contestant is None:
+            self._empty = machine.peak_mib(devices.choose("cpu"))
+            self.contestant = CONTESTANTS[self.name](self.how)
+        return getattr(self, f"_{method}")(self.contestant, *arguments)
+
+    def _settings(self, engine: Contestant) -> list[Setting]:
+        return engine.settings()
+
+    def _decode(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> tuple[float, float, list[Decoded]]:
+        """Seconds, memory and what was found."""
+        engine.take(setting)
+        engine.decode(lines[:FIRST])
+        machine.forget_peak(engine.place)
+        begun = machine.now(engine.place)
+        found = engine.decode(lines)
+        seconds = machine.now(engine.place) - begun
+        before = 0.0 if engine.place.type == "cuda" else self._empty
+        return seconds, max(0.0, machine.peak_mib(engine.place) - before), found
+
+    def _alone(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> list[float]:
+        """Seconds of each line."""
+        engine.take(setting)
+        engine.decode(lines[:1])
+        taken = []
+        for line in lines:
+            begun = machine.now(engine.place)
+            engine.decode([line])
+            taken.append(machine.now(engine.place) - begun)
+        return taken
+
+    def _record(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> tuple[float, float]:
+        """GFLOP and gigabytes of the products; what `_bare` computes from now on for this way."""
+        products = Products()
+        engine.take(replace(setting, searches=1, threads=1))  # one search in this thread sees them all
+        products.record(lambda: engine.decode(lines))
+        self._products = {**getattr(self, "_products", {}), setting: products}
+        return products.gflop, products.gigabytes
+
+    def _bare(self, engine: Contestant, setting: Setting) -> float:
+        engine.take(setting)
+        seconds: float = self._products[setting].seconds(engine.place, setting.searches)
+        return seconds
+
+    def _rescore(self, engine: Contestant, lines: Sequence[str], found: Sequence[Decoded]) -> list[float]:
+        translations = [Translation(one.text, 0.0, 0.0, one.tokens, [], [], one.finished) for one in found]
+        engine.take(engine.settings()[0])
+        return [one.score for one in engine.reader.rescore(lines, translations)]
+
+
+Ask = Callable[..., Any]
+
+
+def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> DecodingResult:
+    """Measures; every engine has a process of its own.
+
+    Raises:
+        NmtkitError: an engine is not installed or cannot do this work; nothing has been measured then.
+    """
+    run = find_run(work.how.model)[0]
+    _refuse_what_cannot_be_done(work, run)
+    watch = machine.Watch(notify)
+    watch.look("before")
+    place = devices.choose(work.how.device)
+    facts = machine.facts(work.how.threads or devices.cpu_threads(), place)
+    with ExitStack() as stack:
+        ask: dict[str, Ask] = {}
+        for name in (Ours.name, *work.against):
+            ask[name] = _started(name, work.how, stack)
+        rows = [row for name in ask for row in _best(name, ask[name], work, notify)]
+        for row in rows:
+            if row.engine == Ours.name:
+                row.gflop, row.gigabytes = ask[row.engine]("record", row.setting, work.sources)
+        for number in range(work.rounds):
+            watch.look(f"before round {number + 1}")
+            first = number % len(rows)
+            for row in [*rows[first:], *rows[:first]]:
+                _turn(row, ask[row.engine], work)
+        examples = _compare(rows, ask[Ours.name], work)
+    cold = _cold(work, run)
+    watch.look("after")
+    return DecodingResult(facts, rows, cold, examples, watch.seen)
+
+
+def _refuse_what_cannot_be_done(work: DecodingWork, run: SavedRun) -> None:
+    if not any(line.strip() for line in work.sources):
+        raise DataError("there is no line to translate: all are empty")
+    if work.references is not None and len(work.references) != len(work.sources):
+        raise DataError(f"{len(work.sources)} source lines but {len(work.references)} references: they must be pairs")
+    config = run.newest_stage().recipe
+    for name in work.against:
+        conversion.require_convertible(config.model, name)
+        require_comparable(name, config.search.changed(work.how.search_settings or {}))
+        conversion.library(name)
+
+
+def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
+    """Starts an engine's process, which ends with the stack."""
+    said = (f"decodes by {name}", "take fewer lines, or measure the engines one after the other")
+    helper = Helper(pickle.dumps(Service(name, how)), said)
+    stack.callback(helper.end)
+    return lambda method, *arguments: helper((method, arguments))
+
+
+def _best(name: str, ask: Ask, work: DecodingWork, notify: Callable[[str], None]) -> list[DecodingSpeed]:
+    """The quickest exact way of an engine, and the quickest of all if it is another."""
+    lines = [line for line in work.sources if line.strip()][:TRIED]
+    settings: list[Setting] = ask("settings")
+    turns = in_turns(settings, lambda setting, _: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
+    exact = [setting for setting in settings if setting.precision == EXACT]
+    chosen = dict.fromkeys([min(exact, key=turns.slower.__getitem__), turns.best])
+    tried = "; ".join(f"{setting}: {turns.slower[setting]:.2f}" for setting in settings)
+    notify(f"{name}, by {len(lines)} lines, times of the quickest way: {tried}")
+    rows = []
+    for setting in chosen:
+        ways = dict.fromkeys(replace(setting, searches=1, threads=n) for n in (1, setting.threads * setting.searches))
+        alone = in_turns(list(ways), lambda way, _: sum(ask("alone", way, lines[:FIRST])), SECONDS_TO_TRY / 10)
+        rows.append(DecodingSpeed(name, setting, alone.best.threads))
+    return rows
+
+
+def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
+    """An engine's part of a round."""
+    seconds, peak, row.found = ask("decode", row.setting, work.sources)
+    row.seconds.append(seconds)
+    row.peak_mib = max(row.peak_mib, peak)
+    if row.gflop:
+        row.bare.append(ask("bare", row.setting))
+    lines = [line for line in work.sources if line.strip()][: work.alone]
+    row.alone += ask("alone", replace(row.setting, searches=1, threads=row.alone_threads), lines)
+
+
+def _compare(rows: Sequence[DecodingSpeed], ask: Ask, work: DecodingWork) -> list[dict[str, str]]:
+    """Counts in the rows what differs from the first, scores all of them; gives some of the lines that differ."""
+    examples = []
+    first = rows[0].found
+    for row in rows:
+        others = [n for n, (one, other) in enumerate(zip(row.found, first, strict=True)) if one.tokens != other.tokens]
+        row.differing = len(others)
+        lines = [work.sources[number] for number in others]
+        own, expected = (ask("rescore", lines, [found[n] for n in others]) for found in (row.found, first))
+        row.ties = sum(abs(a - b) < TIE for a, b in zip(own, expected, strict=True))
+        row.cut = sum(not (row.found[n].finished and first[n].finished) for n in others)
+        for number in others[:SHOWN]:
+            shown = {"source": work.sources[number], "nmtkit": first[number].text, "other": row.found[number].text}
+            examples.append({"engine": f"{row.engine}, {row.setting}", "line": str(number + 1), **shown})
+        if work.references is not None:
+            texts, recipe = [one.text for one in row.found], find_run(work.how.model)[0].recipe
+            found = metrics.score_all(texts, [work.references], recipe.tested, recipe.evaluation.options, work.sources)
+            row.scores = {score.name: score.value for score in found}
+    return examples
+
+
+def _cold(work: DecodingWork, run: SavedRun) -> dict[str, list[float]]:
+    """How long a process takes that translates one line, and one that only loads torch, in turns."""
+    line = next(line for line in work.sources if line.strip())
+    command = TASKS.get(run.recipe.task).command
+    words = [command, "-m", str(run.folder.path), "--weights", work.how.weights, "--device", work.how.device]
+    beam = (work.how.search_settings or {}).get("beam_size")
+    words += ["--beam-size", str(beam)] if beam else []
+    programs = {f"nmtkit {command}": ["-m", "nmtkit", *words], "import torch": ["-c", "import torch"]}
+    taken: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(max(work.rounds, 2)):
+        for name, arguments in programs.items():
+            begun = time.monotonic()
+            program = [sys.executable, *arguments]
+            done = subprocess.run(program, input=line + "\n", text=True, capture_output=True, check=False)
+            taken[name].append(time.monotonic() - begun)
+            if done.returncode:
+                raise NmtkitError(f"{name}: it ended with code {done.returncode}: {done.stderr.strip()}")
+    return taken

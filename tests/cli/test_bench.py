@@ -1,0 +1,71 @@
+"""`nmtkit bench`: the table and the JSON say what was measured, and what cannot be measured is refused at once."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from conftest import RECIPE, Command
+
+from nmtkit.experiment.conversion import LIBRARIES
+
+THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
+SHORT = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu"]
+SPOKEN = "model: {kind: transformer, hidden_size: 32, feed_forward_size: 48, heads: 2, encoder_layers: 1, tie: all}"
+
+
+def test_decoding_is_measured_beside_its_floor(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = nmtkit("bench", "decode", "-m", trained, *SHORT, "-o", figures, cwd=trained.parent)
+    assert done.code == 0, done
+    assert "decoding 12 lines, 2 rounds" in done.out
+    for word in ("sentences/s", "tokens/s", "alone, ms", "of floor", "BLEU", "import torch", "nmtkit translate"):
+        assert word in done.out
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert found["facts"]["threads"] == 1
+    assert {"nmtkit", "torch", "processor", "device"} <= found["facts"].keys()
+    assert {len(taken) for taken in found["cold_start_seconds"].values()} == {2}
+    for row in found["rows"]:
+        assert row["engine"] == "nmtkit"
+        assert row["gflop"] > 0
+        assert row["gigabytes"] > 0
+        assert all(share > 0 for share in row["share_of_floor"])
+        assert len(row["seconds"]) == len(row["sentences_per_second"]) == 2
+        assert row["latency_ms_median"] <= row["latency_ms_p95"]
+        assert row["peak_mib"] > 0
+        assert row["scores"].keys() >= {"BLEU"}
+    assert found["rows"][0]["differing"] == 0
+
+
+@pytest.mark.skipif(not THERE, reason="neither ctranslate2 nor transformers is installed (pip install 'nmtkit[peers]')")
+def test_the_same_weights_give_the_same_lines_elsewhere(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    first, _, rest = RECIPE.partition("model:")
+    recipe = corpus / "spoken.yaml"
+    recipe.write_text(first + SPOKEN + "\n" + rest.partition("\n")[2], encoding="utf-8")
+    run, figures = tmp_path / "run", tmp_path / "figures.json"
+    done = nmtkit("train", recipe, "--run", run)
+    assert done.code == 0, done
+    lines = "".join((corpus / "test.src").read_text(encoding="utf-8").splitlines(keepends=True)[:11]) + "\n"
+    asked = ["--source", "-", *SHORT, "--against", ",".join(THERE), "-o", figures]
+    done = nmtkit("bench", "decode", "-m", run, *asked, stdin=lines, cwd=tmp_path)
+    assert done.code == 0, done
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    exact = [row for row in found["rows"] if row["setting"]["precision"] == "fp32"]
+    assert {row["engine"] for row in exact} == {"nmtkit", *THERE}
+    assert len({row["tokens"] for row in exact if not row["differing"]}) == 1
+    assert [row["differing"] - row["ties"] - row["cut"] for row in exact] == [0] * len(exact), done
+
+
+def test_what_cannot_be_measured_is_refused_at_once(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    done = nmtkit("bench", "decode", "-m", trained, "--against", "huggingface", cwd=tmp_path)
+    assert done.code == 2
+    assert "huggingface has no counterpart of a rnnsearch" in done.err
+    done = nmtkit("bench", "decode", "-m", trained, "--against", "opennmt", cwd=tmp_path)
+    assert done.code == 2
+    assert "there is no engine 'opennmt': take ctranslate2 or huggingface" in done.err
+    done = nmtkit("bench", "decode", "-m", trained, "--source", "-", stdin="\n\n", cwd=tmp_path)
+    assert done.code == 2
+    assert "all are empty" in done.err
+    done = nmtkit("bench", "decode", "-m", trained, "--ref", "some.txt", cwd=tmp_path)
+    assert done.code == 2
+    assert "--ref belongs to --source" in done.err

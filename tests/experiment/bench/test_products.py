@@ -1,0 +1,54 @@
+"""The products of a work are counted as they are computed, and nothing else is."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from nmtkit.experiment.bench.products import Products
+
+CPU = torch.device("cpu")
+
+
+def flop_of(work: object) -> int:
+    products = Products()
+    products.record(work)  # type: ignore[arg-type]
+    return round(products.gflop * 1e9)
+
+
+def test_a_linear_map_is_two_operations_a_weight_and_row() -> None:
+    linear, rows = nn.Linear(5, 7), torch.randn(3, 5)
+    assert flop_of(lambda: linear(rows)) == 2 * 3 * 5 * 7
+    assert flop_of(lambda: linear(rows).sum().backward()) == 2 * 2 * 3 * 5 * 7  # the rows need no gradient
+
+
+def test_what_is_no_product_is_not_counted() -> None:
+    values = torch.randn(3, 5)
+    assert flop_of(lambda: (values.tanh() + values).softmax(-1).topk(2)) == 0
+
+
+def test_attention_is_two_products() -> None:
+    query, keys = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 6, 8)
+    with torch.no_grad():
+        fused = flop_of(lambda: F.scaled_dot_product_attention(query, keys, keys))
+        assert fused == flop_of(lambda: (query @ keys.transpose(-1, -2)).softmax(-1) @ keys)
+    assert fused == 2 * (2 * 2 * 4 * 3 * 6 * 8)
+
+
+def test_a_layer_of_cells_is_its_maps_at_every_step() -> None:
+    for kind, gates in ((nn.LSTM, 4), (nn.GRU, 3)):
+        layer, states = kind(5, 7, batch_first=True), torch.randn(2, 6, 5)
+        with torch.no_grad():
+            assert flop_of(lambda layer=layer, states=states: layer(states)) == 2 * 2 * 6 * gates * 7 * (5 + 7)
+
+
+def test_products_are_computed_again_as_often() -> None:
+    products = Products()
+    values, wide = torch.randn(3, 5), torch.randn(5, 4).t()
+    products.record(lambda: [F.linear(values, wide) for _ in range(7)])
+    (count,) = products.counts.values()
+    assert count == 7
+    assert round(products.gigabytes * 1e9) == 7 * 4 * (3 * 5 + 5 * 4 + 3 * 4)
+    again = Products()
+    again.record(lambda: products.seconds(CPU))
+    assert again.counts == products.counts
+    assert products.seconds(CPU, at_a_time=2) > 0
