@@ -1,14 +1,15 @@
 """`nmtkit bench decode` and `nmtkit bench train`."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import inference
-from nmtkit.cli.options import FILE, NEW_FILE, Number
+from nmtkit import console, recipe
+from nmtkit.cli import inference, options
+from nmtkit.cli.options import FILE, NEW_FILE, Number, with_threads
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.data.reading import read_pairs
@@ -16,8 +17,10 @@ from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
 from nmtkit.experiment.bench.decoding import DecodingSpeed, DecodingWork, measure_decoding
 from nmtkit.experiment.bench.machine import spread
+from nmtkit.experiment.bench.updates import a_trial, measure_training
 from nmtkit.experiment.conversion import LIBRARIES
 from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.run import choose_device
 from nmtkit.experiment.saved import find_run
 from nmtkit.files import write_json
 
@@ -52,7 +55,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     return names
 
 
-@command.command()
+@command.command("decode")
 @inference.which_run
 @click.option(
     "--source",
@@ -74,7 +77,7 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 @inference.search_options()
 @output
 @inference.batches
-def decode(
+def bench_decoding(
     how: Opening,
     source: str | None,
     ref: Path | None,
@@ -120,6 +123,62 @@ def decode(
         figures: dict[str, Any] = {"facts": result.facts, "rows": [row.figures() for row in result.rows]}
         figures |= {"cold_start_seconds": result.cold, "differing": result.examples, "cpu_pressure": result.pressure}
         _write(output, figures)
+
+
+@command.command("train")
+@click.argument("name", metavar="RECIPE")
+@options.overrides
+@options.run_folder
+@options.device
+@options.training_threads
+@click.option("--updates", type=Number(1, 1000), default=5, show_default=True, help="Updates in a turn.")
+@rounds
+@output
+def bench_training(
+    name: str,
+    overrides: tuple[str, ...],
+    run_path: str | None,
+    device: str,
+    threads: int | None,
+    updates: int,
+    rounds: int,
+    output: Path | None,
+) -> None:
+    """Measure how fast this machine trains a recipe.
+
+    Real updates of the recipe's model: loss, gradients, clipping, optimizer. The batches are those of its own text: as
+    a run of the recipe has stored them, else from text that is preprocessed for this; where the files are not here,
+    random words of the recipe's sizes. The way to train is the recipe's, or what was found on this machine if it leaves
+    that open. "of floor": the time of the matrix products alone, forward and backward, of the same shapes, in bare
+    torch, as part of the update's time. Nothing is kept, and no run is changed.
+
+    \b
+    Examples:
+      nmtkit bench train demo
+      nmtkit bench train mine.yaml --set batch.batch_tokens=2048 --updates 10 -o figures.json
+    """
+    loaded = recipe.load(name, with_threads(overrides, threads))
+    place = choose_device(device, loaded)
+    with ExitStack() as stack:
+        result = measure_training(a_trial(loaded, run_path, place, stack, tell), rounds, updates, tell)
+    _show_machine(result.facts)
+    console.table(
+        f"training {loaded.name} on {result.data}, {rounds} rounds of {updates} updates",
+        ["way", "tokens/s", "min-max", "ms an update", "tokens an update", "MiB", "of floor"],
+        [
+            [
+                str(result.way),
+                f"{median(result.tokens_per_second):,.0f}",
+                spread(result.tokens_per_second),
+                f"{1e3 * median(result.seconds) / updates:,.0f}",
+                f"{result.tokens / updates:,.0f}",
+                f"{result.peak_mib:,.0f}",
+                f"{median(result.share):.0%}",
+            ]
+        ],
+    )
+    if output is not None:
+        _write(output, result.figures())
 
 
 def _text(how: Opening, source: str | None, ref: Path | None) -> tuple[list[str], list[str] | None]:

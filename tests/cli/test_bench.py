@@ -69,3 +69,38 @@ def test_what_cannot_be_measured_is_refused_at_once(trained: Path, nmtkit: Comma
     done = nmtkit("bench", "decode", "-m", trained, "--ref", "some.txt", cwd=tmp_path)
     assert done.code == 2
     assert "--ref belongs to --source" in done.err
+
+
+TRAINED = ["--updates", "2", "--rounds", "2", "--device", "cpu", "--threads", "1"]
+
+
+def test_training_is_measured_beside_its_floor(corpus: Path, trained: Path, nmtkit: Command, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    before = sorted(path.name for path in trained.rglob("*"))
+    of_run = nmtkit("bench", "train", corpus / "tiny.yaml", "--run", trained, *TRAINED, "-o", figures, cwd=tmp_path)
+    assert of_run.code == 0, of_run
+    assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in of_run.out
+    assert sorted(path.name for path in trained.rglob("*")) == before
+    of_text = nmtkit("bench", "train", corpus / "tiny.yaml", *TRAINED, "-o", tmp_path / "again.json", cwd=tmp_path)
+    assert of_text.code == 0, of_text
+    assert "training tiny on its text" in of_text.out
+    assert not (tmp_path / "runs").exists()
+    found, again = (json.loads(path.read_text(encoding="utf-8")) for path in (figures, tmp_path / "again.json"))
+    for one in (found, again):
+        assert one["way"]["threads"] == one["facts"]["threads"] == 1
+        assert len(one["seconds"]) == len(one["bare"]) == len(one["tokens_per_second"]) == 2
+        assert all(share > 0 for share in one["share_of_floor"])
+        assert one["peak_mib"] > 0
+    same = ("tokens", "gflop", "gigabytes")
+    assert [found[name] for name in same] == [again[name] for name in same]
+
+
+def test_without_its_text_a_recipe_trains_on_random_words(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text((corpus / "tiny.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    done = nmtkit("bench", "train", recipe, *TRAINED, cwd=tmp_path)
+    assert done.code == 0, done
+    assert "on random words, 25 and 25 a line, for its text is not here" in done.out
+    assert "train.src" in done.err
+    done = nmtkit("bench", "train", recipe, *TRAINED, "--run", tmp_path / "none", "--updates", "0", cwd=tmp_path)
+    assert done.code == 2

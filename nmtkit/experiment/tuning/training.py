@@ -104,8 +104,8 @@ def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bo
     ]
 
 
-class _Again:
-    """A stream that gives the same batches to every way: those of the round, or a piece of each."""
+class Repeated:
+    """A stream of some batches over and over; to every way it gives those of the round, or a piece of each."""
 
     epoch = 0
 
@@ -122,9 +122,11 @@ class _Again:
         return batch if self.every == 1 else batch.select(rows)
 
     def state(self) -> dict[str, int]:
+        """Which batch is next."""
         return {"batch": self.next}
 
     def restore(self, state: Mapping[str, int]) -> None:
+        """Goes there."""
         self.next = state["batch"]
 
 
@@ -214,10 +216,12 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
 
 
 def find_training_way(run: SavedRun, device: torch.device, again: bool = False) -> Found[TrainingWay]:
-    """How this machine trains the model of a run, which is preprocessed, quickest: see `quickest_training`.
+    """How this machine trains the model of a run, which is preprocessed, quickest: see `quickest_training`."""
+    return quickest_training(trial_of(run, device), again)
 
-    Where its recipe has stages, the first one decides for all.
-    """
+
+def trial_of(run: SavedRun, device: torch.device) -> Trial:
+    """The training of a run, which is preprocessed; where its recipe has stages, the first one."""
     first = next(iter(run.recipe.by_stage().values()))
     tokenizers = run.load_tokenizers()
     store = Store.open(run.folder.data, "train")
@@ -236,7 +240,7 @@ def find_training_way(run: SavedRun, device: torch.device, again: bool = False) 
 
     tokens = int(np.maximum(store.lengths("src"), store.lengths("tgt")).sum()) + len(store)
     a_pass = tokens / first.batch.batch_tokens / first.training.accumulate / distributed.size()
-    trial = Trial(
+    return Trial(
         build=lambda: build_model(first, tokenizers),
         first_batches=first_batches,
         config=first.training,
@@ -244,7 +248,6 @@ def find_training_way(run: SavedRun, device: torch.device, again: bool = False) 
         work=training_work(first, sizes_of(tokenizers), device),
         updates_an_epoch=a_pass,
     )
-    return quickest_training(trial, again)
 
 
 def tokens_a_minute(
@@ -252,12 +255,27 @@ def tokens_a_minute(
 ) -> tuple[Found[TrainingWay], float | None]:
     """What `quickest_training` found, and if measured how many padded tokens, of the longer side, it is in a minute.
 
-    There is no tokenizer yet, so random words are learned: the lengths are those of a usual source and a usual target,
-    in tokens. Of a recipe's stages the first counts.
+    There is no tokenizer yet: see `made_up_trial`.
+    """
+    found_here = quickest_training(made_up_trial(recipe, lengths, device))
+    src, tgt = _cut(recipe, lengths)
+    speed = found_here.speed
+    return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
+
+
+def _cut(recipe: Recipe, lengths: tuple[int, int]) -> tuple[int, int]:
+    src, tgt = next(iter(recipe.by_stage().values())).data.cuts or lengths
+    return min(src, lengths[0]), min(tgt, lengths[1])
+
+
+def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device) -> Trial:
+    """The training of a recipe without its text: random words are learned, by a model as large as it may become.
+
+    The lengths are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
     """
     first = next(iter(recipe.by_stage().values()))
     budget, sizes = first.batch.batch_tokens, first.largest_vocabularies
-    src, tgt = (min(length, limit) for length, limit in zip(lengths, first.data.cuts or lengths, strict=True))
+    src, tgt = _cut(recipe, lengths)
     rows = max(1, budget // (max(src, tgt) + 1))
 
     def made_up(count: int) -> list[Batch]:
@@ -268,7 +286,7 @@ def tokens_a_minute(
 
         return [collate(words(src, sizes.src), words(tgt, sizes.tgt)) for _ in range(count)]
 
-    trial = Trial(
+    return Trial(
         build=lambda: MODELS.get(first.model.kind)(first.model, sizes),
         first_batches=made_up,
         config=first.training,
@@ -276,9 +294,6 @@ def tokens_a_minute(
         work=training_work(first, sizes, device),
         updates_an_epoch=float("inf"),
     )
-    found_here = quickest_training(trial)
-    speed = found_here.speed
-    return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
 
 
 def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
@@ -299,7 +314,7 @@ def _measure(
     A way that runs out of memory has speed 0, and if all do there are no speeds.
     """
     config, device = trial.config, trial.device
-    stream = _Again(trial.first_batches(ROUNDS * config.accumulate))
+    stream = Repeated(trial.first_batches(ROUNDS * config.accumulate))
     training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
     def seconds_of(way: TrainingWay, number: int) -> float:
@@ -342,7 +357,7 @@ def _measure(
     return distributed.said_by_first(best), speeds, turns.is_noisy  # each process has looked at batches of its own
 
 
-def _speeds(turns: Turns[TrainingWay], stream: _Again, accumulate: int) -> dict[str, float]:
+def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dict[str, float]:
     """Target tokens a second of every way, by the batches that the turns of the best one had."""
 
     def tokens(number: int) -> int:
