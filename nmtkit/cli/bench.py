@@ -214,7 +214,7 @@ def _row(row: DecodingSpeed) -> list[str]:
         f"{tokens / median(row.seconds):,.0f}",
         f"{figures['latency_ms_median']:.1f}",
         f"{figures['latency_ms_p95']:.1f}",
-        f"{row.peak_mib:,.0f}",
+        f"{row.peak_mib:,.0f}" if row.peak_mib else "-",
         f"{median(row.share):.0%}" if row.share else "-",
         f"{row.differing:,}",
         f"{row.ties:,}",

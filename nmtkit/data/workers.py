@@ -10,7 +10,7 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
@@ -62,13 +62,16 @@ class Helper:
     Args:
         work: what is called with every item, pickled.
         said: of a process that was ended from outside: what it does, and what may help.
+        variables: its environment; None: this process's.
     """
 
-    def __init__(self, work: bytes, said: tuple[str, str]) -> None:
+    def __init__(self, work: bytes, said: tuple[str, str], variables: Mapping[str, str] | None = None) -> None:
         self._said = said
         program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)))]
         # A session of its own: Ctrl-C is for the caller, who then closes its input.
-        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=variables
+        )
         self._work: bytes | None = work
 
     def __call__(self, item: Any) -> Any:

@@ -1,5 +1,6 @@
 """How fast a trained model translates, and the engines of others with the same weights: in turns, in one run."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -71,7 +72,8 @@ class DecodingSpeed:
     gigabytes: float = 0.0
     """That they read and write."""
     peak_mib: float = 0.0
-    """The most memory over that of a process which has only loaded torch."""
+    """The most memory over that of a process which has only loaded torch; of tensors on a CUDA device, where that of
+    CTranslate2 is not known: 0."""
     found: list[Decoded] = field(default_factory=list)
     differing: int = 0
     """Lines unlike those of nmtkit's first row."""
@@ -227,7 +229,11 @@ def _refuse_what_cannot_be_done(work: DecodingWork, run: SavedRun) -> None:
 def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
     said = (f"decodes by {name}", "take fewer lines, or measure the engines one after the other")
-    helper = Helper(pickle.dumps(Service(name, how)), said)
+    variables = dict(os.environ)
+    if name != Ours.name and devices.WAITING in variables:  # how threads wait was chosen for nmtkit alone
+        for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING):
+            del variables[variable]
+    helper = Helper(pickle.dumps(Service(name, how)), said, variables)
     stack.callback(helper.end)
     return lambda method, *arguments: helper((method, arguments))
 
