@@ -24,7 +24,7 @@ from nmtkit.experiment.run import choose_device
 from nmtkit.experiment.saved import find_run
 from nmtkit.files import write_json
 
-COLUMNS = ["engine", "way", "sentences/s", "min-max", "tokens/s", "alone, ms", "p95", "MiB", "of floor"]
+COLUMNS = ["engine", "way", "sentences/s", "min-max", "tokens/s", "CPU s", "alone, ms", "p95", "MiB", "of floor"]
 COLUMNS += ["differ", "ties", "cut"]
 
 rounds = click.option(
@@ -91,11 +91,15 @@ def bench_decoding(
 
     Every engine has a process of its own and gets the same lines of text, in turns. Some of the lines are decoded in
     every way that an engine knows: precision, batch, threads. A row is its quickest exact way (fp32), a second one its
-    quickest of all. "alone" is the time of a line that comes by itself. "MiB" is what the process needs beyond loading
-    torch. "of floor": the time of the matrix products alone, of the same shapes, in bare torch, as part of nmtkit's
-    time. "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally;
-    "cut": those that reached a length limit. These differ by rule: the others have one limit for all lines, and
-    CTranslate2 ranks what has not ended among what has.
+    quickest of all.
+
+    "CPU s" are the seconds of all threads for all lines. "alone" is the time of a line that comes by itself. "MiB" is
+    what the process needs beyond loading torch. "of floor": the time of the matrix products alone, of the same shapes,
+    in bare torch, as part of nmtkit's time.
+
+    "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
+    those that reached a length limit. These differ by rule: the others have one limit for all lines, and CTranslate2
+    ranks what has not ended among what has.
 
     \b
     Examples:
@@ -212,6 +216,7 @@ def _row(row: DecodingSpeed) -> list[str]:
         f"{median(speeds):,.1f}",
         spread(speeds, 1),
         f"{tokens / median(row.seconds):,.0f}",
+        f"{median(row.cpu_seconds):,.1f}",
         f"{figures['latency_ms_median']:.1f}",
         f"{figures['latency_ms_p95']:.1f}",
         f"{row.peak_mib:,.0f}" if row.peak_mib else "-",

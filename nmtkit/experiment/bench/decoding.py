@@ -63,6 +63,8 @@ class DecodingSpeed:
     """What is quickest for one sentence at a time."""
     seconds: list[float] = field(default_factory=list)
     """For all lines, one figure a round."""
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of all threads, which say more than the clock where other processes want the cores too."""
     alone: list[float] = field(default_factory=list)
     """Seconds of every line that was decoded by itself, in all rounds."""
     bare: list[float] = field(default_factory=list)
@@ -139,16 +141,18 @@ class Service:
     def _settings(self, engine: Contestant) -> list[Setting]:
         return engine.settings()
 
-    def _decode(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> tuple[float, float, list[Decoded]]:
-        """Seconds, memory and what was found."""
+    def _decode(
+        self, engine: Contestant, setting: Setting, lines: Sequence[str]
+    ) -> tuple[float, float, float, list[Decoded]]:
+        """Seconds, those of the CPU, memory and what was found."""
         engine.take(setting)
         engine.decode(lines[:FIRST])
         machine.forget_peak(engine.place)
-        begun = machine.now(engine.place)
+        begun, cpu_begun = machine.now(engine.place), time.process_time()
         found = engine.decode(lines)
-        seconds = machine.now(engine.place) - begun
+        seconds, cpu = machine.now(engine.place) - begun, time.process_time() - cpu_begun
         before = 0.0 if engine.place.type == "cuda" else self._empty
-        return seconds, max(0.0, machine.peak_mib(engine.place) - before), found
+        return seconds, cpu, max(0.0, machine.peak_mib(engine.place) - before), found
 
     def _alone(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> list[float]:
         """Seconds of each line."""
@@ -257,8 +261,9 @@ def _best(name: str, ask: Ask, work: DecodingWork, notify: Callable[[str], None]
 
 def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
     """An engine's part of a round."""
-    seconds, peak, row.found = ask("decode", row.setting, work.sources)
+    seconds, cpu, peak, row.found = ask("decode", row.setting, work.sources)
     row.seconds.append(seconds)
+    row.cpu_seconds.append(cpu)
     row.peak_mib = max(row.peak_mib, peak)
     if row.gflop:
         row.bare.append(ask("bare", row.setting))
