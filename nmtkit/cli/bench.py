@@ -98,8 +98,8 @@ def bench_decoding(
     in bare torch, as part of nmtkit's time.
 
     "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
-    those that reached a length limit. These differ by rule: the others have one limit for all lines, and CTranslate2
-    ranks what has not ended among what has.
+    those that reached a length limit. These differ by rule: the others have one limit for all lines, and rank what has
+    not ended among what has. --max-length 100 --max-length-ratio 100 gives nmtkit one limit for all lines too.
 
     \b
     Examples:
