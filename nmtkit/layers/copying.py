@@ -91,8 +91,9 @@ class _Mix(torch.autograd.Function):
         generated = mixed.gather(-1, ids)  # (G,q,S)
         total = torch.logaddexp(generated, copied)
         mixed.scatter_(-1, ids, total)
-        likely = total > math.log(2 * LEAST)  # a share that only the bound lifts above zero gives copying no gradient
-        ctx.save_for_backward(attention, p_gen, src, (generated - total).exp_(), (-total).exp_() * likely)
+        if any(ctx.needs_input_grad):
+            likely = total > math.log(2 * LEAST)  # what only the bound lifts above zero gives copying no gradient
+            ctx.save_for_backward(attention, p_gen, src, (generated - total).exp_(), (-total).exp_() * likely)
         ctx.size = size
         return mixed
 

@@ -17,7 +17,7 @@ from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.layers.copying import by_place
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
-from nmtkit.search.choose import Choice, Choose
+from nmtkit.search.choose import BLOCK, Choice, Choose
 from nmtkit.search.rules import INFINITY, SearchConfig, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 
@@ -89,7 +89,8 @@ class Bank:
         if model.config.copies:
             source, known = batch.src_extended, model.sizes.tgt
             prefix = None if prefix is None else by_place(prefix, source, known)
-            batch = replace(batch, src_extended=by_place(source, source, known), n_oov=columns)
+            more = -(known + columns) % BLOCK + columns  # whole blocks are searched sooner
+            batch = replace(batch, src_extended=by_place(source, source, known), n_oov=more)
         memory = model.encode(batch)
         most = int(limits.max())
         model.reserve(most)
