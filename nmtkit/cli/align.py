@@ -32,6 +32,7 @@ class PairFiles:
 
 @click.command()
 @inference.which_run
+@inference.precision("fp32")
 @inference.source_file
 @click.option("--target", required=True, type=FILE, help="Their translations, line by line.")
 @click.option(

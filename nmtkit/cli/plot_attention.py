@@ -53,6 +53,7 @@ def _is_html(output: Path | None) -> bool:
 
 @click.command("plot-attention")
 @inference.which_run
+@inference.precision("fp32")
 @click.argument("source", required=False)
 @click.argument("target", required=False)
 @options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal")

@@ -20,6 +20,7 @@ from nmtkit.translation.translator import Translator
 
 @click.command()
 @inference.which_run
+@inference.precision("fp32")
 @inference.source_file
 @click.option(
     "--target",

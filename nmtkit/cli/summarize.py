@@ -24,6 +24,7 @@ WINDOW = 256
 
 @click.command()
 @inference.which_run
+@inference.precision("auto")
 @click.option(
     "--article-field",
     metavar="KEY",

@@ -19,6 +19,7 @@ from nmtkit.translation.unknowns import parse_dictionary
 
 @click.command()
 @inference.which_run
+@inference.precision("auto")
 @inference.search_options()
 @inference.n_best
 @click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")

@@ -13,7 +13,7 @@ from nmtkit.data.reading import read_pairs
 from nmtkit.experiment import checks
 from nmtkit.experiment.folder import RunFolder, hold
 from nmtkit.experiment.judging import validation_files
-from nmtkit.experiment.opening import Opening, find_way, open_translator
+from nmtkit.experiment.opening import Opening, find_way
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.tuning.found import Found
 from nmtkit.experiment.tuning.training import find_training_way
@@ -59,9 +59,9 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     if not folder.result.is_file():
         tell("the search is measured once the run is trained: at the end of its training, or here")
         return
-    translator = open_translator(work, Opening(device=str(place), threads=devices.cpu_threads()))
     lines = [pair.src for pair in read_pairs(validation_files(loaded)) if pair.src.strip()]
-    _, searched = find_way(translator, loaded, lines, float("inf"), devices.cpu_threads(), again=True)
+    how = Opening(device=str(place), threads=devices.cpu_threads())
+    _, searched = find_way(work, how, lines, float("inf"), again=True)
     if searched.speeds:
         _show(searched, "searching with it")
     else:

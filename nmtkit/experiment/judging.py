@@ -113,13 +113,15 @@ def translate_test_set(
     sources, references = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
     # Not as many as the training had: fewer may have been quicker there.
     threads = threads or devices.cpu_threads()
-    translator = open_translator(run, Opening(device=str(device), threads=threads))
+    how = Opening(device=str(device), threads=threads)
     filled = [source for source in sources if source.strip()]
     spent = sum(stage.checkpoints.read_facts()["seconds"] for stage in run.stages())
     if filled:
-        translator, found_way = find_way(translator, run.recipe, filled, spent, threads)
+        translator, found_way = find_way(run, how, filled, spent)
         for sentence in found_way.sentences():
             notify(sentence)
+    else:
+        translator = open_translator(run, how)
     begun = time.monotonic()
     found = [best[0] for best in translator.search(sources)]
     seconds = time.monotonic() - begun

@@ -1,19 +1,28 @@
 """Opening the model of a run to translate with it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from nmtkit import device as devices
+from nmtkit.data.batch import collate
+from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment.saved import SavedRun, find_run
 from nmtkit.experiment.tuning.found import Found, look_up
 from nmtkit.experiment.tuning.searching import quickest_search, search_work
-from nmtkit.models.base import headed
+from nmtkit.layers.packed import PrecisionChoice, lay_out, narrow
+from nmtkit.models.base import Seq2Seq, headed
 from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
+
+PROBED = 64
+"""Words of the source that shows whether a model's numbers fit into fp16."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +36,9 @@ class Opening:
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
     """CPU threads; None is torch's choice."""
+    precision: PrecisionChoice = "auto"
+    """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
+    CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
@@ -94,11 +106,11 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
-    known = look_up(search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place), SearchWay)
-    way = known.way if known else usual(place)
-    devices.prepare(place, way.matmul_precision, how.threads)
-    if place.type == "cpu":
-        model.lay_out_for_reading()
+    asked = _asked(model, how.precision)
+    known = look_up(search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked), SearchWay)
+    way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
+    devices.prepare(place, threads=how.threads)
+    lay_out(model, way.precision)
     return Translator(
         model,
         tokenizers,
@@ -117,25 +129,54 @@ def _called(run: SavedRun, which: str) -> str:
     return f"{path.parent.name}/{path.name}" if path.parent.parent == run.folder.checkpoints else path.name
 
 
+def _asked(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
+    """The precision that is asked for; `auto` where it is left to measuring.
+
+    On CUDA it is not: see `Opening.precision`.
+    """
+    device = next(model.parameters()).device
+    if precision != "auto" or device.type == "cpu":
+        return precision
+    if device.type != "cuda":
+        return "fp32"
+    return "fp16" if fits_half(model) else "bf16"
+
+
+@torch.no_grad()
+def fits_half(model: Seq2Seq) -> bool:
+    """Whether what fp16 makes of a source of words from all over the vocabulary is finite."""
+    halved = deepcopy(model)
+    narrow(halved, torch.float16)
+    ids = torch.linspace(UNK, model.sizes.src - 1, PROBED).long().tolist()
+    finite: list[bool] = []
+
+    def look(part: torch.Tensor) -> torch.Tensor:
+        finite.append(bool(part.isfinite().all()))
+        return part
+
+    halved.encode(collate([ids]).to(next(model.parameters()).device)).mapped(look)
+    return all(finite)
+
+
 def find_way(
-    translator: Translator,
-    recipe: Recipe,
-    lines: Sequence[str],
-    planned_seconds: float,
-    threads: int | None = None,
-    again: bool = False,
+    run: SavedRun, how: Opening, lines: Sequence[str], planned_seconds: float, again: bool = False
 ) -> tuple[Translator, Found[SearchWay]]:
-    """The translator that searches as this machine does it quickest, and what was found; see `quickest_search`.
+    """Opens a run to search as this machine does it quickest, and says what was found; see `quickest_search`.
 
     The process is made ready for it.
     """
+    opened: dict[str, Translator] = {}
 
     def take(way: SearchWay) -> Translator:
-        devices.prepare(translator.device, way.matmul_precision, threads)
-        return replace(translator, way=way)
+        if way.precision not in opened:
+            opened[way.precision] = open_translator(run, replace(how, precision=way.precision))
+        return replace(opened[way.precision], way=way)
 
-    vocabulary, device = translator.model.sizes.tgt, translator.device
-    work = search_work(recipe, vocabulary, translator.config.beam_size, threads, device)
+    usually = open_translator(run, how)
+    opened[usually.chosen_way.precision] = usually
+    model, config, device = usually.model, usually.config, usually.device
+    asked = how.precision if device.type == "cpu" else usually.chosen_way.precision
+    work = search_work(run.recipe, model.sizes.tgt, config.beam_size, how.threads, device, asked)
     found = quickest_search(lambda way, some: take(way).translate(some), lines, device, work, planned_seconds, again)
     return take(found.way), found
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.windows import LocalWindow
 from nmtkit.registry import Registry
 from nmtkit.settings import name_in
@@ -187,7 +188,7 @@ class Location(AttentionScore):
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
-        self.positions = nn.Linear(query_size, max_positions, bias=False)
+        self.positions = UnpackedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
         """The encoder states themselves, `(B,S,Hm)`, of which only S will count.
@@ -225,13 +226,18 @@ class Cosine(AttentionScore):
 
     def project(self, values: Tensor) -> Tensor:
         """`h_j / |h_j|`, `(B,S,Hm)`."""
-        return functional.normalize(values, dim=-1)
+        return _of_length_one(values)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Energies `(B,Q,S)`."""
         beta = functional.softplus(self.sharpness(queries) + self.base)  # (B,Q,1)
-        wanted = functional.normalize(self.query(queries), dim=-1)  # (B,Q,Hm)
+        wanted = _of_length_one(self.query(queries))  # (B,Q,Hm)
         return beta * torch.matmul(wanted, keys.transpose(1, 2))
+
+
+def _of_length_one(vectors: Tensor) -> Tensor:
+    """Vectors `(...,H)` over their lengths; zeros, as padding is, stay zeros also where 1e-12 is rounded to zero."""
+    return functional.normalize(vectors, dim=-1, eps=max(1e-12, torch.finfo(vectors.dtype).tiny))
 
 
 if TYPE_CHECKING:

@@ -98,13 +98,14 @@ def one_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | N
     hiddens, cells = [], []
     with torch.autocast(inputs.device.type, enabled=False):  # see `run_recurrent`
         inputs, hidden = inputs.to(dtype), hidden.to(dtype)
+        plain = torch.gru_cell if cell is None else torch.lstm_cell
+        steps: Any = getattr(layer, "cells", None) or [plain] * layer.num_layers  # see `nmtkit.layers.packed.lay_out`
         for number, weights in enumerate(layer.all_weights):
-            if number > 0:
-                inputs = F.dropout(inputs, layer.dropout, layer.training)
+            inputs = F.dropout(inputs, layer.dropout, layer.training) if number else inputs
             if cell is None:
-                inputs = torch.gru_cell(inputs, hidden[:, number], *weights)
+                inputs = steps[number](inputs, hidden[:, number], *weights)
             else:
-                inputs, kept = torch.lstm_cell(inputs, (hidden[:, number], cell[:, number].to(dtype)), *weights)
+                inputs, kept = steps[number](inputs, (hidden[:, number], cell[:, number].to(dtype)), *weights)
                 cells.append(kept)
             hiddens.append(inputs)
     return torch.stack(hiddens, 1), torch.stack(cells, 1) if cells else None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nmtkit.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
+from nmtkit.layers.packed import Packed
 from nmtkit.layers.past import Past
 
 Norm = Literal["pre", "post"]
@@ -276,15 +277,18 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: Activation, rate: float) -> None:
         super().__init__()
-        self.inner = _xavier(nn.Linear(width, inner), 1)
+        self.inner: nn.Module = _xavier(nn.Linear(width, inner), 1)
         self.out = _xavier(nn.Linear(inner, width), 1)
         self.activation = activation
         self.dropout = Dropout(rate)
 
     def forward(self, states: Tensor) -> Tensor:
         """`(...,H)` to `(...,H)`."""
-        inner = self.inner(states)
-        inner = F.relu(inner, inplace=True) if self.activation == "relu" else F.gelu(inner)
+        if self.activation == "relu" and isinstance(self.inner, Packed) and isinstance(self.out, Packed):
+            inner = self.inner.rectified(states)
+        else:
+            inner = self.inner(states)
+            inner = F.relu(inner, inplace=True) if self.activation == "relu" else F.gelu(inner)
         out: Tensor = self.out(self.dropout(inner))
         return out
 

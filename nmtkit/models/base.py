@@ -228,17 +228,6 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         weight[ids] = vectors.to(weight) * factor
         return factor
 
-    @torch.no_grad()
-    def lay_out_for_reading(self) -> None:
-        """Has the weights of linear maps stand in memory as products with few rows read them: column by column.
-
-        On a CPU the products of one decoding step then take up to half the time, in float32. The model computes as
-        before but for rounding, and can no longer be trained: what shared a matrix with an embedding has its own.
-        """
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                module.weight = nn.Parameter(module.weight.t().contiguous().t(), requires_grad=False)
-
     @abstractmethod
     def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""

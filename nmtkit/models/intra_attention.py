@@ -43,6 +43,7 @@ from torch import Tensor, nn
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General, masked_softmax
 from nmtkit.layers.elementary import wide
+from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, one_step, recurrent, run_recurrent
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
@@ -140,7 +141,7 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         features = hidden * (3 if config.intra_decoder else 2)
         self.switch = nn.Linear(features, 1) if config.copying else None
         self.projection = nn.Linear(embedding, features, bias=False) if made else None
-        self.output = None if made else nn.Linear(features, sizes.tgt, bias=False)
+        self.output = None if made else UnpackedLinear(features, sizes.tgt, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
         initialise(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.

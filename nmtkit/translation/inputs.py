@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit import device as devices
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.layers.packed import Precision
 from nmtkit.models.base import Seq2Seq
 
 
@@ -74,8 +74,8 @@ FEW = 8
 class SearchWay:
     """One way to search."""
 
-    matmul_precision: devices.MatmulPrecision
-    """torch's float32 matrix product setting."""
+    precision: Precision
+    """Of the products."""
     batch_tokens: int
     """Padded source tokens in a batch."""
     one_a_core: bool
@@ -83,12 +83,12 @@ class SearchWay:
 
     def __str__(self) -> str:
         cores = "one search a core" if self.one_a_core else "all cores one search"
-        return f"{self.matmul_precision}, batches of {self.batch_tokens}, {cores}"
+        return f"{self.precision}, batches of {self.batch_tokens}, {cores}"
 
 
-def usual(device: torch.device) -> SearchWay:
-    """The way where nothing was measured: exact."""
-    return SearchWay("highest", BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
+def usual(device: torch.device, precision: Precision = "fp32") -> SearchWay:
+    """The way where nothing was measured."""
+    return SearchWay(precision, BATCH_TOKENS.get(device.type, 4096), device.type == "cpu")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

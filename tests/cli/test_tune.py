@@ -103,8 +103,9 @@ def test_the_search_has_every_core_whatever_training_had(
     def open_translator(run: SavedRun, how: Opening) -> Translator:
         raise Asked(how.threads)
 
-    for place in ("experiment.judging", "cli.tune"):
+    for place in ("experiment.judging", "experiment.opening"):
         monkeypatch.setattr(f"nmtkit.{place}.open_translator", open_translator)
+    monkeypatch.setattr(Run, "stages", lambda _: [])  # nothing is trained
     tune = ["tune", corpus / "tiny.yaml", "--run", "run", *ONE, *EXACT]
     assert console(*tune).code == 0
     run = Run.open(str(tmp_path / "run"))

@@ -4,10 +4,13 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from nmtkit import Translator
 from nmtkit.errors import RecipeError
-from nmtkit.experiment.opening import Opening, open_run
+from nmtkit.experiment.opening import Opening, fits_half, open_run
+from nmtkit.experiment.saved import find_run
+from nmtkit.layers.packed import Packed, PackedCell, Precision, precisions
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
@@ -31,3 +34,36 @@ def test_a_translator_stays_as_it_is(trained: Path) -> None:
         translator.max_source_tokens = 1  # type: ignore[misc]  # what is asked
     short = replace(translator, max_source_tokens=1)
     assert [one.search(["ba ce"])[0][0].src_left_out for one in (translator, short)] == [0, 1]
+
+
+LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
+
+
+@pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
+def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
+    how = Opening(str(trained), "cpu", precision=precision)
+    translator = open_run(how)
+    assert translator.chosen_way.precision == precision
+    assert any(isinstance(part, Packed | PackedCell) for part in translator.model.modules())
+    together = [best[0] for best in translator.search(LINES)]
+    alone = [best[0] for best in open_run(replace(how, batch_tokens=1)).search(LINES)]
+    assert [one.text for one in together] == [one.text for one in alone]
+    near = 1e-4 if precision == "fp32" else 0.05
+    assert [one.score for one in together] == pytest.approx([one.score for one in alone], abs=near)
+
+
+def test_nothing_less_exact_is_taken_unless_it_was_measured(trained: Path) -> None:
+    assert open_run(Opening(str(trained), "cpu")).chosen_way.precision == "fp32"
+
+
+def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:
+    with pytest.raises(RecipeError, match=r"^precision fp16: nothing computes so here on cpu; take fp32"):
+        open_run(Opening(str(trained), "cpu", precision="fp16"))
+
+
+def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
+    model, _, _ = find_run(str(trained))[0].open_model(torch.device("cpu"), "auto")
+    model.src_embedding.weight.data.mul_(1e-3)
+    assert fits_half(model)
+    model.src_embedding.weight.data.fill_(1e6)
+    assert not fits_half(model)

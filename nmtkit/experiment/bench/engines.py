@@ -18,6 +18,7 @@ from nmtkit.experiment import conversion
 from nmtkit.experiment.opening import Opening, open_translator, source_limit
 from nmtkit.experiment.saved import find_run
 from nmtkit.experiment.tuning.searching import ways_to_search
+from nmtkit.layers.packed import Precision
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
 from nmtkit.translation.translator import Translator
@@ -82,14 +83,15 @@ class Ours(Contestant):
     name = "nmtkit"
 
     def __init__(self, how: Opening) -> None:
-        self.reader = open_translator(find_run(how.model)[0], how)
+        self._run, self._how = find_run(how.model)[0], how
+        self.reader = open_translator(self._run, how)
         self.place = self.reader.device
         self._threads = how.threads or devices.cpu_threads()
-        self._ways = {_precision(way): way for way in self._possible()}
+        self._opened: dict[Precision, Translator] = {}
 
     def _possible(self) -> list[SearchWay]:
         given = self.reader.batch_tokens
-        ways = ways_to_search(self.place)
+        ways = ways_to_search(self.place, self._how.precision)
         return list(dict.fromkeys(replace(way, batch_tokens=given) if given else way for way in ways))
 
     def settings(self) -> list[Setting]:
@@ -97,23 +99,22 @@ class Ours(Contestant):
         found = []
         for way in self._possible():
             searches = self._threads if way.one_a_core else 1
-            found.append(Setting(_precision(way), way.batch_tokens, "tokens", searches, self._threads // searches))
+            found.append(Setting(way.precision, way.batch_tokens, "tokens", searches, self._threads // searches))
         return found
 
     def take(self, setting: Setting) -> None:
         """Takes the way of that precision, with that batch and those threads."""
-        way = replace(self._ways[setting.precision], batch_tokens=setting.batch, one_a_core=setting.searches > 1)
-        devices.prepare(self.place, way.matmul_precision, setting.searches * setting.threads)
-        self.reader = replace(self.reader, way=way)
+        devices.prepare(self.place, threads=setting.searches * setting.threads)
+        precision = next(way.precision for way in self._possible() if way.precision == setting.precision)
+        if precision not in self._opened:
+            self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
+        way = SearchWay(precision, setting.batch, setting.searches > 1)
+        self.reader = replace(self._opened[precision], way=way)
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """By `Translator.search`."""
         found = [best[0] for best in self.reader.search(lines)]
         return [Decoded(one.text, one.tokens, one.finished) for one in found]
-
-
-def _precision(way: SearchWay) -> str:
-    return EXACT if way.matmul_precision == "highest" else f"{EXACT} {way.matmul_precision}"
 
 
 class _Peer(Contestant):

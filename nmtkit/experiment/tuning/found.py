@@ -60,6 +60,10 @@ class Found(Generic[AnyWay]):
     day: str = field(default_factory=lambda: date.today().isoformat())
     kept: bool = False
     """Whether it was found earlier."""
+    lines: int = 0
+    """Of a search: the lines that every way searched."""
+    differing: dict[str, int] = field(default_factory=dict)
+    """Of less exact ways to search: how many of them it gave another text."""
 
     @property
     def speed(self) -> float | None:
@@ -74,6 +78,12 @@ class Found(Generic[AnyWay]):
         told = "; ".join(f"{way} {speed:,.0f}" if speed else f"{way} out of memory" for way, speed in speeds)
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
         yield f"{self.what} on this machine: {self.way}, {when} ({self.unit}: {told})"
+        for way, count in self.differing.items():
+            if count and self.speed and (gain := self.speeds[way] / self.speed) > 1:
+                yield (
+                    f"--precision {way.partition(',')[0]} would be {gain:.1f} times as quick; "
+                    f"{count} of {self.lines} texts differ"
+                )
         if self.is_noisy and not self.kept:
             yield (
                 "warning: the turns of one and the same way disagreed: something else keeps this machine busy; "

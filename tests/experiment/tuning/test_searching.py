@@ -1,5 +1,6 @@
 """The ways to search: which there are, how the best is found, and that it finds the same texts."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 from nmtkit import device as devices
 from nmtkit.experiment.tuning import searching
 from nmtkit.experiment.tuning.searching import quickest_search, ways_to_search
+from nmtkit.layers import packed
+from nmtkit.layers.packed import PrecisionChoice
 from nmtkit.translation.inputs import SearchWay, usual
 
 CPU = torch.device("cpu")
@@ -32,17 +35,24 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
     monkeypatch.setattr(searching, "time", CLOCK)
+    monkeypatch.setattr(packed, "has_products", lambda precision: precision in ("bf16", "int8"))
 
 
-def test_the_usual_way_is_exact_and_the_others_differ_in_one_thing() -> None:
-    for device, count in ((CPU, 5), (torch.device("cuda"), 4)):
-        first, *others = ways_to_search(device)
-        assert first == usual(device)
-        assert first.matmul_precision == "highest"
-        assert len(others) == count - 1
-        for other in others:
-            fields = ("matmul_precision", "batch_tokens", "one_a_core")
-            assert sum(getattr(first, name) != getattr(other, name) for name in fields) == 1
+@pytest.mark.parametrize(
+    ("device", "asked", "count"), [("cpu", "auto", 6), ("cpu", "int8", 4), ("cuda", "auto", 5), ("cuda", "fp16", 3)]
+)
+def test_the_usual_way_comes_first_and_the_others_differ_in_one_thing(
+    device: str, asked: PrecisionChoice, count: int
+) -> None:
+    first, *others = ways_to_search(torch.device(device), asked)
+    precision = "fp32" if asked == "auto" else asked
+    assert first == usual(torch.device(device), precision)
+    assert first.precision == precision
+    assert len(others) == count - 1
+    for other in others:
+        fields = ("precision", "batch_tokens", "one_a_core")
+        assert sum(getattr(first, name) != getattr(other, name) for name in fields) == 1
+        assert asked == "auto" or other.precision == asked
 
 
 class Search:
@@ -69,19 +79,23 @@ def test_the_quickest_is_found_and_used_again() -> None:
     assert search.searched == searched
 
 
-def test_a_less_exact_way_that_finds_other_texts_is_refused() -> None:
-    (less_exact,) = [way for way in ways_to_search(CPU) if way.matmul_precision != "highest"]
-    assert quickest_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100).way == less_exact
-    assert (
-        quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100).way.matmul_precision
-        == "highest"
-    )
+def test_a_less_exact_way_that_finds_other_texts_is_refused_and_told() -> None:
+    less_exact, _ = [way for way in ways_to_search(CPU) if way.precision != "fp32"]
+    found = quickest_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100)
+    assert found.way == less_exact
+    assert not any("--precision" in sentence for sentence in found.sentences())
+    quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    again = quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    assert again.kept
+    assert again.way.precision == "fp32"
+    (told,) = [sentence for sentence in again.sentences() if "--precision" in sentence]
+    assert re.fullmatch(r"--precision bf16 would be 3\.3 times as quick; 100 of 100 texts differ", told)
 
 
 @pytest.mark.parametrize(("part", "taken"), [(0.85, True), (0.93, False)])
 def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken: bool) -> None:
     usually, *others = ways_to_search(CPU)
-    (less_exact,) = [way for way in others if way.matmul_precision != "highest"]
+    less_exact, _ = [way for way in others if way.precision != "fp32"]
     found = quickest_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
     assert found.way == (less_exact if taken else usually)
     assert found.speeds[str(less_exact)] == max(found.speeds.values())
@@ -95,7 +109,7 @@ def test_what_is_too_short_is_not_measured() -> None:
     ).speeds
 
 
-@pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4]])
+@pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4, 5]])
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
     search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
 

@@ -1,0 +1,253 @@
+"""Linear maps for a model that is only read: their weights laid out once for the products of one precision.
+
+On a CPU the maps of a model are replaced by ones of this file. What is between them (attention, normalization, softmax,
+scores) stays in float32. On CUDA the whole model is cast to 16 bits, and sums that need more digits are made wide where
+they are made. Letters: M rows, I input size, O output size.
+
+    fp32  y = x W^T + b
+    bf16  x and W are rounded to bfloat16, products are summed up in float32, y is rounded to bfloat16
+    int8  x_m ~ s_m q_m and W_o ~ t_o p_o with whole numbers q, p from -127 to 127 and s_m, t_o the largest of |x_m| and
+          |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: one scale a row of x, found anew in every product,
+          and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2, with zero
+          points of zero). A row's result depends on no other row.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nmtkit.errors import RecipeError
+
+Precision = Literal["fp32", "fp16", "bf16", "int8"]
+"""Of the products of a model that is read."""
+PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16", "int8"]
+"""The same as a user names it: `auto` leaves it to the machine."""
+
+MANY = 1 << 24
+"""Multiplications from which on oneDNN's product of float32 is worth its longer call."""
+FEWEST_OUTPUTS = 16
+"""A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
+LARGEST = 127
+DECODER = "decoder"
+"""The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
+
+
+class UnpackedLinear(nn.Linear):
+    """A linear map whose matrix is read by others than itself, so that it is left as it is."""
+
+
+class Packed(nn.Module):
+    """A linear map, to be read only; `(...,I)` to `(...,O)`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map, in float32."""
+        raise NotImplementedError
+
+    def rectified(self, inputs: Tensor) -> Tensor:
+        """max(0, map): what only another packed map of the same precision will read, in its type."""
+        return F.relu(self(inputs), inplace=True)
+
+    def extra_repr(self) -> str:
+        """The sizes, for the printed model."""
+        return f"in_features={self.in_features}, out_features={self.out_features}"
+
+
+class Packed32(Packed):
+    """In float32. Few rows read the weights column by column, many in oneDNN's own order where torch has it."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self.weight = weight.detach().t().contiguous().t()
+        self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if has_products("fp32") else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map."""
+        return self._product(inputs, "none")
+
+    def rectified(self, inputs: Tensor) -> Tensor:
+        """In float32."""
+        return self._product(inputs, "relu")
+
+    def _product(self, inputs: Tensor, after: str) -> Tensor:
+        if self.many is not None and inputs.numel() * self.out_features >= MANY and inputs.dtype == torch.float32:
+            return _onednn(inputs, self.many, self.bias, after)
+        result = F.linear(inputs, self.weight, self.bias)
+        return F.relu(result, inplace=True) if after == "relu" else result
+
+
+class Packed16(Packed):
+    """In bfloat16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, None if bias is None else bias.bfloat16())
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16())
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map, rounded to bfloat16, in float32."""
+        return _onednn(inputs.bfloat16(), self.weight, self.bias, "none").float()
+
+    def rectified(self, inputs: Tensor) -> Tensor:
+        """In bfloat16."""
+        return _onednn(inputs.bfloat16(), self.weight, self.bias, "relu")
+
+
+class Packed8(Packed):
+    """In whole numbers of 8 bits; see the head of this file."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight, bias)
+        whole, scales = quantized(weight.detach().float())
+        self.scales = scales.squeeze(1)
+        self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The map, in float32."""
+        rows = inputs.reshape(-1, self.in_features)
+        single = len(rows) == 1  # for one row oneDNN has a product that is a hundred times slower than for two
+        whole, scales = quantized(rows.expand(2, -1) if single else rows)
+        result = torch.ops.onednn.qlinear_pointwise(
+            whole, 1.0, 0, self.weight, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        result = result.mul_(scales) if self.bias is None else torch.addcmul(self.bias, result, scales, out=result)
+        return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
+
+
+def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file."""
+    scales = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
+    return (rows / scales).round_().to(torch.int8), scales
+
+
+def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, after, [], "")
+    return result
+
+
+class PackedCell(nn.Module):
+    """One step of a GRU or an LSTM, as torch's own, with packed products."""
+
+    def __init__(self, kind: Callable[[Tensor, Tensor | None], Packed], *weights: Tensor) -> None:
+        super().__init__()
+        of_inputs, of_hidden, *biases = weights
+        first, second = biases or (None, None)
+        self.inputs, self.hidden = kind(of_inputs, first), kind(of_hidden, second)
+
+    def forward(
+        self, inputs: Tensor, state: Tensor | tuple[Tensor, Tensor], *_: Tensor
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """From `(N,I)` and the hidden state `(N,H)` the new one; for an LSTM both are pairs with its memory cells.
+
+        The weights that torch's own cells are told are not read.
+        """
+        if isinstance(state, tuple):
+            hidden, cell = state
+            enter, forget, new, leave = self.inputs(inputs).add_(self.hidden(hidden)).chunk(4, 1)
+            cell = torch.addcmul(forget.sigmoid() * cell, enter.sigmoid(), new.tanh())
+            return leave.sigmoid() * cell.tanh(), cell
+        size = state.shape[1]
+        given, before = self.inputs(inputs), self.hidden(state)
+        reset, keep = (given[:, : 2 * size] + before[:, : 2 * size]).sigmoid_().chunk(2, 1)
+        new = torch.addcmul(given[:, 2 * size :], reset, before[:, 2 * size :]).tanh_()
+        return torch.lerp(new, state, keep)
+
+
+_KINDS: dict[str, type[Packed]] = {"fp32": Packed32, "bf16": Packed16, "int8": Packed8}
+
+
+@cache
+def has_products(precision: Precision) -> bool:
+    """Whether torch has the products of a precision on this processor, and they are right: it tries a small one."""
+    rows = torch.linspace(-2.0, 3.0, 7 * 32).sin_().view(7, 32)
+    weight, bias = torch.linspace(0.0, 9.0, 48 * 32).cos_().view(48, 32), torch.linspace(-1.0, 1.0, 48)
+    expected = F.linear(rows.double(), weight.double(), bias.double())
+    try:
+        if precision == "fp32":
+            found = _onednn(rows, torch.ops.mkldnn._reorder_linear_weight(weight), bias, "none")
+        else:
+            found = _KINDS[precision](weight, bias)(rows)
+    except (RuntimeError, AttributeError, KeyError):  # it is not there, or not for this processor
+        return False
+    return bool((found - expected).abs().max() < 0.02 * expected.abs().max())
+
+
+def precisions(device: torch.device) -> list[Precision]:
+    """Those that can be asked for on a device here, the exact one first."""
+    if device.type == "cuda":
+        return ["fp32", "fp16", "bf16"]
+    return ["fp32", *(one for one in ("bf16", "int8") if device.type == "cpu" and has_products(one))]
+
+
+@torch.no_grad()
+def lay_out(model: nn.Module, precision: Precision) -> None:
+    """Prepares a model in evaluation mode for reading, in place; it can no longer be trained.
+
+    A map that shared its matrix with an embedding has its own afterwards.
+
+    Args:
+        model: on the device where it will work.
+        precision: one of `precisions`.
+
+    Raises:
+        RecipeError: it is none of them; no other is taken in silence.
+    """
+    device = next(model.parameters()).device
+    there = precisions(device)
+    if precision not in there:
+        raise RecipeError(
+            f"precision {precision}: nothing computes so here on {device.type}; take {' or '.join(there)}, or auto"
+        )
+    if device.type != "cpu":
+        if precision != "fp32":
+            narrow(model, torch.float16 if precision == "fp16" else torch.bfloat16)
+        return
+    kind = _KINDS[precision]
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and child.out_features >= FEWEST_OUTPUTS:
+                setattr(module, name, kind(child.weight, child.bias))
+            elif isinstance(child, nn.Linear):
+                child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
+            elif isinstance(child, nn.RNNCellBase):
+                setattr(module, name, PackedCell(kind, *child.parameters()))
+            elif isinstance(child, nn.RNNBase) and name == DECODER:
+                child.cells = [PackedCell(kind, *weights) for weights in child.all_weights]
+
+
+class PaddedLinear(nn.Module):
+    """A linear map with rows of zeros behind its matrix, to a multiple of `ROWS`; nobody sees what they give.
+
+    Products of 16 bits on tensor cores want the rows of a matrix by eights, and are quickest by 64.
+    """
+
+    ROWS = 64
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.out_features = linear.out_features
+        missing = -linear.out_features % self.ROWS
+        self.weight = F.pad(linear.weight.detach(), (0, 0, 0, missing))
+        self.bias = None if linear.bias is None else F.pad(linear.bias.detach(), (0, missing))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """`(...,I)` to `(...,O)`, a view."""
+        return F.linear(inputs, self.weight, self.bias)[..., : self.out_features]
+
+
+@torch.no_grad()
+def narrow(model: nn.Module, dtype: torch.dtype) -> None:
+    """Casts a model to 16 bits, and pads those of its matrices whose rows are many and no multiple of eight."""
+    model.to(dtype)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child) is nn.Linear and child.out_features > PaddedLinear.ROWS and child.out_features % 8:
+                setattr(module, name, PaddedLinear(child))

@@ -1,0 +1,61 @@
+"""Every model in every precision that it can be read in: near to itself in float64, whatever is searched together."""
+
+import copy
+
+import pytest
+import torch
+from test_models import SOURCES, VARIANTS, batch_of, build, walked
+
+from nmtkit.layers import packed
+from nmtkit.layers.packed import Packed, PackedCell, lay_out, narrow, precisions
+from nmtkit.models.base import Seq2Seq
+
+NEAR = {"fp32": 1e-4, "bf16": 0.2, "int8": 0.3, "fp16": 0.03}
+"""By how much a log-probability of these small models differs at most."""
+
+ROUNDING = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.02}
+"""The same of one precision in batches of other sizes: a number that is rounded up in one and down in the other."""
+
+
+def steps(model: Seq2Seq, rows: list[int]) -> torch.Tensor:
+    """Log-probabilities `(N,T,V)` of some words after some of the sources, read together."""
+    words = torch.tensor([[1, 4, 9, 6], [1, 5, 5, 12], [1, 11, 3, 4], [1, 8, 7, 6], [1, 6, 6, 6]])
+    log_probs, _ = walked(model, model.encode(batch_of([SOURCES[row] for row in rows])), words[rows])
+    return log_probs[:, :, : model.sizes.tgt]
+
+
+@pytest.fixture(autouse=True)
+def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The maps of these models are small."""
+    monkeypatch.setattr(packed, "FEWEST_OUTPUTS", 2)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
+@torch.no_grad()
+def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, precision: packed.Precision) -> None:
+    model = build(*VARIANTS[variant]).eval()
+    expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
+    lay_out(model, precision)
+    assert any(isinstance(part, Packed | PackedCell) for part in model.modules())
+    found = steps(model, [0, 1, 2, 3, 4])
+    assert found.dtype == torch.float32
+    real = expected > -30
+    assert (found - expected)[real].abs().max() < NEAR[precision]
+    for rows in ([0], [3, 1]):
+        few = steps(model, rows)
+        assert (few - found[rows])[real[rows]].abs().max() < ROUNDING[precision]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_cast_models_are_near(variant: str, dtype: torch.dtype) -> None:
+    """As on CUDA: all weights in 16 bits, what is added up wide."""
+    model = build(*VARIANTS[variant]).eval()
+    expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
+    narrow(model, dtype)
+    found = steps(model, [0, 1, 2, 3, 4])
+    assert found.dtype == torch.float32
+    real = expected > -30
+    assert (found - expected)[real].abs().max() < NEAR["bf16" if dtype == torch.bfloat16 else "fp16"]

@@ -1,0 +1,196 @@
+"""Packed maps: each precision against its formula in float64, and what happens where a product is missing."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmtkit.errors import RecipeError
+from nmtkit.layers import packed
+from nmtkit.layers.packed import (
+    Packed,
+    Packed8,
+    Packed16,
+    Packed32,
+    PackedCell,
+    PaddedLinear,
+    UnpackedLinear,
+    has_products,
+    lay_out,
+    narrow,
+    precisions,
+)
+
+CPU = torch.device("cpu")
+HERE = precisions(CPU)
+needs_bf16 = pytest.mark.skipif("bf16" not in HERE, reason="this processor has no products of bfloat16")
+needs_int8 = pytest.mark.skipif("int8" not in HERE, reason="this torch has no products of int8 here")
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_tried() -> Iterator[None]:
+    has_products.cache_clear()
+    yield
+    has_products.cache_clear()
+
+
+def made(outputs: int = 40, inputs: int = 24, bias: bool = True) -> nn.Linear:
+    torch.manual_seed(3)
+    return nn.Linear(inputs, outputs, bias=bias).eval().requires_grad_(False)
+
+
+def exact(linear: nn.Linear, inputs: Tensor) -> Tensor:
+    bias = 0 if linear.bias is None else linear.bias.double()
+    return inputs.double() @ linear.weight.double().T + bias
+
+
+def rounded(values: Tensor) -> Tensor:
+    """To bfloat16, and back."""
+    return values.float().bfloat16().double()
+
+
+def in_whole_numbers(values: Tensor) -> Tensor:
+    """Each row as whole numbers from -127 to 127 times a 127th of its largest, by a loop."""
+    rows = []
+    for row in values.double().tolist():
+        scale = max(map(abs, row)) / 127
+        rows.append([round(value / scale) * scale if scale else 0.0 for value in row])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1,), (3,), (70,), (2, 5), (4, 1)])
+def test_float32_is_exact_for_few_rows_and_many(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], bias: bool
+) -> None:
+    linear = made(bias=bias)
+    inputs = torch.randn(*shape, 24)
+    for many in (0, 1 << 60):
+        monkeypatch.setattr(packed, "MANY", many)
+        found = Packed32(linear.weight, linear.bias)
+        torch.testing.assert_close(found(inputs).double(), exact(linear, inputs), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found.rectified(inputs).double(), exact(linear, inputs).relu(), rtol=1e-5, atol=1e-5)
+
+
+@needs_bf16
+@pytest.mark.parametrize("shape", [(1,), (3,), (70,), (2, 5)])
+def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...]) -> None:
+    linear = made()
+    inputs = torch.randn(*shape, 24)
+    wanted = rounded(inputs) @ rounded(linear.weight).T + rounded(linear.bias)
+    found = Packed16(linear.weight, linear.bias)
+    assert found(inputs).dtype == torch.float32
+    torch.testing.assert_close(found(inputs).double(), wanted, rtol=2**-8, atol=1e-5)
+    assert torch.equal(found.rectified(inputs).float(), found(inputs).relu())
+
+
+@needs_int8
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1,), (2,), (70,), (2, 5)])
+def test_int8_is_what_the_formula_says(shape: tuple[int, ...], bias: bool) -> None:
+    linear = made(bias=bias)
+    inputs = torch.randn(*shape, 24)
+    inputs.view(-1, 24)[0] *= 50  # the other rows are as fine as before
+    whole = nn.Linear(24, 40, bias=bias).requires_grad_(False)
+    whole.weight.copy_(in_whole_numbers(linear.weight))
+    if bias:
+        whole.bias.copy_(linear.bias)
+    wanted = exact(whole, in_whole_numbers(inputs.view(-1, 24))).view(*shape, 40)
+    found = Packed8(linear.weight, linear.bias)
+    # A number that lies between two whole ones may be rounded to either.
+    step = inputs.abs().amax(-1, keepdim=True) / 127 * linear.weight.abs().max() * 1.01
+    assert ((found(inputs) - wanted).abs() <= step).all()
+    assert (found(inputs) - wanted).abs().median() < 1e-4
+    torch.testing.assert_close(
+        found(inputs).double(), exact(linear, inputs), rtol=0.02, atol=0.03 * float(inputs.abs().max())
+    )
+
+
+@needs_int8
+def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
+    linear = made()
+    found = Packed8(linear.weight, linear.bias)
+    inputs = torch.stack([torch.zeros(24), torch.full((24,), torch.nan), torch.randn(24)])
+    result = found(inputs)
+    assert torch.equal(result[0], linear.bias)
+    assert result[1].isnan().all()
+    assert torch.equal(result[2:], found(inputs[2:]))
+
+
+@pytest.mark.parametrize("precision", HERE)
+def test_a_row_does_not_depend_on_the_others(precision: packed.Precision) -> None:
+    linear = made(300, 64)
+    inputs = torch.randn(130, 64)
+    found = packed._KINDS[precision](linear.weight, linear.bias)
+    near = 2**-7 if precision == "bf16" else 1e-5
+    whole = found(inputs)
+    for rows in (slice(0, 1), slice(3, 5), slice(7, 90)):
+        torch.testing.assert_close(found(inputs[rows]), whole[rows], rtol=near, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", HERE)
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+def test_a_packed_cell_is_the_cell(kind: type[nn.GRUCell] | type[nn.LSTMCell], precision: packed.Precision) -> None:
+    torch.manual_seed(1)
+    cell = kind(32, 24).requires_grad_(False)
+    found = PackedCell(packed._KINDS[precision], *cell.parameters())
+    inputs, hidden, kept = torch.randn(6, 32), torch.randn(6, 24).tanh(), torch.randn(6, 24)
+    state = (hidden, kept) if kind is nn.LSTMCell else hidden
+    near = {"fp32": 1e-5, "bf16": 0.02, "int8": 0.04}[precision]
+    torch.testing.assert_close(found(inputs, state), cell(inputs, state), rtol=0, atol=near)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.gate, self.read = nn.Linear(24, 40), nn.Linear(24, 1), UnpackedLinear(24, 40)
+
+
+@pytest.mark.parametrize("precision", HERE)
+def test_what_is_packed_and_what_is_left(precision: packed.Precision) -> None:
+    model = Small().eval()
+    inputs = torch.randn(3, 24)
+    gate, read = model.gate(inputs), model.read(inputs)
+    lay_out(model, precision)
+    assert type(model.map) is packed._KINDS[precision]
+    assert "out_features=40" in str(model)
+    torch.testing.assert_close((model.gate(inputs), model.read(inputs)), (gate, read))
+
+
+def broken(*_: object, **__: object) -> Tensor:
+    raise RuntimeError("not built with it")
+
+
+def test_without_onednn_float32_is_torchs_own_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_onednn", broken)
+    monkeypatch.setattr(packed, "MANY", 0)
+    monkeypatch.setattr(packed, "quantized", broken)
+    assert precisions(CPU) == ["fp32"]
+    model = Small().eval()
+    inputs = torch.randn(3, 24)
+    expected = exact(model.map, inputs)
+    for precision in ("bf16", "int8", "fp16"):
+        with pytest.raises(RecipeError, match=f"^precision {precision}: .* on cpu; take fp32, or auto$"):
+            lay_out(model, precision)
+    lay_out(model, "fp32")
+    assert isinstance(model.map, Packed)
+    torch.testing.assert_close(model.map(inputs).double(), expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_products_that_are_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_onednn", lambda inputs, weight, *_: inputs.new_zeros(len(inputs), len(weight)))
+    assert not has_products("fp32")
+    assert not has_products("bf16")
+
+
+def test_a_matrix_of_many_rows_is_padded_for_16_bits_and_nobody_sees_it() -> None:
+    model = nn.ModuleDict({"odd": nn.Linear(8, 101), "even": nn.Linear(8, 104), "small": nn.Linear(8, 5)}).eval()
+    inputs = torch.randn(3, 2, 8)
+    expected = model["odd"](inputs)
+    narrow(model, torch.bfloat16)
+    assert [type(one) for one in model.values()] == [PaddedLinear, nn.Linear, nn.Linear]
+    assert model["odd"].weight.shape == (128, 8)
+    found = model["odd"](inputs.bfloat16())
+    assert (found.shape, found.dtype) == ((3, 2, 101), torch.bfloat16)
+    torch.testing.assert_close(found.float(), expected, rtol=0.02, atol=0.02)
