@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test test-slow test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
+.PHONY: demo compare test test-slow test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -28,6 +28,12 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The kernels for CUDA in Triton's interpreter, which needs no GPU. `make test` runs these tests as well, where Triton is;
+# it is not among what this package needs, having a gigabyte, so that it is installed into .venv here.
+test-kernels: $(READY)
+	$(BIN)/python -m pip install --quiet triton
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/layers/test_kernels.py
 
 # The tests that compute with tensors, as other processors would run them.   More:  make ARGS=--help test-machines
 test-machines: $(READY)

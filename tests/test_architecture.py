@@ -64,6 +64,7 @@ DOORS = {
     "safetensors": {"training/tensor_files.py"},
     "requests": {"corpora/download.py"},
     "urllib3": {"corpora/download.py"},
+    "triton": {"layers/triton_kernels.py"},
 }
 
 # Imports that do not stand at the top of a file: lazy commands, and heavy libraries in their one door.
@@ -72,6 +73,7 @@ LAZY = {
     "pictures",
     "experiment/folder.py",
     "experiment/log.py",
+    "layers/kernels.py",
     "metrics/bleu.py",
     "metrics/rouge.py",
     "__init__.py",

@@ -21,13 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nmtkit.errors import DataError, RecipeError
+from nmtkit.layers.kernels import additive_energies, masked_softmax
 from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.windows import LocalWindow
 from nmtkit.registry import Registry
 from nmtkit.settings import name_in
-
-_CACHED = 1 << 20
-"""Numbers of a `(B,Q,S,A)` tensor, 4 MiB in float32, that an additive score works on at a time in a search."""
 
 
 class AttentionScore(nn.Module, ABC):
@@ -65,8 +63,7 @@ class Additive(AttentionScore):
 
     It is the `concat` score of Luong et al. 2015, section 3.1, as well: W and U are the halves of their one matrix.
 
-    The tanh is computed as `tanh x = 2 sigmoid(2x) - 1`: a CPU is much quicker at a sigmoid than at a tanh, which
-    would take most of a score's time. The inner 2 is in the keys and the query, the outer one in v.
+    `kernels.additive_energies` wants its keys doubled.
     """
 
     costly = True
@@ -83,28 +80,7 @@ class Additive(AttentionScore):
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Energies `(B,Q,S)`."""
-        return self._in_parts(self.query(queries) * 2, keys, None)
-
-    def _in_parts(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
-        """`_energies`; in a search on a CPU of so few sentences at a time that `(B,Q,S,A)` stays in its cache."""
-        each = max(1, _CACHED // (queries.shape[1] * keys.shape[1] * keys.shape[2]))
-        if torch.is_grad_enabled() or keys.device.type != "cpu" or each >= keys.shape[0]:
-            return self._energies(queries, keys, coverage)
-        cut = torch.split(queries, each), torch.split(keys, each)
-        histories = [None] * len(cut[0]) if coverage is None else torch.split(coverage, each)
-        return torch.cat([self._energies(*part) for part in zip(*cut, histories, strict=True)])
-
-    def _energies(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
-        """`v^T tanh(x)`, where 2x is what `_sum` makes; that is overwritten: it is by far the largest tensor of all."""
-        doubled = self._sum(queries, keys, coverage)  # (B,Q,S,A)
-        energy = self.energy.to(doubled.dtype)
-        if doubled.dtype in (torch.float16, torch.bfloat16):  # near 0.5 a sigmoid of 16 bits is too coarse
-            return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
-        return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
-
-    def _sum(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
-        """Every pair of `(B,Q,A)` and `(B,S,A)` added, `(B,Q,S,A)`."""
-        return queries.unsqueeze(2) + keys.unsqueeze(1)
+        return additive_energies(self.query(queries), keys, self.energy)
 
 
 class CoveredAdditive(Additive):
@@ -120,14 +96,7 @@ class CoveredAdditive(Additive):
 
     def forward(self, queries: Tensor, keys: Tensor, coverage: Tensor | None = None) -> Tensor:
         """Energies `(B,Q,S)`; `coverage` `(B,Q,S)` is the sum of all earlier weights, None where there are none."""
-        return self._in_parts(self.query(queries) * 2, keys, coverage)
-
-    def _sum(self, queries: Tensor, keys: Tensor, coverage: Tensor | None) -> Tensor:
-        """As without coverage, and `2 w_c c_i` besides."""
-        total = super()._sum(queries, keys, coverage)
-        if coverage is None:
-            return total
-        return total.addcmul_(coverage.unsqueeze(3).to(total.dtype), 2 * self.coverage.to(total.dtype))
+        return additive_energies(self.query(queries), keys, self.energy, coverage, self.coverage)
 
 
 @SCORES.register("dot")
@@ -245,24 +214,6 @@ if TYPE_CHECKING:
 else:
     ScoreKind = name_in(SCORES)
 """The name of a score."""
-
-
-def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
-    """Weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
-
-    A row without any True position gets weights of zero, and a gradient of zero. The softmax of 16-bit energies is
-    taken, and returned, in float32.
-
-    Args:
-        energies: `(...,S)`.
-        mask: bool, broadcastable to `energies`.
-    """
-    if energies.dtype in (torch.float16, torch.bfloat16):
-        energies = energies.float()
-    hidden = ~mask
-    # The lowest finite number, not minus infinity: a row that is all hidden stays finite, forward and backward.
-    weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
-    return weights.masked_fill(hidden, 0.0)
 
 
 class Attention(nn.Module):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nmtkit.layers.attention import masked_softmax
+from nmtkit.layers.kernels import masked_softmax
 
 NOTHING = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""

@@ -41,8 +41,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.attention import General, masked_softmax
+from nmtkit.layers.attention import General
 from nmtkit.layers.elementary import wide
+from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, one_step, recurrent, run_recurrent

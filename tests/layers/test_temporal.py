@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.layers.attention import masked_softmax
+from nmtkit.layers.kernels import masked_softmax
 from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
 
 # Exponentials of the energies are small whole numbers: (T=3, S=2).

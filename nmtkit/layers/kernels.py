@@ -1,0 +1,219 @@
+"""The inner loops of a search that torch would do in many passes over large tensors: plain forms, and one pass on CUDA.
+
+Every function here has a plain form in torch's own operations. It is what the function means, what trains, and what
+computes on every device. In a search on a CUDA device (gradients off) the same is done by the Triton programs of
+`triton_kernels.py`, which never make the large tensors between. CUDA builds of torch bring Triton; where it is missing
+or cannot compile, or the numbers are float64, the plain form computes on the same device, with the same results up to
+rounding. Triton missing is not worth a word, Triton failing is a warning.
+
+The functions are operations of torch's dispatcher (`torch.ops.nmtkit`), which chooses by where the tensors are: a
+device that only exists in torch's FakeTensor mode gets shapes, and counts one operation.
+
+Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
+"""
+
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+from nmtkit.layers.elementary import wide
+
+_CACHED = 1 << 20
+"""Numbers of a `(B,Q,S,A)` tensor, 4 MiB in float32, that a search on a CPU works on at a time."""
+_CACHED_ROWS = 1 << 16
+"""Numbers of logits whose exponentials a CPU adds up at a time; they are read twice, written once."""
+_LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch leaves these untyped
+
+
+def additive_energies(
+    queries: Tensor,
+    keys: Tensor,
+    energy: Tensor,
+    coverage: Tensor | None = None,
+    coverage_weight: Tensor | None = None,
+) -> Tensor:
+    """`v^T tanh(W s + U h + w c)` of every query and key of a sentence: Bahdanau et al. 2015, See et al. 2017 eq. 11.
+
+    The plain form computes the tanh as `tanh x = 2 sigmoid(2x) - 1`: a CPU is much quicker at a sigmoid than at a tanh,
+    which would take most of the time. The inner 2 is in the keys and is given to queries and weight, the outer to v.
+
+    Args:
+        queries: `W s`, `(B,Q,A)`.
+        keys: `2 U h`, `(B,S,A)`: doubled once per sentence.
+        energy: v, `(A,)`.
+        coverage: c, `(B,Q,S)`, or None for nothing.
+        coverage_weight: w, `(A,)`; given with the coverage.
+
+    Returns:
+        `(B,Q,S)`; in a search on CUDA in float32 or wider, whatever the inputs are.
+    """
+    if torch.is_grad_enabled():
+        return _plain_energies(queries, keys, energy, coverage, coverage_weight)
+    if keys.is_cuda:
+        found: Tensor = torch.ops.nmtkit.additive_energies(queries, keys, energy, coverage, coverage_weight)
+        return found
+    each = max(1, _CACHED // (queries.shape[1] * keys.shape[1] * keys.shape[2]))
+    if keys.device.type != "cpu" or each >= keys.shape[0]:
+        return _plain_energies(queries, keys, energy, coverage, coverage_weight)
+    # So few sentences at a time that `(B,Q,S,A)` stays in the CPU's cache.
+    cut = torch.split(queries, each), torch.split(keys, each)
+    histories = [None] * len(cut[0]) if coverage is None else torch.split(coverage, each)
+    parts = zip(*cut, histories, strict=True)
+    return torch.cat([_plain_energies(query, key, energy, seen, coverage_weight) for query, key, seen in parts])
+
+
+def _plain_energies(
+    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    doubled = (queries * 2).unsqueeze(2) + keys.unsqueeze(1)  # (B,Q,S,A), overwritten: by far the largest tensor of all
+    energy = energy.to(doubled.dtype)
+    if coverage is not None:
+        assert coverage_weight is not None, "coverage needs its weight"
+        doubled.addcmul_(coverage.unsqueeze(3).to(doubled.dtype), 2 * coverage_weight.to(doubled.dtype))
+    if doubled.dtype in (torch.float16, torch.bfloat16):  # near 0.5 a sigmoid of 16 bits is too coarse
+        return torch.matmul(doubled.mul_(0.5).tanh_(), energy)
+    return torch.matmul(doubled.sigmoid_(), 2 * energy) - energy.sum()
+
+
+def masked_softmax(energies: Tensor, mask: Tensor) -> Tensor:
+    """Weights that sum to one over the positions where `mask` is True and are exactly zero elsewhere.
+
+    A row without any True position gets weights of zero, and a gradient of zero. The softmax of 16-bit energies is
+    taken, and returned, in float32.
+
+    Args:
+        energies: `(...,S)`.
+        mask: bool, broadcastable to `energies`.
+    """
+    if energies.is_cuda and energies.dim() == 3 and not torch.is_grad_enabled():
+        weights: Tensor = torch.ops.nmtkit.masked_softmax(energies, mask)
+        return weights
+    return _plain_softmax(energies, mask)
+
+
+def _plain_softmax(energies: Tensor, mask: Tensor) -> Tensor:
+    if energies.dtype in (torch.float16, torch.bfloat16):
+        energies = energies.float()
+    hidden = ~mask
+    # The lowest finite number, not minus infinity: a row that is all hidden stays finite, forward and backward.
+    weights = energies.masked_fill(hidden, torch.finfo(energies.dtype).min).softmax(-1)
+    return weights.masked_fill(hidden, 0.0)
+
+
+def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """What a search needs to know of all logits, from one reading: by how much to lower them, and where the best are.
+
+    `logits - log_sum_exp` are log-probabilities; the best of them all lie in the blocks with the highest maxima.
+    It is for a search: nothing flows back through it.
+
+    Args:
+        logits: `(N,V)`; rows may stand further apart than V.
+        block: columns of a block, a power of two; the last block may have fewer.
+
+    Returns:
+        The log-sum-exp of each row `(N,)`, float32 or wider, and the maximum of each block `(N,ceil(V/block))` in the
+        logits' type. A row that holds something that is not a number has such a sum; its maxima are left open.
+    """
+    if logits.is_cuda:
+        found: tuple[Tensor, Tensor] = torch.ops.nmtkit.block_maxima(logits, block)
+        return found
+    return _plain_maxima(logits, block)
+
+
+@torch.no_grad()
+def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    n_columns = logits.shape[1]
+    n_whole = n_columns // block
+    tops = [logits[:, : n_whole * block].view(-1, n_whole, block).amax(2)] if n_whole else []
+    if n_columns % block:
+        tops.append(logits[:, n_whole * block :].amax(1, keepdim=True))
+    maxima = torch.cat(tops, 1)  # (N,ceil(V/block))
+    each = max(1, _CACHED_ROWS // n_columns)
+    if logits.device.type != "cpu" or each >= logits.shape[0]:
+        return logits.to(wide(logits)).logsumexp(1), maxima
+    # As logsumexp does it, but a few rows at a time: what is written between stays in the cache.
+    largest = torch.finfo(wide(logits)).max
+    peaks = maxima.amax(1, keepdim=True).to(wide(logits)).clamp(-largest, largest)  # (N,1)
+    parts = zip(torch.split(logits, each), torch.split(peaks, each), strict=True)
+    sums = torch.cat([(rows - peak).exp_().sum(1) for rows, peak in parts])
+    return sums.log_() + peaks.squeeze(1), maxima
+
+
+@cache
+def _triton_kernels(device: torch.device) -> ModuleType | None:
+    """The Triton programs, once one of them has run on the device; None where there is no Triton, or it fails."""
+    try:
+        # Not at the top: Triton takes about as long to load as the rest of this package, and most runs need none of it.
+        from nmtkit.layers import triton_kernels
+
+        one = torch.ones(1, 1, 1, device=device)
+        triton_kernels.launch_softmax(one, one.bool())
+    except Exception as fault:  # a missing C compiler, an old device: each has an error of its own
+        if not (isinstance(fault, ModuleNotFoundError) and fault.name == "triton"):
+            warnings.warn(
+                f"Triton does not work on {device}; torch's own operations compute instead and take longer: {fault}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return None
+    return triton_kernels
+
+
+def _kernels_for(longest: int, *tensors: Tensor | None) -> ModuleType | None:
+    """The Triton programs, if they take rows of that many numbers and tensors of these types."""
+    given = [tensor for tensor in tensors if tensor is not None]
+    if any(tensor.dtype == torch.float64 or tensor.numel() == 0 for tensor in given):
+        return None
+    found = _triton_kernels(given[0].device)
+    return None if found is None or longest > found.LONGEST_ROW else found
+
+
+def _cuda_energies(
+    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    found = _kernels_for(keys.shape[2], queries, keys, energy, coverage, coverage_weight)
+    if found is None:
+        return _wide_energies(queries, keys, energy, coverage, coverage_weight)
+    energies: Tensor = found.launch_energies(queries, keys, energy, coverage, coverage_weight)
+    return energies
+
+
+def _wide_energies(
+    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    energies = _plain_energies(queries, keys, energy, coverage, coverage_weight)
+    return energies.to(wide(energies))
+
+
+def _cuda_softmax(energies: Tensor, mask: Tensor) -> Tensor:
+    found = _kernels_for(energies.shape[2], energies)
+    if found is None:
+        return _plain_softmax(energies, mask)
+    weights: Tensor = found.launch_softmax(energies, mask)
+    return weights
+
+
+def _cuda_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    found = _kernels_for(block, logits)
+    if found is None:
+        return _plain_maxima(logits, block)
+    pair: tuple[Tensor, Tensor] = found.launch_maxima(logits, block)
+    return pair
+
+
+for _schema, _anywhere, _on_cuda in (
+    (
+        "additive_energies(Tensor queries, Tensor keys, Tensor energy, Tensor? coverage, Tensor? weight) -> Tensor",
+        _wide_energies,
+        _cuda_energies,
+    ),
+    ("masked_softmax(Tensor energies, Tensor mask) -> Tensor", _plain_softmax, _cuda_softmax),
+    ("block_maxima(Tensor logits, int block) -> (Tensor, Tensor)", _plain_maxima, _cuda_maxima),
+):
+    _name = _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _anywhere, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _on_cuda, "CUDA")  # type: ignore[no-untyped-call]

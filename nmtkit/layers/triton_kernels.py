@@ -1,0 +1,207 @@
+"""The kernels of `kernels.py` as Triton programs. Imported on first use only: Triton takes long to load.
+
+Every launch is a fixed grid for fixed shapes and reads nothing back, so it can be captured in a CUDA graph once the
+same launch was made outside of it: the first one compiles. All sums are in float32, whatever the type of the inputs.
+
+Tiles are `(rows, columns)` with sizes that are powers of two, as Triton wants them. Places outside a tensor are loaded
+as numbers that change nothing.
+
+Where `TRITON_INTERPRET=1` is set before this module is imported, numpy computes the same programs on a CPU. It keeps
+bfloat16 as bits, so that each tile is turned into float32 before anything else is done with it.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 4096
+"""Numbers of a tile of keys, which stay in registers while all queries of the sentence pass."""
+LONGEST_ROW = 1 << 15
+"""Numbers of the longest row that one program takes at once, as keys and in a softmax."""
+BLOCKS = 128
+"""Blocks of columns of which a program seeks the maxima at a time."""
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton has no types that mypy is shown
+def _energies(
+    queries: Any,
+    keys: Any,
+    energy: Any,
+    coverage: Any,
+    coverage_weight: Any,
+    result: Any,
+    n_queries: Any,
+    length: Any,
+    size: Any,
+    query_sentence: Any,
+    query_row: Any,
+    key_sentence: Any,
+    key_row: Any,
+    seen_sentence: Any,
+    seen_row: Any,
+    COVERED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    sentence = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    real, inside = rows < length, columns < size
+    places = keys + sentence * key_sentence + rows[:, None] * key_row + columns[None, :]
+    tile = tl.load(places, mask=real[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    v = tl.load(energy + columns, mask=inside, other=0.0).to(tl.float32)
+    if COVERED:
+        w = 2.0 * tl.load(coverage_weight + columns, mask=inside, other=0.0).to(tl.float32)
+    for number in range(n_queries):
+        start = queries + sentence * query_sentence + number * query_row
+        doubled = tile + 2.0 * tl.load(start + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        if COVERED:
+            history = coverage + sentence * seen_sentence + number * seen_row + rows
+            doubled += tl.load(history, mask=real, other=0.0).to(tl.float32)[:, None] * w[None, :]
+        tanh = 2.0 / (1.0 + tl.exp(-doubled)) - 1.0
+        place = result + (sentence * n_queries + number) * length + rows
+        tl.store(place, tl.sum(v[None, :] * tanh, axis=1), mask=real)
+
+
+def launch_energies(
+    queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    """Energies `(B,Q,S)`; see `kernels.additive_energies`. Keys are read once for all queries of a sentence."""
+    queries, keys = _dense_rows(queries), _dense_rows(keys)
+    seen = None if coverage is None else _dense_rows(coverage)
+    (sentences, n_queries, size), length = queries.shape, keys.shape[1]
+    columns = triton.next_power_of_2(size)
+    rows = min(32, max(1, TILE // columns), triton.next_power_of_2(length))
+    result = torch.empty(sentences, n_queries, length, device=keys.device)
+    with torch.cuda.device(keys.get_device()):
+        _energies[(sentences, triton.cdiv(length, rows))](
+            queries,
+            keys,
+            energy.contiguous(),
+            result if seen is None else seen,  # is not read
+            energy if coverage_weight is None else coverage_weight.contiguous(),
+            result,
+            n_queries,
+            length,
+            size,
+            *queries.stride()[:2],
+            *keys.stride()[:2],
+            *(0, 0) if seen is None else seen.stride()[:2],
+            COVERED=seen is not None,
+            ROWS=rows,
+            COLUMNS=columns,
+        )
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax(
+    energies: Any,
+    mask: Any,
+    result: Any,
+    n_rows: Any,
+    length: Any,
+    energy_sentence: Any,
+    energy_row: Any,
+    mask_sentence: Any,
+    mask_row: Any,
+    mask_column: Any,
+    LOWEST: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
+    sentence, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    columns = tl.arange(0, COLUMNS)
+    inside = columns < length
+    places = mask + sentence * mask_sentence + row * mask_row + columns * mask_column
+    real = tl.load(places, mask=inside, other=0) != 0
+    energy = tl.load(energies + sentence * energy_sentence + row * energy_row + columns, mask=real, other=LOWEST)
+    energy = energy.to(tl.float32)
+    powers = tl.where(real, tl.exp(energy - tl.max(energy, axis=0)), 0.0)
+    total = tl.sum(powers, axis=0)
+    weights = tl.where(real, powers / tl.where(total == 0.0, 1.0, total), 0.0)
+    tl.store(result + (sentence * n_rows + row) * length + columns, weights, mask=inside)
+
+
+def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
+    """Weights `(B,Q,S)` in float32; see `kernels.masked_softmax`."""
+    energies = _dense_rows(energies)
+    bytes_of_mask = mask.view(torch.uint8).expand_as(energies)
+    sentences, n_rows, length = energies.shape
+    result = torch.empty(energies.shape, device=energies.device)
+    with torch.cuda.device(energies.get_device()):
+        _softmax[(sentences, n_rows)](
+            energies,
+            bytes_of_mask,
+            result,
+            n_rows,
+            length,
+            *energies.stride()[:2],
+            *bytes_of_mask.stride(),
+            LOWEST=torch.finfo(energies.dtype).min,
+            COLUMNS=triton.next_power_of_2(length),
+        )
+    return result
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _maxima(
+    logits: Any,
+    log_sum_exp: Any,
+    tops: Any,
+    n_columns: Any,
+    n_blocks: Any,
+    logits_row: Any,
+    LARGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, BLOCKS)
+    within = tl.arange(0, BLOCK)
+    # Each lane keeps a sum of its own, so that lanes meet only once, after the last column. What a lane's sum is
+    # relative to is finite: a difference of infinities is not a number.
+    highest = tl.full((BLOCKS,), -LARGEST, tl.float32)
+    total = tl.zeros((BLOCKS,), tl.float32)
+    for first in range(0, n_blocks, BLOCKS):
+        blocks = first + lanes
+        columns = blocks[:, None] * BLOCK + within[None, :]
+        places = logits + row * logits_row + columns
+        tile = tl.load(places, mask=columns < n_columns, other=float("-inf")).to(tl.float32)
+        top = tl.max(tile, axis=1)
+        tl.store(tops + row * n_blocks + blocks, top, mask=blocks < n_blocks)
+        higher = tl.minimum(tl.maximum(highest, top), LARGEST)
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(tile - higher[:, None]), axis=1)
+        highest = higher
+    peak = tl.max(highest, axis=0)
+    tl.store(log_sum_exp + row, peak + tl.log(tl.sum(total * tl.exp(highest - peak), axis=0)))
+
+
+def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp `(N,)` and maxima; see `kernels.block_maxima`. Logits are read once."""
+    logits = _dense_rows(logits)
+    n_rows, n_columns = logits.shape
+    n_blocks = triton.cdiv(n_columns, block)
+    log_sum_exp = torch.empty(n_rows, device=logits.device)
+    tops = torch.empty(n_rows, n_blocks, dtype=logits.dtype, device=logits.device)
+    with torch.cuda.device(logits.get_device()):
+        _maxima[(n_rows,)](
+            logits,
+            log_sum_exp,
+            tops,
+            n_columns,
+            n_blocks,
+            logits.stride(0),
+            LARGEST=torch.finfo(torch.float32).max,
+            BLOCK=block,
+            BLOCKS=min(BLOCKS, triton.next_power_of_2(n_blocks)),
+            num_warps=8,
+        )
+    return log_sum_exp, tops
+
+
+def _dense_rows(tensor: Tensor) -> Tensor:
+    """The tensor, copied if the numbers of a row do not stand side by side."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
