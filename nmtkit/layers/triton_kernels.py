@@ -3,14 +3,15 @@
 Every launch is a fixed grid for fixed shapes and reads nothing back, so it can be captured in a CUDA graph once the
 same launch was made outside of it: the first one compiles. All sums are in float32, whatever the type of the inputs.
 
+Addresses and row lengths that are multiples of 16 are found out by Triton and loaded several numbers at a time: a
+vocabulary that is padded to such a length is read fastest.
+
 Tiles are `(rows, columns)` with sizes that are powers of two, as Triton wants them. Places outside a tensor are loaded
 as numbers that change nothing.
 
 Where `TRITON_INTERPRET=1` is set before this module is imported, numpy computes the same programs on a CPU. It keeps
 bfloat16 as bits, so that each tile is turned into float32 before anything else is done with it.
 """
-
-from typing import Any
 
 import torch
 import triton
@@ -24,28 +25,31 @@ LONGEST_ROW = 1 << 15
 BLOCKS = 128
 """Blocks of columns of which a program seeks the maxima at a time."""
 
+FUSED = True
+"""Whether a product and a sum are rounded once, as one; said, since the default differs between versions."""
 
-@triton.jit  # type: ignore[untyped-decorator]  # Triton has no types that mypy is shown
+
+@triton.jit
 def _energies(
-    queries: Any,
-    keys: Any,
-    energy: Any,
-    coverage: Any,
-    coverage_weight: Any,
-    result: Any,
-    n_queries: Any,
-    length: Any,
-    size: Any,
-    query_sentence: Any,
-    query_row: Any,
-    key_sentence: Any,
-    key_row: Any,
-    seen_sentence: Any,
-    seen_row: Any,
+    queries,
+    keys,
+    energy,
+    coverage,
+    coverage_weight,
+    result,
+    n_queries,
+    length,
+    size,
+    query_sentence,
+    query_row,
+    key_sentence,
+    key_row,
+    seen_sentence,
+    seen_row,
     COVERED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     sentence = tl.program_id(0).to(tl.int64)
     rows = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
@@ -93,25 +97,26 @@ def launch_energies(
             COVERED=seen is not None,
             ROWS=rows,
             COLUMNS=columns,
+            enable_fp_fusion=FUSED,
         )
     return result
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _softmax(
-    energies: Any,
-    mask: Any,
-    result: Any,
-    n_rows: Any,
-    length: Any,
-    energy_sentence: Any,
-    energy_row: Any,
-    mask_sentence: Any,
-    mask_row: Any,
-    mask_column: Any,
+    energies,
+    mask,
+    result,
+    n_rows,
+    length,
+    energy_sentence,
+    energy_row,
+    mask_sentence,
+    mask_row,
+    mask_column,
     LOWEST: tl.constexpr,
     COLUMNS: tl.constexpr,
-) -> None:
+):
     sentence, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, COLUMNS)
     inside = columns < length
@@ -142,22 +147,23 @@ def launch_softmax(energies: Tensor, mask: Tensor) -> Tensor:
             *bytes_of_mask.stride(),
             LOWEST=torch.finfo(energies.dtype).min,
             COLUMNS=triton.next_power_of_2(length),
+            enable_fp_fusion=FUSED,
         )
     return result
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _maxima(
-    logits: Any,
-    log_sum_exp: Any,
-    tops: Any,
-    n_columns: Any,
-    n_blocks: Any,
-    logits_row: Any,
+    logits,
+    log_sum_exp,
+    tops,
+    n_columns,
+    n_blocks,
+    logits_row,
     LARGEST: tl.constexpr,
     BLOCK: tl.constexpr,
     BLOCKS: tl.constexpr,
-) -> None:
+):
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCKS)
     within = tl.arange(0, BLOCK)
@@ -198,6 +204,7 @@ def launch_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
             BLOCK=block,
             BLOCKS=min(BLOCKS, triton.next_power_of_2(n_blocks)),
             num_warps=8,
+            enable_fp_fusion=FUSED,
         )
     return log_sum_exp, tops
 

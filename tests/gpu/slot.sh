@@ -92,6 +92,7 @@ tests() { # tests NAME SECONDS ARGUMENT...: a part that is a run of pytest
 
 part doctor 60 "$python" -m nmtkit doctor
 script ceilings 60 ceilings
+script programs 60 programs
 tests contracts 150 tests/contracts
 tests cuda-tests 120 tests --ignore=tests/contracts
 script resume 90 resume

@@ -113,7 +113,7 @@ def test_without_the_device_one_line_says_so(tmp_path: Path) -> None:
 def test_an_unknown_part_is_named(tmp_path: Path) -> None:
     done = slot(tmp_path, "--device", "cpu", "--only", "doctor,ceiling")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no part ceiling; there are: doctor ceilings contracts " in done.stderr
+    assert "there is no part ceiling; there are: doctor ceilings programs contracts " in done.stderr
 
 
 @needs_bash
@@ -128,10 +128,10 @@ def test_a_folder_of_somebody_else_stays_as_it_is(tmp_path: Path) -> None:
 @needs_bash
 @pytest.mark.slow
 def test_the_slot_on_a_cpu(tmp_path: Path) -> None:
-    done = slot(tmp_path, "--device", "cpu", "--quick", "--only", "ceilings,processes,kernels")
+    done = slot(tmp_path, "--device", "cpu", "--quick", "--only", "ceilings,programs,processes,kernels")
     assert done.returncode == 0, done
     content = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     parts = {row["part"] for row in content["rows"]}
-    assert parts == {"ceilings", "processes", "kernels"}
+    assert parts == {"ceilings", "programs", "processes", "kernels"}
     assert not [row for row in content["rows"] if row["holds"] is False]
     assert f"all figures: {tmp_path / 'results.json'}" in done.stdout
