@@ -2,15 +2,17 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import click
 
+from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reporting import tell
@@ -27,6 +29,7 @@ from nmtkit.translation.summarizer import Summary
 from nmtkit.translation.translator import Translator
 
 PAIRS_AT_ONCE = 2048
+Written = TypeVar("Written")
 
 # -------------------------------------------------------------------------------------------------------------- options
 
@@ -259,6 +262,16 @@ class Printer:
             spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
             fields |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
         return fields
+
+
+def write_found(found: Generator[Sequence[Written], None, None], write: Callable[[Written], None], what: str) -> None:
+    """Writes what is found, as soon as it is, with a line on stderr that says how many of `what` are done."""
+    with console.LineProgress(what) as progress, closing(found):
+        for some in found:
+            for one in some:
+                write(one)
+            sys.stdout.flush()
+            progress.advance(len(some))
 
 
 def write_json_line(record: dict[str, Any]) -> None:

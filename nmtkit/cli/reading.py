@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 
 from nmtkit.data.records import parse_record, refuse_json_lines, text_of
@@ -29,7 +30,7 @@ def stdin_lines() -> Iterator[str]:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def text_windows(remedy: str, most: int = 1024) -> Iterator[list[str]]:
+def text_windows(remedy: str, most: int) -> Iterator[list[str]]:
     """The windows of standard input, which holds text; `remedy` is what to do where it holds JSON lines.
 
     Raises:
@@ -59,14 +60,47 @@ def stdin_field(name: str) -> Iterator[str]:
         yield text_of(record, name, where, "name another with --article-field")
 
 
+MOST_CHARACTERS = 1 << 22
+"""Of a window; its last line may exceed it."""
+MOST_AGE = 1.0
+"""Seconds after which a window is closed that lines still arrive for."""
+WAITING_LINES = 64
+"""Lines that are read before there is a window for them."""
+
+
 def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> Iterator[list[str]]:
     """Cuts a stream of lines into windows to be translated together.
 
-    A window closes when it has `most` lines or when no further line comes for `patience` seconds: a file is cut into
-    full windows, while somebody who types, or a program that waits for each answer, is answered at once. The first
-    window is smaller, so that first results come early. At most two windows are held in memory. A fault of `lines` is
-    raised after the lines before it were given.
+    A window closes when it is full, when no further line comes for `patience` seconds, or when it is old: a file is cut
+    into full windows, while somebody who types, or a program that waits for each answer, is answered at once. Little
+    more than one window is held in memory. A fault of `lines` is raised after the lines before it were given.
     """
+    arrived = _arriving(lines, min(most, WAITING_LINES))
+    window: list[str] = []
+    characters, due = 0, 0.0
+    while True:
+        try:
+            item = arrived.get(timeout=patience if window else None)
+        except queue.Empty:
+            yield window
+            window, characters = [], 0
+            continue
+        if not isinstance(item, str):
+            break
+        due = due if window else time.monotonic() + MOST_AGE
+        window.append(item)
+        characters += len(item)
+        if len(window) >= most or characters >= MOST_CHARACTERS or time.monotonic() >= due:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+    if item is not None:
+        raise item
+
+
+def _arriving(lines: Iterable[str], most: int) -> "queue.Queue[str | BaseException | None]":
+    """What a thread reads, at most so many lines ahead; at the end None, or the fault."""
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=most)
 
     def read() -> None:
@@ -78,22 +112,4 @@ def windows(lines: Iterable[str], most: int = 1024, patience: float = 0.1) -> It
             arrived.put(fault)
 
     threading.Thread(target=read, daemon=True).start()
-    limit = min(64, most)
-    window: list[str] = []
-    while True:
-        try:
-            item = arrived.get(timeout=patience if window else None)
-        except queue.Empty:
-            yield window
-            window = []
-            continue
-        if item is None or isinstance(item, BaseException):
-            if window:
-                yield window
-            if item is not None:
-                raise item
-            return
-        window.append(item)
-        if len(window) >= limit:
-            yield window
-            window, limit = [], most
+    return arrived

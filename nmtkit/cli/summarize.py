@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
 from nmtkit.cli import inference
-from nmtkit.cli.inference import Printer
+from nmtkit.cli.inference import Printer, write_found
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import stdin_field, text_windows, windows
 from nmtkit.cli.reporting import tell
@@ -18,8 +17,10 @@ from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import lead as lead_of
 from nmtkit.translation.summarizer import Summarizer
 
-WINDOW = 256
-"""Articles that are read before their summaries are written; enough for some batches."""
+LONGER = 4
+"""An article counts as so many lines where it is asked how many are read at a time."""
+AT_ONCE = 256
+"""Articles that are read at a time where no model is needed."""
 
 
 @click.command()
@@ -87,29 +88,24 @@ def command(
       nmtkit summarize --lead 3 < articles.txt > baseline.txt
       nmtkit summarize --stories cnn/stories > summaries.txt
     """
-    parts = _parts(article_field, stories)
+    if stories is not None and article_field is not None:
+        raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
     if lead is not None:
         if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window)):
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
-        for part in parts:
+        for part in _windows(article_field, stories, AT_ONCE):
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))
             sys.stdout.flush()
         return
     if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
     translator = inference.open_asked(how, "summarization")
-    summarizer = None if window is None else Summarizer(translator, window)
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json)
-    with console.LineProgress("articles") as progress:
-        for part in parts:
-            if summarizer is None:
-                for found in translator.search(part, how.n_best, need_copies=as_json):
-                    printer.write(found)
-            else:
-                for summary in summarizer.search(part, need_copies=as_json):
-                    printer.write_windows(summary)
-            sys.stdout.flush()
-            progress.advance(len(part))
+    articles = _windows(article_field, stories, max(1, translator.window // LONGER))
+    if window is None:
+        write_found(translator.stream(articles, how.n_best, need_copies=as_json), printer.write, "articles")
+    else:
+        write_found(Summarizer(translator, window).stream(articles, as_json), printer.write_windows, "articles")
     if printer.cut:
         tell(
             f"{printer.cut} of {printer.lines} articles were longer than {translator.max_source_tokens} tokens "
@@ -118,12 +114,10 @@ def command(
     printer.say_unfinished("summaries", "--max-length")
 
 
-def _parts(field: str | None, stories: Path | None) -> Iterator[list[str]]:
-    """The articles, each as one line, some at a time."""
-    if stories is not None and field is not None:
-        raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
+def _windows(field: str | None, stories: Path | None, most: int) -> Iterator[list[str]]:
+    """The articles, each as one line, at most so many at a time."""
     if stories is not None:
-        return windows((story.src for story in read_pairs(Files(stories=[str(stories)]))), WINDOW)
+        return windows((story.src for story in read_pairs(Files(stories=[str(stories)]))), most)
     if field is not None:
-        return windows(stdin_field(field), WINDOW)
-    return text_windows("name the key of the articles with --article-field KEY", WINDOW)
+        return windows(stdin_field(field), most)
+    return text_windows("name the key of the articles with --article-field KEY", most)

@@ -1,13 +1,11 @@
 """`nmtkit translate`."""
 
-import sys
 from pathlib import Path
 
 import click
 
-from nmtkit import console
 from nmtkit.cli import inference
-from nmtkit.cli.inference import Printer
+from nmtkit.cli.inference import Printer, write_found
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import tell
@@ -68,10 +66,6 @@ def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, di
             tell("the recipe's search.forbid_unknown is off, for --replace-unknown")
         translator = translator.replacing_unknown(entries)
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, replace_unknown)
-    with console.LineProgress("lines") as progress:
-        for window in text_windows(WRITE_OUT):
-            for found in translator.search(window, how.n_best, need_copies=as_json):
-                printer.write(found)
-            sys.stdout.flush()
-            progress.advance(len(window))
+    windows = text_windows(WRITE_OUT, translator.window)
+    write_found(translator.stream(windows, how.n_best, need_copies=as_json), printer.write, "lines")
     printer.say_unfinished("translations", "--max-length-ratio or --max-length")

@@ -1,10 +1,8 @@
 """Text as a model reads it: ids of both sides, those that copying needs, batches of them, and how much at a time."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import zip_longest
-from threading import Lock
 
 import numpy as np
 import torch
@@ -33,6 +31,8 @@ class SourceLine:
     """The words that the target vocabulary lacks; the i-th has the extended id V+i."""
     left_out: int = 0
     """Tokens at the end of the line that are not read."""
+    text: str = ""
+    """The line itself."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class TextModel:
             if not line.strip():
                 sources.append(SourceLine([], []))
             elif spelled is None:
-                sources.append(SourceLine(ids, tokenizer.pieces(ids), left_out=left_out))
+                sources.append(SourceLine(ids, tokenizer.pieces(ids), left_out=left_out, text=line))
             else:
                 tokens = spelled[number][:limit]
                 extended, oov = self.tokenizers.tgt.vocabulary.extend(tokens)
-                sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out))
+                sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line))
         return sources
 
     def targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
@@ -212,59 +212,6 @@ class TextModel:
             numbers = [filled[member] for member in members]
             src = [sources[number] for number in numbers]
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
-
-
-class Waiting:
-    """Sources that wait to be searched, the longest first; several searches may take of them at the same time.
-
-    Args:
-        reader: what the sources were read for.
-        sources: all; those that are empty do not wait.
-        searches: how many searches there may be.
-    """
-
-    def __init__(self, reader: TextModel, sources: Sequence[SourceLine], searches: int) -> None:
-        filled = [number for number, source in enumerate(sources) if source.ids]
-        filled.sort(key=lambda number: -len(sources[number].ids))
-        self.searches = max(1, min(searches, len(filled) // FEW))
-        """How many searches are worth it."""
-        self.refills = reader.device.type != "cpu"
-        """Whether sentences take slots that become free. A CPU takes as long for each row of few as of many; sentences
-        that began together have a shorter past to look at."""
-        self._reader, self._sources = reader, sources
-        self._waiting = deque(filled)
-        self._share = -(-len(filled) // self.searches)
-        self._lock = Lock()
-
-    def feed(self, count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
-        """What `nmtkit.search.engine` asks of a feed."""
-        with self._lock:
-            numbers: list[int] = []
-            if count is not None and not self.refills:
-                return None
-            if count is None and self._waiting:
-                count = self.slots(self._columns())
-            while self._waiting and len(numbers) < (count or 0):
-                if width is not None and not 3 * width <= 4 * self._columns() <= 4 * width:
-                    break
-                numbers.append(self._waiting.popleft())
-        if not numbers:
-            return None
-        batch = make_batch([self._sources[number] for number in numbers], width=width)
-        return numbers, batch.to(self._reader.device, non_blocking=True)
-
-    def slots(self, columns: int) -> int:
-        """How many sentences of so many tokens are searched together; long ones count as shorter."""
-        if self._reader.batch_tokens:
-            fitting = self._reader.batch_tokens // columns
-        else:
-            budget, rows = self._reader.batch_budget, LEAST_ROWS.get(self._reader.device.type, 32)
-            fitting = budget // max(min(columns, budget // rows), columns // MOST_OVER)
-        return max(1, min(fitting, self._share))
-
-    def _columns(self) -> int:
-        """Of the longest that waits, its end counted."""
-        return len(self._sources[self._waiting[0]].ids) + 1
 
 
 def make_batch(

@@ -1,6 +1,8 @@
 """Summaries of articles longer than the model can read in one go, window by window."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -49,16 +51,34 @@ class Summarizer:
     def search(self, articles: Sequence[str], need_copies: bool = False) -> list[Summary]:
         """The summary of each article with what was found for its windows; see `Translator.search`."""
         refuse_one_text(articles=articles)
-        tokenizer = self.translator.tokenizers.src
-        parts = [article_windows(article, tokenizer, self.window) for article in articles]
-        flat = [window for windows in parts for window in windows]
+        with closing(self.stream([articles], need_copies)) as groups:
+            return [summary for group in groups for summary in group]
+
+    def stream(
+        self, windows: Iterable[Sequence[str]], need_copies: bool = False
+    ) -> Generator[list[Summary], None, None]:
+        """What `search` finds for articles that arrive, in order; see `Translator.stream`."""
+        counts: deque[int] = deque()  # windows of the articles whose summaries are not out
+        own: list[Translation] = []
         whole = replace(self.translator, max_source_tokens=None)
-        found = (best[0] for best in whole.search(flat, need_copies=need_copies))
-        summaries = []
-        for windows in parts:
-            own = [next(found) for _ in windows]
-            summaries.append(Summary(" ".join(one.text for one in own if one.text), own))
-        return summaries
+        with closing(whole.stream(self._cut(windows, counts), need_copies=need_copies)) as found:
+            for some in found:
+                summaries = []
+                for best in some:
+                    own.append(best[0])
+                    if len(own) >= counts[0]:
+                        read = own[: counts.popleft()]
+                        summaries.append(Summary(" ".join(one.text for one in read if one.text), read))
+                        own.clear()
+                if summaries:
+                    yield summaries
+
+    def _cut(self, windows: Iterable[Sequence[str]], counts: deque[int]) -> Iterator[list[str]]:
+        """The windows of articles, those of several at a time; an empty article, which has none, has an empty one."""
+        for articles in windows:
+            parts = [article_windows(article, self.translator.tokenizers.src, self.window) for article in articles]
+            counts.extend(map(len, parts))
+            yield [window for own in parts for window in own or [""]]
 
 
 def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:

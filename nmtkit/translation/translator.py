@@ -1,28 +1,49 @@
 """Text to text for any model: order kept, n-best, scores, attention, copied words."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import ClassVar, overload
 
 import torch
 from torch import Tensor
 
-from nmtkit import device as devices
 from nmtkit.data.batch import Batch
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.engine import Engine
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
-from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, Waiting, refuse_one_text, require_pairs
+from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, refuse_one_text, require_pairs
 from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
+from nmtkit.translation.stream import Answer, Search, Stream, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
+from nmtkit.translation.workers import WorkerPool, Workers
 
 # The most bytes of log-probabilities of given targets that are in memory at a time.
 PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
+
+
+WINDOW = {"cpu": 1024, "cuda": 16384}
+"""Lines that are searched together at a time, as many as make batches of nearly one length."""
+FEW_WORKERS = 8
+"""So many share a window."""
+SOON = 64
+"""Lines of the first window that are searched before the others, so that first results come early."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is wanted of each line, see `Translator.search`."""
+
+    n_best: int
+    attention: bool
+    copies: bool
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,6 +53,8 @@ class Translator(TextModel):
     config: SearchConfig
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""
+    workers: Workers | None = None
+    """Processes that search for many lines instead of this one."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -69,25 +92,87 @@ class Translator(TextModel):
             DataError: one text is given by itself and not in a list.
         """
         refuse_one_text(lines=lines)
-        sources = self.sources(lines)
-        found: list[list[Translation]] = [[EMPTY] for _ in lines]
-        attend = need_attention or self.replacer is not None or (need_copies and self.copies)
+        wanted = _Wanted(n_best, need_attention, need_copies)
+        with closing(self._streamed(iter([lines]), wanted, len(lines))) as groups:
+            return [found for group in groups for found in group]
 
-        searches = torch.get_num_threads() if self.device.type == "cpu" and self.chosen_way.one_a_core else 1
-        waiting = Waiting(self, sources, searches)
-        engine = Engine(self.model, self.config, n_best, attend)
+    def stream(
+        self,
+        windows: Iterable[Sequence[str]],
+        n_best: int = 1,
+        need_attention: bool = False,
+        need_copies: bool = False,
+    ) -> Generator[list[list[Translation]], None, None]:
+        """What `search` finds for lines that arrive, in order, as many lines at a time as are done.
 
-        def work(feed: Feed) -> None:
+        A few windows are read ahead, by a thread, and no more are in memory. Lines of one window are searched together,
+        so they should be all that are there. To be closed if it is not read to its end.
+
+        Args:
+            windows: source lines.
+            n_best: how many of each, at most the beam size.
+            need_attention: whether to keep the attention.
+            need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
+
+        Raises:
+            NmtkitError: a worker was lost. A fault of the windows is raised after what was found for those before it.
+        """
+        coming = iter(windows)
+        first = next(coming, [])
+        parts = chain([part for part in (first[:SOON], first[SOON:]) if part], coming)
+        yield from self._streamed(parts, _Wanted(n_best, need_attention, need_copies), len(first))
+
+    def _streamed(
+        self, windows: Iterator[Sequence[str]], wanted: _Wanted, at_once: int
+    ) -> Generator[list[list[Translation]], None, None]:
+        """`stream`; `at_once` lines are known to be there at once."""
+        searching = self._searching(wanted)
+        if self.workers is not None and at_once >= self.workers.least:
+            there = self.workers.open
+            make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
+            with WorkerPool(self.workers, make) as pool:
+                waiting = Waiting(self, torch.device(self.workers.places[0]), len(pool.searches))
+                yield from Stream(self.sources, waiting, pool.searches, False, pool.end).run(windows)
+            return
+        on_cpu = self.device.type == "cpu"
+        count = torch.get_num_threads() if on_cpu and self.chosen_way.one_a_core else 1
+        waiting = Waiting(self, self.device, count)
+        yield from Stream(self.sources, waiting, [searching] * count, on_cpu).run(windows)
+
+    def _searching(self, wanted: _Wanted) -> Search:
+        """The search in this process."""
+        attend = wanted.attention or self.replacer is not None or (wanted.copies and self.copies)
+        engine = Engine(self.model, self.config, wanted.n_best, attend)
+
+        def search(take: Take) -> Iterator[tuple[int, Answer]]:
+            taken: dict[int, SourceLine] = {}
+
+            def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+                given = take(count, width)
+                if not given:
+                    return None
+                taken.update(given)
+                batch = make_batch([source for _, source in given], width=width)
+                return [number for number, _ in given], batch.to(self.device, non_blocking=True)
+
             for number, hypotheses in engine.run(feed):
-                translations = [self._translation(hypothesis, sources[number]) for hypothesis in hypotheses]
-                if self.replacer is not None:
-                    translations = [_without_unknown(self.replacer, lines[number], one) for one in translations]
-                if attend and not need_attention:
-                    translations = [replace(one, attention=None) for one in translations]
-                found[number] = translations
+                yield number, partial(self._answer, hypotheses, taken.pop(number), wanted)
 
-        devices.on_each(work, [waiting.feed] * waiting.searches, self.device)
-        return found
+        return search
+
+    def _answer(self, hypotheses: Sequence[Hypothesis], source: SourceLine, wanted: _Wanted) -> list[Translation]:
+        """What was found for a line, as it is wanted."""
+        found = [self._translation(hypothesis, source) for hypothesis in hypotheses]
+        if self.replacer is not None:
+            found = [_without_unknown(self.replacer, source.text, one) for one in found]
+        return found if wanted.attention else [replace(one, attention=None) for one in found]
+
+    @property
+    def window(self) -> int:
+        """How many lines a window of a `stream` should have where as many are there."""
+        place = self.device.type if self.workers is None else torch.device(self.workers.places[0]).type
+        several = 1 if self.workers is None else len(self.workers.places)
+        return WINDOW.get(place, WINDOW["cuda"]) * max(1, several // FEW_WORKERS)
 
     def replacing_unknown(self, dictionary: Mapping[str, str] | None = None) -> "Translator":
         """A translator whose `translate` and `search` write source words in place of unknown words.
@@ -278,3 +363,14 @@ def _without_unknown(replacer: UnknownReplacer, line: str, translation: Translat
     read = len(translation.src_tokens)
     text, replaced = replacer.replace(line, translation.tokens, translation.attention[:, :read])
     return replace(translation, text=text, replaced=replaced)
+
+
+def _search_there(
+    open_at: Callable[[str], Translator],
+    config: SearchConfig,
+    replacer: UnknownReplacer | None,
+    wanted: _Wanted,
+    place: str,
+) -> Search:
+    """The search of a process that opens the model itself."""
+    return replace(open_at(place), config=config, replacer=replacer)._searching(wanted)

@@ -12,8 +12,9 @@ from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
-from nmtkit.translation.inputs import SourceLine, Waiting
+from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans
+from nmtkit.translation.stream import Waiting
 from nmtkit.translation.summarizer import Summarizer, article_windows
 from nmtkit.translation.translator import Translator
 
@@ -204,10 +205,11 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
 
     def fed(translator: Translator) -> list[list[int]]:
-        waiting = Waiting(translator, sources, searches=1)
-        fed = iter(lambda: waiting.feed(None, None), None)
-        assert waiting.feed(5, 400) is None  # a CPU gives free slots to nobody
-        return [numbers for numbers, _ in fed]
+        waiting = Waiting(translator, torch.device("cpu"), searches=1)
+        waiting.put(enumerate(sources))
+        waiting.close()
+        assert waiting.take(5, 400) == []  # a CPU gives free slots to nobody
+        return [[number for number, _ in taken] for taken in iter(lambda: waiting.take(None, None), [])]
 
     translator = Translator(copier().model, WORDS, SearchConfig())
     batches = fed(translator)
@@ -221,18 +223,17 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
 
 def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
     sources = [SourceLine([4] * length, [], [4] * length) for length in (19, 15, 14, 13, 5)]
-    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), sources, searches=1)
-    waiting.refills = True
-    first = waiting.feed(1, None)
-    assert first is not None
-    assert (first[0], first[1].src.shape) == ([0], (1, 20))
-    more = waiting.feed(10, 20)
-    assert more is not None
-    assert (more[0], more[1].src.shape) == ([1, 2], (2, 20))
-    assert waiting.feed(10, 20) is None
-    rest = waiting.feed(None, None)
-    assert rest is not None
-    assert rest[0] == [3, 4]
+    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
+    waiting.put(enumerate(sources))
+    waiting.close()
+
+    def taken(count: int | None, width: int | None) -> list[int]:
+        return [number for number, _ in waiting.take(count, width)]
+
+    assert taken(1, None) == [0]
+    assert taken(10, 20) == [1, 2]
+    assert taken(10, 20) == []
+    assert taken(None, None) == [3, 4]
 
 
 def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:

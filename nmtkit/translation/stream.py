@@ -1,0 +1,259 @@
+"""Lines that are searched while others arrive: what waits, who takes of it, and the answers in order."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import SimpleQueue
+from threading import Condition, Semaphore, Thread
+
+import torch
+
+from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SourceLine, TextModel
+from nmtkit.translation.result import EMPTY, Translation
+
+PATIENCE = 0.1
+"""Seconds for which searches that have nothing to do wait for more lines before they end."""
+AHEAD = 3
+"""Windows that are read before all answers of the first of them are out."""
+
+Taken = Sequence[tuple[int, SourceLine]]
+"""Some sources with their numbers."""
+Take = Callable[[int | None, int | None], Taken]
+"""Gives sources that wait: a new bank of them, or at most so many that fit so many columns; see the engine's `Feed`."""
+Answer = Callable[[], list[Translation]]
+"""Makes the answer to one line of what was found, outside of the search."""
+Search = Callable[[Take], Iterator[tuple[int, Answer]]]
+"""Searches for all that it can take; gives numbers and answers as they are found."""
+
+
+class Waiting:
+    """Sources that wait to be searched, window after window, in each the longest first.
+
+    Several searches may take of them at the same time, while others are put.
+
+    Args:
+        reader: what the sources were read for.
+        place: where they are searched.
+        searches: how many searches there may be at a time.
+    """
+
+    def __init__(self, reader: TextModel, place: torch.device, searches: int) -> None:
+        self.refills = place.type != "cpu"
+        """Whether sentences take slots that become free. A CPU takes as long for each row of few as of many; sentences
+        that began together have a shorter past to look at."""
+        self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
+        self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
+        self._shares: deque[int] = deque()  # of each window, for one search
+        self._changed = Condition()
+        self._news = self._closed = self._is_over = False
+        self._running = self._idle = 0
+
+    def put(self, sources: Iterable[tuple[int, SourceLine]]) -> None:
+        """Adds a window; those that are empty do not wait."""
+        filled = sorted((one for one in sources if one[1].ids), key=lambda one: -len(one[1].ids))
+        with self._changed:
+            if filled:
+                self._windows.append(deque(filled))
+                self._shares.append(-(-len(filled) // self._worth(len(filled))))
+            self._news = True
+            self._changed.notify_all()
+
+    def close(self, drop: bool = False) -> None:
+        """Says that no more are put; `drop` forgets those that wait."""
+        with self._changed:
+            self._closed = True
+            if drop:
+                self._windows.clear()
+            self._changed.notify_all()
+
+    def arrived(self) -> bool:
+        """Waits for a window; whether one was put since this was asked last."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news or self._closed)
+            news, self._news = self._news, False
+            return news
+
+    def begin(self) -> int:
+        """Says how many searches are to begin now; they end together, when nothing waits and nothing comes."""
+        with self._changed:
+            count = sum(map(len, self._windows))
+            worth = self._worth(count)
+            self._running = worth if worth == 1 or self._closed else self._searches
+            self._idle, self._is_over = 0, not count
+            return self._running if count else 0
+
+    def take(self, count: int | None, width: int | None) -> Taken:
+        """What a search takes, see `Take`; where it begins a bank and nothing waits, it waits for more."""
+        with self._changed:
+            if count is None:
+                self._wait()
+            elif not self.refills:
+                return []
+            if not self._windows:
+                return []
+            window = self._windows[0]
+            taken: list[tuple[int, SourceLine]] = []
+            room = self.slots(_columns(window)) if count is None else count
+            while window and len(taken) < room:
+                if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
+                    break
+                taken.append(window.popleft())
+            if not window:
+                self._windows.popleft()
+                self._shares.popleft()
+            return taken
+
+    def slots(self, columns: int) -> int:
+        """How many sentences of so many tokens are searched together; long ones count as shorter."""
+        budget = self._reader.batch_budget
+        if self._reader.batch_tokens:
+            fitting = budget // columns
+        else:
+            fitting = budget // max(min(columns, budget // self._least_rows), columns // MOST_OVER)
+        return max(1, min(fitting, self._shares[0]))
+
+    def _worth(self, count: int) -> int:
+        """How many searches are worth it for so many sentences."""
+        return max(1, min(self._searches, count // FEW))
+
+    def _wait(self) -> None:
+        """Waits for sentences, until every search has waited in vain."""
+        self._idle += 1
+        while not (self._windows or self._closed or self._is_over):
+            last = self._idle == self._running
+            if not self._changed.wait(PATIENCE if last else None) and not self._windows:
+                self._is_over = True
+                self._changed.notify_all()
+        self._idle -= 1
+
+
+def _columns(window: deque[tuple[int, SourceLine]]) -> int:
+    """Those of the longest of a window, its end counted."""
+    return len(window[0][1].ids) + 1
+
+
+class Stream:
+    """Lines that arrive in windows, searched as they come and answered in order.
+
+    A thread reads windows ahead, a few of them, so that no search waits at the end of one; memory is that of these
+    windows, however many there are.
+
+    Args:
+        read: makes sources of lines.
+        waiting: where they wait.
+        searches: who takes of them.
+        here: whether they compute in this process on the CPU, each with one core if there are several.
+        stop: ends searches that are in the middle of something, if that can be done.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[str]], list[SourceLine]],
+        waiting: Waiting,
+        searches: Sequence[Search],
+        here: bool,
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._read, self._waiting, self._searches, self._here, self._stop = read, waiting, searches, here, stop
+        self._answers: dict[int, Answer] = {}  # that were found and are not out
+        self._next = 0  # the line that is to be answered next
+        self._ends: deque[int] = deque()  # of the windows that are not all out
+        self._ahead = Semaphore(AHEAD)
+        self._fault: BaseException | None = None
+        self._is_left = False
+
+    def run(self, windows: Iterator[Sequence[str]]) -> Iterator[list[list[Translation]]]:
+        """The answers, in order, as many at a time as are there.
+
+        A fault of the windows is raised after the answers to those before it. To be closed if it is not read to its
+        end.
+        """
+        Thread(target=self._read_ahead, args=(windows,), daemon=True).start()
+        try:
+            while self._waiting.arrived():
+                for number, answer in self._found():
+                    self._answers[number] = answer
+                    if ready := self._ready():
+                        yield ready
+                if ready := self._ready():  # the last lines may be empty, and are searched by nobody
+                    yield ready
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            self._is_left = True
+            self._waiting.close(drop=True)
+            self._ahead.release()
+
+    def _read_ahead(self, windows: Iterator[Sequence[str]]) -> None:
+        count = 0
+        try:
+            while self._ahead.acquire() and not self._is_left:
+                lines = next(windows, None)
+                if lines is None:
+                    break
+                sources = list(enumerate(self._read(lines), start=count))
+                self._answers |= {number: _nothing for number, source in sources if not source.ids}
+                count += len(lines)
+                self._ends.append(count)
+                self._waiting.put(sources)
+        except BaseException as fault:
+            self._fault = fault
+        self._waiting.close()
+
+    def _ready(self) -> list[list[Translation]]:
+        """The answers that all before them are out of."""
+        ready = []
+        while (answer := self._answers.pop(self._next, None)) is not None:
+            ready.append(answer())
+            self._next += 1
+        while self._ends and self._ends[0] <= self._next:
+            self._ends.popleft()
+            self._ahead.release()
+        return ready
+
+    def _found(self) -> Iterator[tuple[int, Answer]]:
+        """What searches find until nothing waits; several, and those elsewhere, run in threads of their own."""
+        searches = self._searches[: self._waiting.begin()]
+        if len(searches) == 1 and self._here:
+            yield from searches[0](self._waiting.take)
+            return
+        found: SimpleQueue[tuple[int, Answer] | BaseException | None] = SimpleQueue()
+        cores = torch.get_num_threads()
+        threads = [Thread(target=self._search, args=(search, found), daemon=True) for search in searches]
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        try:
+            while running:
+                one = found.get()
+                if isinstance(one, BaseException):
+                    raise one
+                if one is None:
+                    running -= 1
+                else:
+                    yield one
+        finally:
+            if running:
+                self._waiting.close(drop=True)
+                self._stop()
+            for thread in threads:
+                thread.join()
+            if self._here:
+                torch.set_num_threads(cores)
+
+    def _search(self, search: Search, found: "SimpleQueue[tuple[int, Answer] | BaseException | None]") -> None:
+        """One search, in its thread; the last that it finds is its end."""
+        end: BaseException | None = None
+        try:
+            if self._here:
+                # The products of one decoding step are so small that two cores at the same product wait for each other.
+                torch.set_num_threads(1)
+            for one in search(self._waiting.take):
+                found.put(one)
+        except BaseException as fault:
+            end = fault
+        found.put(end)
+
+
+def _nothing() -> list[Translation]:
+    """The answer to an empty line."""
+    return [EMPTY]
