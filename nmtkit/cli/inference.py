@@ -23,7 +23,7 @@ from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import parse_json
+from nmtkit.settings import MOST_THREADS, parse_json
 from nmtkit.translation.result import Translation, copied_spans
 from nmtkit.translation.summarizer import Summary
 from nmtkit.translation.translator import Translator
@@ -61,6 +61,18 @@ class _Penalty(click.ParamType):  # type: ignore[type-arg]  # newer versions of 
             self.fail(f"{alpha!r} is not a number", param, ctx)
 
 
+class _Workers(Number):
+    """A number of processes, or `auto`, which is None."""
+
+    def __init__(self) -> None:
+        super().__init__(1, MOST_THREADS)
+        self.name = "N|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number that was given."""
+        return None if value == "auto" else super().convert(value, param, ctx)  # type: ignore[return-value]
+
+
 def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer versions of click have one
     """What an option takes for a key of the search: one of its values, or a number within its bounds."""
     if key == "length_penalty":
@@ -95,17 +107,16 @@ def search_options(*keys: str) -> Decorator:
     return together(*map(option, names), gather)
 
 
-which_run: Decorator = together(
-    options.model,
-    click.option(
-        "--weights",
-        default="auto",
-        metavar="WHICH",
-        help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "
-        "else the best.",
-    ),
-    options.device,
+_weights: Decorator = click.option(
+    "--weights",
+    default="auto",
+    metavar="WHICH",
+    help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "
+    "else the best.",
 )
+which_run: Decorator = together(options.model, _weights, options.device)
+which_run_where: Decorator = together(options.model, _weights, options.devices)
+"""The same for commands that share lines out to several devices."""
 
 
 def precision(default: str) -> Decorator:
@@ -134,6 +145,13 @@ head: Decorator = click.option(
     help="Transformer: the attention of head N of the layer, from 1. Default: the recipe's, else the mean of all.",
 )
 source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
+workers: Decorator = click.option(
+    "--workers",
+    type=_Workers(),
+    default="auto",
+    help="CPU: processes that search, each with one core. auto: as many as threads where there are many lines, if one "
+    "search a core was found quickest. 1: this process alone.",
+)
 opening: Decorator = grouped(Opening, "how")
 """Hands a command the options of opening a run as one `Opening`."""
 batches: Decorator = together(

@@ -83,6 +83,17 @@ def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ..
     return given[0] if given else None
 
 
+def one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> str:
+    """The device of an option that takes one.
+
+    Raises:
+        click.BadParameter: it names several.
+    """
+    if "," in given:
+        raise click.BadParameter(f"{given}: one device is taken here; only translate and summarize share lines out")
+    return given
+
+
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
     """The overrides of a recipe, among them what `training_threads` says."""
     return (*overrides, f"training.threads={threads}") if threads else overrides
@@ -97,7 +108,17 @@ model: Decorator = click.option(
     help="The run: its folder, or its name under runs/. Default: $NMTKIT_MODEL, else the newest finished run.",
 )
 device: Decorator = click.option(
-    "--device", default="auto", metavar="NAME", help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps."
+    "--device",
+    default="auto",
+    metavar="NAME",
+    callback=one_device,
+    help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps.",
+)
+devices: Decorator = click.option(
+    "--device",
+    default="auto",
+    metavar="NAMES",
+    help="auto (first CUDA device, else the CPU), cpu, cuda, cuda:1, mps; cuda:0,cuda:1 are used by a process each.",
 )
 threads: Decorator = click.option("--threads", type=Number(1, MOST_THREADS), help="CPU threads. Default: one a core.")
 training_threads: Decorator = click.option(

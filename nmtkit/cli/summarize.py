@@ -24,7 +24,7 @@ AT_ONCE = 256
 
 
 @click.command()
-@inference.which_run
+@inference.which_run_where
 @inference.precision("auto")
 @click.option(
     "--article-field",
@@ -57,6 +57,7 @@ AT_ONCE = 256
 @click.option(
     "--lead", type=Number(1), metavar="N", help="Print the first N sentences of each article; needs no model."
 )
+@inference.workers
 @inference.batches
 def command(
     how: Opening, article_field: str | None, stories: Path | None, as_json: bool, window: int | None, lead: int | None

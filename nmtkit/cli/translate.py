@@ -16,7 +16,7 @@ from nmtkit.translation.unknowns import parse_dictionary
 
 
 @click.command()
-@inference.which_run
+@inference.which_run_where
 @inference.precision("auto")
 @inference.search_options()
 @inference.n_best
@@ -33,6 +33,7 @@ from nmtkit.translation.unknowns import parse_dictionary
     metavar="FILE",
     help="Translations for --replace-unknown: SOURCE TAB TARGET on each line. Other words are copied.",
 )
+@inference.workers
 @inference.batches
 def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, dictionary: Path | None) -> None:
     """Translate standard input: one line out for each line in, in order.

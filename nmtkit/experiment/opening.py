@@ -1,8 +1,10 @@
 """Opening the model of a run to translate with it."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,10 @@ from nmtkit.recipe import Recipe
 from nmtkit.task import TASKS
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
+from nmtkit.translation.workers import Workers
+
+WORTH_WORKERS = 256
+"""Lines that must be there at once for processes to be worth their beginning."""
 
 PROBED = 64
 """Words of the source that shows whether a model's numbers fit into fp16."""
@@ -32,6 +38,7 @@ class Opening:
     model: str | None = None
     """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run."""
     device: str = "auto"
+    """Several, with commas between them, are searched on by a process each."""
     weights: str = "auto"
     """`auto`, `best`, `last`, `average`, a stage of the recipe, or a file."""
     threads: int | None = None
@@ -39,6 +46,9 @@ class Opening:
     precision: PrecisionChoice = "auto"
     """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
     CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
+    workers: int | None = 1
+    """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one a thread for
+    as many lines as are worth it, if that is the quickest way here."""
     batch_tokens: int | None = None
     """Padded source tokens in a batch."""
     search_settings: Mapping[str, object] | None = None
@@ -86,14 +96,21 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
         )
     translator = open_translator(run, how, notify)
     if notify is not None:
-        place = devices.describe(translator.device)
+        place = (
+            ", ".join(dict.fromkeys(how.device.split(",")))
+            if "," in how.device
+            else devices.describe(translator.device)
+        )
         notify(f"model {run.folder.path} ({why}), {_called(run, how.weights)}, on {place}")
     return translator
 
 
 def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] | None = None) -> Translator:
     """Opens a run that was found already; `notify` is told what differs from its recipe."""
-    place = devices.choose(how.device)
+    places = [devices.choose(name) for name in how.device.split(",")]
+    if len(places) > 1:
+        return _for_workers(run, how, places, notify)
+    (place,) = places
     model, tokenizers, recipe = run.open_model(place, how.weights)
     settings = how.search_settings or {}
     config = recipe.search.changed(settings)
@@ -120,7 +137,45 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         max_source_tokens=how.max_source_tokens or source_limit(recipe),
         batch_tokens=how.batch_tokens,
         way=way,
+        workers=_workers(how, place, way),
     )
+
+
+def _workers(how: Opening, place: torch.device, way: SearchWay) -> Workers | None:
+    """The processes that are to search on one device."""
+    threads = torch.get_num_threads()
+    if place.type != "cpu":
+        if how.workers is not None and how.workers > 1:
+            raise NmtkitError(
+                f"--workers is for a CPU, and this runs on {place}: several devices are named by --device"
+            )
+        return None
+    can_fork = sys.platform.startswith("linux")
+    if how.workers is None:
+        worth = threads > 1 and way.one_a_core and can_fork
+        return Workers(["cpu"] * threads, least=WORTH_WORKERS) if worth else None
+    if how.workers == 1:
+        return None
+    return Workers(["cpu"] * how.workers, None if can_fork else partial(_opened_at, how))
+
+
+def _for_workers(
+    run: SavedRun, how: Opening, places: Sequence[torch.device], notify: Callable[[str], None] | None
+) -> Translator:
+    """A translator that has others, each in a process of its own, search on their devices."""
+    if how.workers is not None and how.workers > 1:
+        raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
+    how = replace(how, model=str(run.folder.path), workers=1)
+    translator = open_translator(run, replace(how, device="cpu"), notify)
+    work = search_work(run.recipe, translator.model.sizes.tgt, translator.config.beam_size, how.threads, places[0])
+    known = look_up(work, SearchWay)
+    workers = Workers([str(place) for place in places], partial(_opened_at, how))
+    return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
+
+
+def _opened_at(how: Opening, device: str) -> Translator:
+    """What a process from scratch opens."""
+    return open_run(replace(how, device=device, workers=1))
 
 
 def _called(run: SavedRun, which: str) -> str:
