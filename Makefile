@@ -49,7 +49,7 @@ test-hostile: $(READY)
 test-kills: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.kills $(ARGS)
 
-# Memory of translate, summarize, rescore and align over a million lines each.   Fewer:  make ARGS='--lines 100000' test-memory
+# Memory of translate (its workers too), summarize, rescore and align over a million lines each.   Fewer:  make ARGS='--lines 100000' test-memory
 test-memory: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile.memory $(ARGS)
 

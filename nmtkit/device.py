@@ -209,6 +209,25 @@ def prepare(
             _be_courteous()
 
 
+_IN_THREADS = threading.Event()
+"""Set once threads have computed side by side."""
+
+
+def take_one_core() -> None:
+    """Makes this thread, one of several that compute side by side, do so with one core."""
+    _IN_THREADS.set()
+    torch.set_num_threads(1)
+
+
+def may_fork() -> bool:
+    """Whether a fork of this process can compute, with one core.
+
+    Not once threads have computed side by side: MKL keeps account of every thread's memory under a lock, which a thread
+    of theirs may hold while the process is forked. On other systems than Linux the libraries do not bear a fork at all.
+    """
+    return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
+
+
 def on_each(
     work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
 ) -> None:
@@ -223,7 +242,7 @@ def on_each(
             work(batch)
         return
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        with ThreadPoolExecutor(threads, initializer=take_one_core) as pool:
             list(pool.map(work, given))
     finally:
         torch.set_num_threads(threads)

@@ -1,6 +1,5 @@
 """Opening the model of a run to translate with it."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -150,13 +149,12 @@ def _workers(how: Opening, place: torch.device, way: SearchWay) -> Workers | Non
                 f"--workers is for a CPU, and this runs on {place}: several devices are named by --device"
             )
         return None
-    can_fork = sys.platform.startswith("linux")
     if how.workers is None:
-        worth = threads > 1 and way.one_a_core and can_fork
+        worth = threads > 1 and way.one_a_core and devices.may_fork()
         return Workers(["cpu"] * threads, least=WORTH_WORKERS) if worth else None
     if how.workers == 1:
         return None
-    return Workers(["cpu"] * how.workers, None if can_fork else partial(_opened_at, how))
+    return Workers(["cpu"] * how.workers, None if devices.may_fork() else partial(_opened_at, how))
 
 
 def _for_workers(

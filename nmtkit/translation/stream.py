@@ -7,6 +7,7 @@ from threading import Condition, Semaphore, Thread
 
 import torch
 
+from nmtkit import device as devices
 from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SourceLine, TextModel
 from nmtkit.translation.result import EMPTY, Translation
 
@@ -246,7 +247,7 @@ class Stream:
         try:
             if self._here:
                 # The products of one decoding step are so small that two cores at the same product wait for each other.
-                torch.set_num_threads(1)
+                devices.take_one_core()
             for one in search(self._waiting.take):
                 found.put(one)
         except BaseException as fault:

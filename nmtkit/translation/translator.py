@@ -54,7 +54,7 @@ class Translator(TextModel):
     replacer: UnknownReplacer | None = None
     """See `replacing_unknown`."""
     workers: Workers | None = None
-    """Processes that search for many lines instead of this one."""
+    """Processes that search for many lines instead of this one; see `Workers.are_for`."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -127,7 +127,7 @@ class Translator(TextModel):
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
         searching = self._searching(wanted)
-        if self.workers is not None and at_once >= self.workers.least:
+        if self.workers is not None and self.workers.are_for(at_once):
             there = self.workers.open
             make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
             with WorkerPool(self.workers, make) as pool:

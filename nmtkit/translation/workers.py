@@ -1,9 +1,8 @@
 """Processes that search for a translator, each with a core or a device of its own.
 
-On Linux those of a CPU are forks, which share the weights, also those that were packed for this CPU. A fork must not
-begin once the process has searched in threads: the fork may find a lock of the matrix library held by a thread that it
-does not have. So the first lines decide whether there are workers. Each computes in one thread, since those of OpenMP
-do not survive a fork either. Workers on other devices are processes from scratch.
+On Linux those of a CPU are forks, which share the weights, also those that were packed for this CPU. Each computes in
+one thread, since those of OpenMP do not survive a fork; see `nmtkit.device.may_fork`. Workers on other devices are
+processes from scratch.
 """
 
 import multiprocessing
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from nmtkit import device as devices
 from nmtkit.errors import NmtkitError
 from nmtkit.translation.result import Translation
 from nmtkit.translation.stream import Answer, Search, Take
@@ -35,6 +35,10 @@ class Workers:
     """Opens the translator on a device, in a process from scratch; can be pickled. None: they are forks."""
     least: int = 0
     """They are worth it where so many lines are there at once."""
+
+    def are_for(self, lines: int) -> bool:
+        """Whether they are to search where so many lines are there at once; forks cannot where it is too late."""
+        return lines >= self.least and (self.open is not None or devices.may_fork())
 
 
 class WorkerPool:

@@ -1,7 +1,7 @@
 """Memory over a million lines: `make test-memory`, or `python -m tests.hostile.memory --lines 1000000`.
 
 `translate` and `summarize` read a pipe that is filled as they go, `rescore` and `align` files; each is a program of its
-own. What it has in memory (VmRSS) is read from the kernel whenever another percent of the lines has come out. Between
+own. What it and its workers have in memory (VmRSS) is read from the kernel whenever another percent of the lines has come out. Between
 the first tenth and the end it must not grow by more than a few MiB: memory that grows with the input is a line kept.
 """
 
@@ -25,6 +25,7 @@ MOST = 20.0
 COMMANDS = {
     "translate": ["translate", "-m", "tiny", "--beam-size", "1", "--max-length", "12"],
     "summarize": ["summarize", "-m", "sum", "--beam-size", "1", "--max-length", "6"],
+    "translate-by-workers": ["translate", "-m", "tiny", "--beam-size", "1", "--max-length", "12", "--workers", "2"],
     "rescore": ["rescore", "-m", "tiny", "--source", "large.src", "--target", "large.tgt"],
     "align": ["align", "-m", "tiny", "--source", "large.src", "--target", "large.tgt"],
 }
@@ -48,9 +49,12 @@ def fill(pipe: BinaryIO, lines: int) -> None:
 
 
 def resident(pid: int) -> float:
-    """MiB that a process has in memory."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+    """MiB that a process and those that it began have in memory."""
+    begun = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return sum(
+        int(Path(f"/proc/{number}/status").read_text(encoding="ascii").split("VmRSS:")[1].split()[0]) / 1024
+        for number in (pid, *begun)
+    )
 
 
 def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
@@ -63,7 +67,7 @@ def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        given = lines if name in ("translate", "summarize") else 0
+        given = 0 if name in ("rescore", "align") else lines
         threading.Thread(target=fill, args=(process.stdin, given), daemon=True).start()
         out, sizes, step = 0, list[float](), max(lines // 100, 1)
         while block := os.read(process.stdout.fileno(), 1 << 16):
@@ -76,7 +80,7 @@ def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
     course = " ".join(f"{sizes[n - 1]:.0f}" for n in (1, 2, 5, 10, 20, 40, 60, 80, 100) if n <= len(sizes))
     seconds = time.monotonic() - begun
     print(
-        f"{name:10} {lines} lines in, {out} out, exit code {code}, {seconds:.0f} s ({out / seconds:.0f} lines/s); "
+        f"{name:20} {lines} lines in, {out} out, exit code {code}, {seconds:.0f} s ({out / seconds:.0f} lines/s); "
         f"MiB at 1 2 5 10 20 40 60 80 100 %: {course}; from 10 % on {grown:+.1f}: {'flat' if flat else 'NOT FLAT'}",
         flush=True,
     )
@@ -87,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hostile.memory", description=__doc__)
     parser.add_argument("--lines", type=int, default=1_000_000, help="for each command (default: 1,000,000)")
     parser.add_argument("--threads", type=int, default=1, help="of each command (default: 1)")
-    parser.add_argument("commands", nargs="*", default=list(COMMANDS), help="which (default: all four)")
+    parser.add_argument("commands", nargs="*", default=list(COMMANDS), help="which (default: all)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nmtkit-memory-") as name:
         folder = Path(name)

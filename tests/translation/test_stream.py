@@ -1,0 +1,324 @@
+"""Lines that are searched while others arrive: the same answers however they arrive and whoever searches."""
+
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import nmtkit.models  # noqa: F401  # fills the registry
+from nmtkit import device as devices
+from nmtkit.data.blocks import Example
+from nmtkit.data.tokenizer import TokenizerConfig, learn
+from nmtkit.errors import NmtkitError
+from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.search.rules import SearchConfig
+from nmtkit.translation import stream
+from nmtkit.translation.result import EMPTY, Translation
+from nmtkit.translation.stream import Answer, Search, Stream, Take, Waiting
+from nmtkit.translation.summarizer import Summarizer
+from nmtkit.translation.translator import Translator
+from nmtkit.translation.workers import WorkerPool, Workers
+
+WORDS = ["the", "old", "man", "sees", "a", "dog", ",", "who", "sleeps", "in", "his", "house"]
+LINES = [" ".join(WORDS[(7 * n + k) % len(WORDS)] for k in range(n * n % 11)) for n in range(75)]
+FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks of what uses threads are for Linux only")
+
+
+def made(kind: str = "transformer") -> Translator:
+    torch.manual_seed(4)
+    words = learn(TokenizerConfig(kind="word"), [Example(" ".join(WORDS), " ".join(WORDS), 1)])
+    model_class = MODELS.get(kind)
+    sizes = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
+    settings = sizes if kind == "transformer" else {"embedding_size": 12, "hidden_size": 12}
+    size = len(words.tgt.vocabulary)
+    model = model_class(model_class.Config.model_validate(settings), VocabularySizes(size, size, shared=True))
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(3)  # so that different lines have different translations
+    config = SearchConfig.model_validate({"beam_size": 3, "min_length": 3, "max_length": 9})
+    return Translator(model.eval(), words, config, batch_tokens=40)
+
+
+def opened(kind: str, place: str) -> Translator:
+    """What a process from scratch opens."""
+    assert place == "cpu"
+    return made(kind)
+
+
+def refused(place: str) -> Translator:
+    raise NmtkitError(f"there is no model for {place}")
+
+
+def windows(lines: Sequence[str], size: int) -> Iterator[list[str]]:
+    for first in range(0, len(lines), size):
+        yield list(lines[first : first + size])
+
+
+def told(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, bool]]]:
+    return [[(one.text, one.finished) for one in some] for some in found]
+
+
+def assert_same(found: Sequence[Sequence[Translation]], wanted: Sequence[Sequence[Translation]]) -> None:
+    assert told(found) == told(wanted)
+    for some, others in zip(found, wanted, strict=True):
+        assert [one.score for one in some] == pytest.approx([one.score for one in others], abs=1e-4)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def fresh(work: Callable[..., None], *arguments: object) -> None:
+    """Calls it in a process in which no threads have computed, so that it can be forked, or once only in one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        pool.submit(work, *arguments).result(timeout=500)
+
+
+def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
+    """Each line by itself against windows of several sizes, the best three."""
+    torch.set_num_threads(1)
+    translator = made(kind)
+    alone = [translator.search([line], 3)[0] for line in LINES]
+    assert len({text for some in told(alone) for text, _ in some}) > 20
+    workers = Workers(["cpu"] * processes, partial(opened, kind) if from_scratch else None)
+    torch.set_num_threads(2)
+    using = replace(translator, workers=workers if processes else None)
+    for size in (30,) if from_scratch else (75, 10):
+        groups = list(using.stream(windows(LINES, size), 3, need_copies=True))
+        assert len(groups) > 1
+        assert_same([one for group in groups for one in group], alone)
+    assert devices.may_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
+
+
+@pytest.mark.parametrize("kind", ["transformer", "pointer_generator"])
+def test_threads_find_the_same(kind: str) -> None:
+    before = torch.get_num_threads()
+    finds_the_same(kind, 0, False)
+    torch.set_num_threads(before)
+
+
+@FORKS
+@pytest.mark.parametrize(
+    ("kind", "processes", "from_scratch"),
+    [("transformer", 3, False), ("pointer_generator", 2, False), ("transformer", 2, True)],
+)
+def test_workers_find_the_same(kind: str, processes: int, from_scratch: bool) -> None:
+    fresh(finds_the_same, kind, processes, from_scratch)
+
+
+def test_who_types_is_answered_before_the_next_line() -> None:
+    """Empty lines as well, which nobody searches; and the threads of an earlier answer may still wait for more."""
+    typed: queue.Queue[str] = queue.Queue()
+
+    def lines() -> Iterator[list[str]]:
+        while (line := typed.get(timeout=60)) != "end":
+            yield [line]
+
+    translator = made()
+    groups = translator.stream(lines())
+    for line in ("the dog", "", "a man", "", "", "the house"):
+        typed.put(line)
+        ((found,),) = next(groups)
+        assert found.text == translator.translate(line)
+    typed.put("end")
+    assert list(groups) == []
+
+
+def test_a_fault_of_the_input_comes_after_what_is_before_it() -> None:
+    def broken() -> Iterator[list[str]]:
+        yield LINES[:5]
+        yield LINES[5:9]
+        raise NmtkitError("line 10 is broken")
+
+    found: list[list[Translation]] = []
+
+    def read() -> None:
+        for group in made().stream(broken()):
+            found.extend(group)
+
+    with pytest.raises(NmtkitError, match="line 10"):
+        read()
+    assert told(found) == told(made().search(LINES[:9]))
+
+
+def test_few_windows_are_read_ahead() -> None:
+    read = 0
+
+    def endless() -> Iterator[list[str]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield LINES[1:4]
+
+    groups = made().stream(endless())
+    out = 0
+    for _ in range(200):
+        out += len(next(groups))
+        assert 3 * (read - 1) <= out + 3 * (stream.AHEAD + 1)
+    time.sleep(0.2)
+    assert 3 * (read - 1) <= out + 3 * (stream.AHEAD + 1)
+    groups.close()
+    before = read
+    time.sleep(0.1)
+    assert read <= before + 1
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_fault_of_one_search_ends_the_others() -> None:
+    def search(take: Take) -> Iterator[tuple[int, Answer]]:
+        while taken := take(None, None):
+            if any(number > 20 for number, _ in taken):
+                raise RuntimeError("the search broke")
+            for number, _ in taken:
+                yield number, lambda: [EMPTY]
+
+    translator = made()
+    waiting = Waiting(translator, torch.device("cpu"), 2)
+    begun = threading.active_count()
+    with pytest.raises(RuntimeError, match="the search broke"):
+        list(Stream(translator.sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
+    assert threading.active_count() <= begun + 1
+    assert torch.get_num_threads() == 2
+
+
+def test_one_search_waits_for_more_while_another_works() -> None:
+    """Else a core would idle from the first gap in the input until all that waits is done."""
+    arrived = threading.Event()
+    takers: list[str] = []
+
+    def search(name: str, take: Take) -> Iterator[tuple[int, Answer]]:
+        while taken := take(None, None):
+            takers.append(name)
+            if len(takers) == 1:
+                assert arrived.wait(20)
+                time.sleep(5 * stream.PATIENCE)
+            for number, _ in taken:
+                yield number, lambda: [EMPTY]
+
+    def lines() -> Iterator[list[str]]:
+        yield ["the"] * 16
+        time.sleep(3 * stream.PATIENCE)
+        yield ["a"] * 16
+        arrived.set()
+
+    translator = replace(made(), batch_tokens=1024)
+    waiting = Waiting(translator, torch.device("cpu"), 2)
+    searches = [partial(search, name) for name in "ab"]
+    found = [one for group in Stream(translator.sources, waiting, searches, here=False).run(lines()) for one in group]
+    assert len(found) == 32
+    assert set(takers) == {"a", "b"}
+    assert len(takers) == 4
+
+
+def summarizes(processes: int) -> None:
+    torch.set_num_threads(1)
+    articles = [" ".join(LINES[n : n + 6]) for n in range(30)] + ["", "the dog", ""]
+    plain = made("pointer_generator")
+    wanted = Summarizer(plain, 8).search(articles)
+    using = Summarizer(replace(plain, workers=Workers(["cpu"] * processes)), 8)
+    found = [one for group in using.stream(windows(articles, 7)) for one in group]
+    assert [one.text for one in found] == [one.text for one in wanted]
+    assert [len(one.windows) for one in found] == [len(one.windows) for one in wanted]
+    assert found[-1].windows == []
+
+
+@FORKS
+def test_summaries_in_windows_by_workers() -> None:
+    fresh(summarizes, 2)
+
+
+def loses_a_worker(from_scratch: bool) -> None:
+    workers = Workers(["cpu"] * 2, partial(opened, "transformer") if from_scratch else None)
+    groups = replace(made(), workers=workers).stream(iter(lambda: LINES, None))
+    next(groups)
+    victim = children()[0]
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(NmtkitError, match=rf"worker \d \(process {victim}, cpu\) was ended by signal SIGKILL"):
+        list(groups)
+    assert children() == []
+
+
+@FORKS
+@pytest.mark.parametrize("from_scratch", [False, True])
+def test_a_worker_that_is_lost_is_named(from_scratch: bool) -> None:
+    fresh(loses_a_worker, from_scratch)
+
+
+def children() -> list[int]:
+    """The processes that this one began and has not cleared away, but what multiprocessing itself needs."""
+    found = [one.pid for one in multiprocessing.active_children()]
+    here = str(os.getpid())
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            command = path.with_name("cmdline").read_text(encoding="utf-8")
+            if (
+                path.read_text(encoding="utf-8").rpartition(")")[2].split()[1] == here
+                and "resource_tracker" not in command
+            ):
+                found.append(int(path.parent.name))
+    return sorted({number for number in found if number is not None})
+
+
+def memory_is_short(take: Take) -> Iterator[tuple[int, Answer]]:
+    raise MemoryError("you tried to allocate 7 bytes")
+    yield from ()
+
+
+def breaks(take: Take) -> Iterator[tuple[int, Answer]]:
+    raise ValueError("not foreseen")
+    yield from ()
+
+
+def tells(search: Search, kind: type[Exception], message: str) -> None:
+    translator = made()
+    with WorkerPool(Workers(["cpu"]), lambda _: search) as pool:
+        waiting = Waiting(translator, torch.device("cpu"), 1)
+        found = Stream(translator.sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
+        with pytest.raises(kind, match=message):
+            list(found)
+
+
+@FORKS
+def test_a_fault_in_a_worker_is_told() -> None:
+    short = r"worker 1 \(process \d+, cpu\) is out of memory: you tried .*--batch-tokens"
+    fresh(tells, memory_is_short, NmtkitError, short)
+    fresh(tells, breaks, RuntimeError, "ValueError: not foreseen")
+
+
+def test_a_worker_that_cannot_open_the_model_says_why() -> None:
+    with pytest.raises(NmtkitError, match="there is no model for cpu"):
+        replace(made(), workers=Workers(["cpu"], refused)).search(LINES)
+
+
+def test_few_lines_begin_no_process() -> None:
+    using = replace(made(), workers=Workers(["cpu"], refused, least=len(LINES)))
+    assert told(using.search(LINES[:-1])) == told(made().search(LINES[:-1]))
+    with pytest.raises(NmtkitError):
+        using.search(LINES)
+
+
+def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
+    devices.on_each(lambda _: None, [1, 2], torch.device("cpu"))
+    torch.set_num_threads(2)
+    try:
+        devices.on_each(lambda _: None, [1, 2], torch.device("cpu"))
+    finally:
+        torch.set_num_threads(1)
+    assert not Workers(["cpu"] * 2).are_for(1000)
+    assert Workers(["cpu"] * 2, refused).are_for(1000)
