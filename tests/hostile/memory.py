@@ -1,8 +1,9 @@
 """Memory over a million lines: `make test-memory`, or `python -m tests.hostile.memory --lines 1000000`.
 
 `translate` and `summarize` read a pipe that is filled as they go, `rescore` and `align` files; each is a program of its
-own. What it and its workers have in memory (VmRSS) is read from the kernel whenever another percent of the lines has come out. Between
-the first tenth and the end it must not grow by more than a few MiB: memory that grows with the input is a line kept.
+own. What it and its workers have in memory (VmRSS) is read from the kernel whenever another percent of the lines has
+come out. Between the first tenth and the end it must not grow by more than a few MiB: memory that grows with the input
+is a line kept.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,10 +53,12 @@ def fill(pipe: BinaryIO, lines: int) -> None:
 def resident(pid: int) -> float:
     """MiB that a process and those that it began have in memory."""
     begun = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return sum(
-        int(Path(f"/proc/{number}/status").read_text(encoding="ascii").split("VmRSS:")[1].split()[0]) / 1024
-        for number in (pid, *begun)
-    )
+    sizes = []
+    for number in (pid, *begun):
+        with suppress(OSError, IndexError):  # one that has just ended has none
+            status = Path(f"/proc/{number}/status").read_text(encoding="ascii")
+            sizes.append(int(status.split("VmRSS:")[1].split()[0]) / 1024)
+    return sum(sizes)
 
 
 def watch(name: str, folder: Path, lines: int, threads: int) -> bool:
