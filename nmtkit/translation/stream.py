@@ -132,7 +132,7 @@ def _columns(window: deque[tuple[int, SourceLine]]) -> int:
     return len(window[0][1].ids) + 1
 
 
-class Stream:
+class LineStream:
     """Lines that arrive in windows, searched as they come and answered in order.
 
     A thread reads windows ahead, a few of them, so that no search waits at the end of one; memory is that of these

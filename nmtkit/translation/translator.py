@@ -21,7 +21,7 @@ from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, refuse_one_text, require_pairs
 from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
-from nmtkit.translation.stream import Answer, Search, Stream, Take, Waiting
+from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
 
@@ -132,12 +132,12 @@ class Translator(TextModel):
             make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
             with WorkerPool(self.workers, make) as pool:
                 waiting = Waiting(self, torch.device(self.workers.places[0]), len(pool.searches))
-                yield from Stream(self.sources, waiting, pool.searches, False, pool.end).run(windows)
+                yield from LineStream(self.sources, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.chosen_way.one_a_core else 1
         waiting = Waiting(self, self.device, count)
-        yield from Stream(self.sources, waiting, [searching] * count, on_cpu).run(windows)
+        yield from LineStream(self.sources, waiting, [searching] * count, on_cpu).run(windows)
 
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""

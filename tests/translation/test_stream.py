@@ -26,7 +26,7 @@ from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream
 from nmtkit.translation.result import EMPTY, Translation
-from nmtkit.translation.stream import Answer, Search, Stream, Take, Waiting
+from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.summarizer import Summarizer
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import WorkerPool, Workers
@@ -192,7 +192,7 @@ def test_a_fault_of_one_search_ends_the_others() -> None:
     waiting = Waiting(translator, torch.device("cpu"), 2)
     begun = threading.active_count()
     with pytest.raises(RuntimeError, match="the search broke"):
-        list(Stream(translator.sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
+        list(LineStream(translator.sources, waiting, [search] * 2, here=True).run(windows(LINES, 30)))
     assert threading.active_count() <= begun + 1
     assert torch.get_num_threads() == 2
 
@@ -220,7 +220,9 @@ def test_one_search_waits_for_more_while_another_works() -> None:
     translator = replace(made(), batch_tokens=1024)
     waiting = Waiting(translator, torch.device("cpu"), 2)
     searches = [partial(search, name) for name in "ab"]
-    found = [one for group in Stream(translator.sources, waiting, searches, here=False).run(lines()) for one in group]
+    found = [
+        one for group in LineStream(translator.sources, waiting, searches, here=False).run(lines()) for one in group
+    ]
     assert len(found) == 32
     assert set(takers) == {"a", "b"}
     assert len(takers) == 4
@@ -289,7 +291,7 @@ def tells(search: Search, kind: type[Exception], message: str) -> None:
     translator = made()
     with WorkerPool(Workers(["cpu"]), lambda _: search) as pool:
         waiting = Waiting(translator, torch.device("cpu"), 1)
-        found = Stream(translator.sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
+        found = LineStream(translator.sources, waiting, pool.searches, False, pool.end).run(windows(LINES, 30))
         with pytest.raises(kind, match=message):
             list(found)
 
