@@ -112,11 +112,19 @@ def test_no_worker_outlives_the_command(trained: Path, number: signal.Signals | 
 
 def test_the_text_is_the_same(trained: Path, nmtkit: Command) -> None:
     text = "".join(f"{'ba ' * (n % 7)}{'ce ' * (n % 3)}\n" for n in range(300))
-    alone = nmtkit("translate", "-m", trained, "--scores", stdin=text)
-    assert alone.code == 0
-    assert len(alone.out.splitlines()) == 300
+
+    def found(*options: str) -> tuple[list[str], list[float]]:
+        done = nmtkit("translate", "-m", trained, "--scores", *options, stdin=text)
+        assert done.code == 0, done
+        rows = [line.split("\t") for line in done.out.splitlines()]
+        return [row[2] for row in rows], [float(row[0]) for row in rows]
+
+    texts, scores = found()
+    assert len(texts) == 300
     for options in (["--workers", "2"], ["--device", "cpu,cpu"]):
-        assert nmtkit("translate", "-m", trained, "--scores", *options, stdin=text).out == alone.out
+        others, theirs = found(*options)
+        assert others == texts
+        assert theirs == pytest.approx(scores, abs=1e-4)
 
 
 def test_options_that_do_not_go_together(trained: Path, nmtkit: Command, tmp_path: Path) -> None:
