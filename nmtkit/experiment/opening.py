@@ -164,9 +164,10 @@ def _for_workers(
     if how.workers is not None and how.workers > 1:
         raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
     how = replace(how, model=str(run.folder.path), workers=1)
-    translator = open_translator(run, replace(how, device="cpu"), notify)
-    work = search_work(run.recipe, translator.model.sizes.tgt, translator.config.beam_size, how.threads, places[0])
-    known = look_up(work, SearchWay)
+    # Here no line is searched: only text is cut into tokens and put together again.
+    translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
+    vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
+    known = look_up(search_work(run.recipe, vocabulary, beam, how.threads, places[0], how.precision), SearchWay)
     workers = Workers([str(place) for place in places], partial(_opened_at, how))
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
 
