@@ -4,12 +4,16 @@ A part declares its settings as a frozen class with one line of meaning under ea
 line of every key, so that a fault is reported where it stands; all faults of a file are reported at once.
 """
 
+import ast
+import inspect
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Annotated, Any, TypeVar, Union, get_args
 
 import yaml
@@ -88,7 +92,11 @@ class Settings(BaseModel):
     """A frozen group of settings; unknown keys are refused, and the text under a field is its meaning for users."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,  # until it is used, if ever
     )
 
     @field_validator("*")
@@ -99,12 +107,37 @@ class Settings(BaseModel):
             raise ValueError(f"a whole number here is at most {LARGEST:,}")
         return value
 
+    @classmethod
+    def meaning(cls, key: str) -> str:
+        """What the text under a field says; it is read when asked for, which only help and schemas do."""
+        texts = (_texts_under_fields(one).get(key) for one in cls.__mro__ if issubclass(one, Settings))
+        return next(filter(None, texts), "")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
+        found: dict[str, Any] = handler(schema)
+        for key, described in handler.resolve_ref_schema(found).get("properties", {}).items():
+            if text := cls.meaning(key):
+                described["description"] = text
+        return found
+
     def changed(self: "S", values: Mapping[str, Any]) -> "S":
         """The same settings with some values replaced; raises RecipeError if a key or a value is not valid."""
         return parse(type(self), {**self.model_dump(), **values}, "option")
 
 
 S = TypeVar("S", bound=Settings)
+
+
+@cache
+def _texts_under_fields(cls: type[Settings]) -> dict[str, str]:
+    """The texts under the fields that a class declares itself, by their names."""
+    found = {}
+    for field, text in pairwise(ast.parse(dedent(inspect.getsource(cls))).body[0].body):  # type: ignore[attr-defined]
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                found[name] = inspect.cleandoc(words)
+    return found
 
 
 class OneOf:

@@ -156,7 +156,7 @@ def main() -> None:
         )
         code = 2
     streams.flush_results()
-    gc.freeze()  # the interpreter's last collection would go through all that lives, to free what the process gives back
+    gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -90,7 +90,7 @@ def search_options(*keys: str) -> Decorator:
 
     def option(key: str) -> Decorator:
         strength = " ALPHA is its strength, e.g. gnmt:0.6." if key == "length_penalty" else ""
-        meaning = f"{SearchConfig.model_fields[key].description}{strength} Default: the recipe's."
+        meaning = f"{SearchConfig.meaning(key)}{strength} Default: the recipe's."
         return click.option(f"--{key.replace('_', '-')}", key, type=search_type(key), metavar=SEARCH[key], help=meaning)
 
     def gather(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -111,7 +111,7 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
             rows += _rows_of_stages(settings)
         else:
             default = "(required)" if field.is_required() else _short(field.get_default(call_default_factory=True))
-            rows.append([f"{prefix}{key}", _short(value), default, " ".join((field.description or "").split())])
+            rows.append([f"{prefix}{key}", _short(value), default, " ".join(type(settings).meaning(key).split())])
     return rows
 
 

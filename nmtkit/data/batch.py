@@ -454,7 +454,7 @@ class BatchStream(Iterator[Batch]):
         for places in self._places(order, self._config, draw):
             yield order[places]
 
-    def _places(self, order: Numbers, config: BatchConfig, draw: np.random.Generator) -> Iterator[Numbers]:
+    def _places(self, order: Numbers, config: BatchConfig, draw: "np.random.Generator") -> Iterator[Numbers]:
         """Where in the order the examples of each batch are. Windows are made when their turn comes."""
         windows, begin = -(-len(order) // config.sort_window), 0
         for window in np.array_split(order, windows):
@@ -463,7 +463,7 @@ class BatchStream(Iterator[Batch]):
                 yield begin + batches[number]
             begin += len(window)
 
-    def _examples_of_epoch(self, draw: np.random.Generator) -> Numbers:
+    def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
         """The examples of an epoch in the order of the store, each as often as the weight of its file says."""
         count = len(self._store)
         dtype = np.int32 if count < 1 << 31 else np.int64

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -226,9 +227,11 @@ def _explained(config: TokenizerConfig, what: str, fault: str) -> RecipeError | 
     return DataError(f"tokenizer: sentencepiece cannot learn from this {what}: {fault}")
 
 
-# Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
-_MARKS = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
-_WORD = re.compile(rf"\d+(?:[.,]\d+)+|[\w{_MARKS}]+|[^\s]")
+@cache
+def _word() -> re.Pattern[str]:
+    # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
+    marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    return re.compile(rf"\d+(?:[.,]\d+)+|[\w{marks}]+|[^\s]")
 
 
 class WordTokenizer(Tokenizer):
@@ -270,7 +273,7 @@ class WordTokenizer(Tokenizer):
         tokens: list[str] = []
         for word in text.split():
             first = len(tokens)
-            tokens += _WORD.findall(word)
+            tokens += _word().findall(word)
             tokens[first] = MARK + tokens[first]
         return tokens
 

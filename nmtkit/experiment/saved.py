@@ -15,7 +15,7 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
 from nmtkit.task import TASKS
 from nmtkit.training.checkpoint import Checkpoints
-from nmtkit.training.weights import average_weights, load_weights, save_weights, vocabulary_of
+from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
 
@@ -102,7 +102,8 @@ class SavedRun:
         folder = weights.resolve().parent
         own = [stage for stage in stages if stage.checkpoints.folder.resolve() == folder]
         recipe = (own or [self.newest_stage()])[0].recipe
-        model = build_model(recipe, tokenizers)
+        with Undrawn():
+            model = build_model(recipe, tokenizers)
         load_weights(model, weights, tokenizers.sum)
         return model.to(device).eval(), tokenizers, recipe
 

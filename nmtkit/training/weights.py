@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nmtkit.errors import CheckpointError
 from nmtkit.training.tensor_files import kind_of, opened_weights, read_tensors, type_of, write_tensors
@@ -76,6 +78,19 @@ def load_weights(model: nn.Module, path: Path, vocabulary: str = "") -> None:
         CheckpointError: as `read_weights`; or they are of a model of another shape.
     """
     fill_weights(model, read_weights(path, vocabulary), path)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside, what a model would draw for its first weights is zero: for one that is filled with others at once."""
+
+    _DRAWS = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_")
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        """See `TorchFunctionMode`; asked about `torch.nn.init` and about the methods that models call."""
+        given = kwargs or {}
+        if getattr(func, "__name__", "") in self._DRAWS:
+            return nn.init.zeros_(args[0] if args else given["tensor"])
+        return func(*args, **given)
 
 
 def fill_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -12,8 +12,7 @@ import torch
 from nmtkit import device as devices
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.training import MOST_SECONDS, MOST_SHARE
-from nmtkit.experiment.tuning.turns import in_turns
+from nmtkit.experiment.tuning.turns import MOST_SECONDS, MOST_SHARE, in_turns
 from nmtkit.layers.packed import PrecisionChoice, precisions
 from nmtkit.recipe import Recipe
 from nmtkit.translation.inputs import SearchWay, usual

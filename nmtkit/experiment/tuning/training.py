@@ -21,7 +21,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.experiment.saved import SavedRun, build_model, sizes_of
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.turns import ROUNDS, Turns, in_turns
+from nmtkit.experiment.tuning.turns import MOST_SECONDS, MOST_SHARE, ROUNDS, Turns, in_turns
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
@@ -30,11 +30,6 @@ from nmtkit.training.config import TrainingConfig
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.training.objectives.objective import Update
 from nmtkit.training.trainer import Trainer
-
-MOST_SECONDS = 30.0
-"""Measuring takes no longer than this ..."""
-MOST_SHARE = 0.05
-"""... and no more than this share of the time that is planned for the training."""
 
 _PIECE = 8
 """Where whole updates would take too long, a batch keeps at least one sentence of so many."""

@@ -8,6 +8,11 @@ from typing import Generic, TypeVar
 
 AnyWay = TypeVar("AnyWay", bound=Hashable)
 
+MOST_SECONDS = 30.0
+"""Measuring takes no longer than this ..."""
+MOST_SHARE = 0.05
+"""... and no more than this share of the time that is planned for the work."""
+
 ROUNDS = 6
 """Rounds at most; ways that are still equal after so many are equal."""
 
