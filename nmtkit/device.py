@@ -1,10 +1,10 @@
 """Which device the work runs on, and the few process-wide switches that make a CPU fast."""
 
+import atexit
 import ctypes
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -128,6 +128,8 @@ class Courtesy(threading.Thread):
         self._before = read()
         self._free_looks = 0
         self._release: threading.Event | None = None
+        self._team: threading.Thread | None = None
+        self._ended = threading.Event()
 
     @property
     def holds(self) -> bool:
@@ -135,10 +137,17 @@ class Courtesy(threading.Thread):
         return self._release is not None
 
     def run(self) -> None:
-        """Looks, and acts, for ever."""
-        while True:
-            time.sleep(self.PERIOD)
+        """Looks, and acts, until the end."""
+        while not self._ended.wait(self.PERIOD):
             self.look()
+
+    def end(self) -> None:
+        """Waits for its threads: Python ends the process by an abort where one of them is within torch at the exit."""
+        self._ended.set()
+        self.join()
+        if self._release is not None and self._team is not None:
+            self._release.set()
+            self._team.join()
 
     def look(self) -> None:
         """One look at what happened since the last one."""
@@ -152,7 +161,8 @@ class Courtesy(threading.Thread):
         self._free_looks = self._free_looks + 1 if share < self.FREE else 0
         if share > self.BUSY and self._release is None:
             self._release = threading.Event()
-            threading.Thread(target=_with_threads_of_its_own, args=(self._release,), daemon=True).start()
+            self._team = threading.Thread(target=_with_threads_of_its_own, args=(self._release,), daemon=True)
+            self._team.start()
         elif self._release is not None and self._free_looks >= self.LOOKS:
             self._release.set()
             self._release = None
@@ -186,7 +196,9 @@ def _times_of_threads() -> dict[str, tuple[int, int]]:
 def _be_courteous() -> None:
     """Starts `Courtesy` once, where the kernel tells what it needs."""
     with suppress(OSError):
-        Courtesy(_times_of_threads).start()
+        courtesy = Courtesy(_times_of_threads)
+        courtesy.start()
+        atexit.register(courtesy.end)
 
 
 def prepare(

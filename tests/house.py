@@ -124,18 +124,24 @@ def see(event, about):
     if event == "open" and not isinstance(about[0], int):
         name = os.path.basename(os.fsdecode(about[0]))
         opened[name] = opened.get(name, 0) + 1
-atexit.register(lambda: print(json.dumps(opened), file=sys.stderr))
+atexit.register(lambda: print(json.dumps([opened, [*sys.modules]]), file=sys.stderr))
 sys.addaudithook(see)
 from nmtkit.cli import cli
 cli(sys.argv[1:])
 """
 
 
-def opened_by(*arguments: str, text: str = "") -> Counter[str]:
-    """How often a command opens the files of each name."""
+def opened_and_imported(*arguments: str, text: str = "") -> tuple[Counter[str], set[str]]:
+    """How often a command opens the files of each name, and the modules that it imports."""
     command = [sys.executable, "-c", COUNTING, *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, encoding="utf-8", check=True)
-    return Counter(json.loads(done.stderr.splitlines()[-1]))
+    opened, imported = json.loads(done.stderr.splitlines()[-1])
+    return Counter(opened), set(imported)
+
+
+def opened_by(*arguments: str, text: str = "") -> Counter[str]:
+    """How often a command opens the files of each name."""
+    return opened_and_imported(*arguments, text=text)[0]
 
 
 def reads() -> tuple[int, int]:

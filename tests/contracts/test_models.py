@@ -21,6 +21,7 @@ from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
+from nmtkit.training.weights import Undrawn, fill_weights, weights_of
 
 VOCABULARY = 13
 SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
@@ -172,6 +173,20 @@ def build(kind: str, settings: dict[str, object], seed: int = 1) -> Seq2Seq:
     torch.manual_seed(seed)
     cls = MODELS.get(kind)
     return cls(cls.Config.model_validate({"kind": kind, **settings}), SIZES)
+
+
+@pytest.mark.parametrize(("kind", "settings"), VARIANTS.values(), ids=VARIANTS)
+def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(kind: str, settings: dict[str, object]) -> None:
+    drawn = build(kind, settings)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    with Undrawn():
+        filled = MODELS.get(kind)(drawn.config, SIZES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(drawn.embedding("src").weight, filled.embedding("src").weight)
+    fill_weights(filled, weights_of(drawn), Path())
+    for one, other in ((drawn.named_parameters, filled.named_parameters), (drawn.named_buffers, filled.named_buffers)):
+        assert all(torch.equal(value, dict(other())[name]) for name, value in one())
 
 
 def padded(rows: Sequence[Sequence[int]], width: int) -> Tensor:

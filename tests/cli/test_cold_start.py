@@ -1,0 +1,51 @@
+"""What a translation of one line imports and reads, without a clock: what it does not need costs a cold start."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from nmtkit.device import Courtesy
+from tests.house import opened_and_imported
+
+NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
+OURS_NEEDLESS = {"nmtkit.corpora", "nmtkit.diagnosis", "nmtkit.training.trainer", "nmtkit.experiment.tuning.training"}
+NEEDED = ("recipe.yaml", "vocabulary", "checkpoints")
+
+
+def bare(trained: Path, folder: Path) -> Path:
+    """A run with nothing but what a translation needs."""
+    run = folder / "bare"
+    run.mkdir()
+    for name in NEEDED:
+        part = trained / name
+        (shutil.copytree if part.is_dir() else shutil.copy2)(part, run / name)
+    (run / "checkpoints" / "last.safetensors").write_bytes(b"what training goes on with is not read")
+    return run
+
+
+def test_a_line_is_translated_with_what_it_needs(trained: Path, tmp_path: Path) -> None:
+    opened, imported = opened_and_imported("translate", "-m", str(bare(trained, tmp_path)), text="ba ce\n")
+    vocabulary = {path.name for path in (trained / "vocabulary").iterdir()}
+    assert opened["recipe.yaml"] == 1
+    assert {name for name in vocabulary if opened[name] > 2} == set(), "for its checksum, and for what it holds"
+    assert "torch" in imported
+    assert not imported & (NEEDLESS | OURS_NEEDLESS)
+    torch_alone = subprocess.run(
+        [sys.executable, "-c", "import torch, sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    more = {name for name in imported if name.startswith(("torch.", "sympy."))} - set(torch_alone.stdout.split())
+    assert not more, "torch's own parts that it does not import by itself"
+
+
+def test_who_looks_after_the_cores_ends_with_the_process() -> None:
+    """Else the process may abort: Python ends a thread by force that comes back from torch after the end."""
+    shares = iter([{"1": (0, 0)}, {"1": (0, 1)}])
+    courtesy = Courtesy(lambda: next(shares))
+    courtesy.start()
+    courtesy.look()
+    assert courtesy.holds
+    courtesy.end()
+    assert not courtesy.is_alive()
+    assert courtesy._team is not None
+    assert not courtesy._team.is_alive()
