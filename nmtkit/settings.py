@@ -91,13 +91,7 @@ def name_in(registry: Registry[Any]) -> Any:
 class Settings(BaseModel):
     """A frozen group of settings; unknown keys are refused, and the text under a field is its meaning for users."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        defer_build=True,  # until it is used, if ever
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*")
     @classmethod
@@ -152,8 +146,13 @@ class OneOf:
     def _union(self) -> TypeAdapter[Any]:
         return _union(tuple(self.classes()))
 
+    def _checked(self, value: Any) -> Any:
+        found = self._union().validate_python(value)
+        type(found).model_rebuild()  # the type of the field is Any: who writes it out asks its own class how
+        return found
+
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(lambda value: self._union().validate_python(value))
+        return core_schema.no_info_plain_validator_function(self._checked)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         return handler(self._union().core_schema)

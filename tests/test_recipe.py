@@ -1,5 +1,7 @@
 """Reading recipes: extends, overrides, messages with the place of every fault."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -276,3 +278,10 @@ def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, ke
         assert dict(checks.dry_run(loaded))["model"] == "rnnsearch"
         with pytest.raises(DataError, match="not there"):
             checks.require_data(loaded)
+
+
+def test_a_model_of_a_recipe_is_written_out_by_a_process_that_made_none() -> None:
+    """Settings are built when they are used; what a recipe holds is, whatever the process did before."""
+    program = "from nmtkit.recipe import load; print(load('demo').to_yaml() == load('demo').to_yaml())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
