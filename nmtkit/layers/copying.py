@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtkit.layers.elementary import wide
+
 LEAST = 1e-30
 """Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
 
@@ -34,7 +36,14 @@ def by_place(ids: Tensor, src_extended: Tensor, size: int) -> Tensor:
     return torch.where(ids < size, ids, size + first)
 
 
-def mix(vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended: Tensor, n_oov: int) -> Tensor:
+def mix(
+    vocab_log_probs: Tensor,
+    attention: Tensor,
+    p_gen: Tensor,
+    src_extended: Tensor,
+    n_oov: int,
+    excess: Tensor | None = None,
+) -> Tensor:
     """The logarithm of `p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i`, See et al. 2017, eq. 9.
 
     A column V + j is minus infinity where the example has no more than j unknown words. All else is finite, result and
@@ -51,19 +60,22 @@ def mix(vocab_log_probs: Tensor, attention: Tensor, p_gen: Tensor, src_extended:
         src_extended: `(rows,S)`, ids in the extended vocabulary. Each row serves R / rows successive distributions: the
             T words of a sentence `(B,T)`, its K hypotheses `(N,)`, or one where the rows have been picked already.
         n_oov: X - V.
+        excess: by how much `vocab_log_probs` are too large `(...,1)`, where logits stand in their place: what a search
+            spares is one reading and writing of all of them.
 
     Returns:
         Log-probabilities `(...,X)`.
     """
     rows, size = src_extended.shape[0], vocab_log_probs.shape[-1]
     each = vocab_log_probs.numel() // (rows * size)
-    dtype = vocab_log_probs.dtype
+    dtype = wide(vocab_log_probs)
     mixed: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         vocab_log_probs.reshape(rows, each, size),
         attention.to(dtype).reshape(rows, each, -1),
         p_gen.to(dtype).reshape(rows, each, 1),
         src_extended,
         n_oov,
+        None if excess is None else excess.reshape(rows, each, 1),
     )
     return mixed.view(*vocab_log_probs.shape[:-1], size + n_oov)
 
@@ -80,13 +92,16 @@ class _Mix(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor, n_oov: int) -> Tensor:
+    def forward(  # noqa: PLR0913  # autograd hands tensors on in no other way
+        ctx: Any, vocab: Tensor, attention: Tensor, p_gen: Tensor, src: Tensor, n_oov: int, excess: Tensor | None
+    ) -> Tensor:
         size = vocab.shape[-1]
         ids = src.unsqueeze(1).expand(attention.shape)  # (G,q,S)
-        mixed = vocab.new_empty(*vocab.shape[:-1], size + n_oov)  # (G,q,X)
+        mixed = attention.new_empty(*vocab.shape[:-1], size + n_oov)  # (G,q,X)
         mass = mixed.scatter_(-1, ids, 0.0).scatter_add_(-1, ids, attention).gather(-1, ids)  # (G,q,S): C at each word
         copied = ((1.0 - p_gen) * mass).clamp_(min=LEAST).log_()
-        torch.add(vocab, p_gen.clamp(min=LEAST).log(), out=mixed[..., :size])
+        share = p_gen.clamp(min=LEAST).log()
+        torch.add(vocab, share if excess is None else share - excess, out=mixed[..., :size])
         mixed[..., size:] = -math.inf
         generated = mixed.gather(-1, ids)  # (G,q,S)
         total = torch.logaddexp(generated, copied)
@@ -99,7 +114,7 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         attention, p_gen, src, share, inverse = ctx.saved_tensors  # (G,q,S), (G,q,1), (G,S), r (G,q,S), 1/P (G,q,S)
         size, (sentences, each, _) = ctx.size, attention.shape
         ids = src.unsqueeze(1).expand(attention.shape)
@@ -114,4 +129,4 @@ class _Mix(torch.autograd.Function):
         to_attention = (1.0 - p_gen) * per_copy
         by_generating = to_vocab.sum(-1, keepdim=True) / p_gen.clamp(min=LEAST)
         to_gate = by_generating * (p_gen > LEAST) - (attention * per_copy).sum(-1, keepdim=True)
-        return to_vocab, to_attention, to_gate, None, None
+        return to_vocab, to_attention, to_gate, None, None, None

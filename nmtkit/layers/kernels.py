@@ -12,6 +12,7 @@ device that only exists in torch's FakeTensor mode gets shapes, and counts one o
 Letters: B sentences, Q queries per sentence, S source length, A attention size, N hypotheses, V vocabulary.
 """
 
+import math
 import warnings
 from functools import cache
 from types import ModuleType
@@ -22,8 +23,8 @@ from torch.library import Library
 
 from nmtkit.layers.elementary import wide
 
-_CACHED = 1 << 20
-"""Numbers of a `(B,Q,S,A)` tensor, 4 MiB in float32, that a search on a CPU works on at a time."""
+_CACHED = 1 << 18
+"""Numbers of a `(B,Q,S,A)` tensor, 1 MiB in float32, that a search on a CPU works on at a time."""
 _CACHED_ROWS = 1 << 16
 """Numbers of logits whose exponentials a CPU adds up at a time; they are read twice, written once."""
 _LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch leaves these untyped
@@ -56,14 +57,35 @@ def additive_energies(
     if keys.is_cuda:
         found: Tensor = torch.ops.nmtkit.additive_energies(queries, keys, energy, coverage, coverage_weight)
         return found
-    each = max(1, _CACHED // (queries.shape[1] * keys.shape[1] * keys.shape[2]))
-    if keys.device.type != "cpu" or each >= keys.shape[0]:
+    narrow = keys.dtype in (torch.float16, torch.bfloat16)
+    if keys.device.type != "cpu" or narrow or queries.shape[1] * keys.numel() <= _CACHED:
         return _plain_energies(queries, keys, energy, coverage, coverage_weight)
-    # So few sentences at a time that `(B,Q,S,A)` stays in the CPU's cache.
-    cut = torch.split(queries, each), torch.split(keys, each)
-    histories = [None] * len(cut[0]) if coverage is None else torch.split(coverage, each)
-    parts = zip(*cut, histories, strict=True)
-    return torch.cat([_plain_energies(query, key, energy, seen, coverage_weight) for query, key, seen in parts])
+    return _energies_in_parts(queries * 2, keys, energy, coverage, coverage_weight)
+
+
+def _energies_in_parts(
+    doubled: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
+) -> Tensor:
+    """As `_plain_energies`, of `2 W s`: so much of `(B,Q,S,A)` at a time, in one place, that it stays in the cache."""
+    (sentences, queries, size), length = doubled.shape, keys.shape[1]
+    places = max(1, _CACHED // (queries * size))  # of the source, in one sentence or in several
+    each, part = max(1, places // length), min(places, length)
+    room = keys.new_empty(each * queries * part * size)
+    energies = keys.new_empty(sentences, queries, length)
+    twice = 2 * energy.to(keys.dtype)
+    for first in range(0, sentences, each):
+        rows = slice(first, first + each)
+        for begin in range(0, length, part):
+            columns = slice(begin, begin + part)
+            key = keys[rows, columns]
+            shape = (key.shape[0], queries, key.shape[1], size)
+            sums = room[: math.prod(shape)].view(shape)
+            torch.add(doubled[rows].unsqueeze(2), key.unsqueeze(1), out=sums)
+            if coverage is not None and coverage_weight is not None:
+                seen = coverage[rows, :, columns].unsqueeze(3).to(keys.dtype)
+                sums.addcmul_(seen, 2 * coverage_weight.to(keys.dtype))
+            energies[rows, :, columns] = torch.matmul(sums.sigmoid_(), twice)
+    return energies.sub_(energy.sum())
 
 
 def _plain_energies(

@@ -349,15 +349,15 @@ def without_extension(ids: Tensor, sizes: VocabularySizes) -> Tensor:
     return ids.masked_fill(ids >= sizes.tgt, UNK)
 
 
-def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory) -> Tensor:
+def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory, excess: Tensor | None = None) -> Tensor:
     """The end of `predict` in a model that copies: `(...,X)` from the vocabulary's log-probabilities `(...,V)`.
 
-    What the readout shows as attention is what is copied by; see `nmtkit.layers.copying.mix`.
+    What the readout shows as attention is what is copied by; see `nmtkit.layers.copying.mix`, also for `excess`.
     """
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
-    return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov)
+    return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov, excess)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:

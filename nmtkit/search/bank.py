@@ -15,12 +15,15 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.layers.copying import by_place
+from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
-from nmtkit.search.choose import BLOCK, Choice, Choose
+from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq, with_copies
+from nmtkit.search.choose import BLOCK, Choice, Choose, choose_best
 from nmtkit.search.rules import INFINITY, SearchConfig, apply_rules, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 
+MANY = 1 << 17
+"""So many logits are not made log-probabilities of; for fewer, one operation takes less time than several."""
 NOTHING = -1
 """Stands in a history behind the last token."""
 
@@ -124,8 +127,8 @@ class Bank:
     def step(self, choose: Choose, need_attention: bool) -> Record:
         """Makes one step with every sentence."""
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
-        log_probs, readout, self.state = self.model.step(self.tokens, self.state, self.memory, self.past, attend)
-        choice = choose(self._ruled(log_probs), self.scores, config.beam_size)
+        readout, self.state = self.model.advance(self.tokens, self.state, self.memory, self.past, attend)
+        choice = self._chosen(readout, choose)
         final = choice.scores / self.divisors.index_select(0, self.past.position)[:, None]  # (B,C)
         if config.coverage_penalty:
             final = final + self._cost(readout).gather(1, choice.parents)
@@ -190,6 +193,28 @@ class Bank:
         """The rows of their hypotheses."""
         width = self.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
+
+    def _chosen(self, readout: Readout, choose: Choose) -> Choice:
+        """The choice of this step."""
+        beam = self.config.beam_size
+        if choose is not choose_best or len(self.tokens) * self.model.sizes.tgt < MANY:
+            return choose(self._ruled(self.model.predict(readout, self.memory)), self.scores, beam)
+        # All that is made of so many logits is the log of their sum, and which may be among the best.
+        logits = self.model.logits(readout, self.memory)
+        sums, tops = block_maxima(logits, BLOCK)
+        if readout.copy_gate is not None:
+            mixed = with_copies(logits, readout, self.memory, sums[:, None])
+            return choose(self._ruled(mixed), self.scores, beam)
+        return choose_best(
+            self._ruled(logits), self.scores - sums.view(self.scores.shape), beam, self._tops(logits, tops)
+        )
+
+    def _tops(self, logits: Tensor, tops: Tensor) -> Tensor | None:
+        """The maxima of blocks under the rules, where they are known sooner than made anew."""
+        if self.history is not None or self.sentences.prefix is not None:
+            return None
+        tops[:, 0] = logits[:, :BLOCK].amax(1)  # where the words are that rules for all forbid
+        return tops
 
     def _ruled(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities `(N,X)` under the rules."""

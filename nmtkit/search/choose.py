@@ -45,9 +45,9 @@ Choose = Callable[[Tensor, Tensor, int], Choice]
 """(log_probs `(N,X)`, scores `(B,W)`, K) -> Choice."""
 
 
-def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
-    """The choice of beam search; see `nmtkit.search.engine.beam_search`."""
-    scores, candidates = best_candidates(log_probs, scores, 2 * beam_size)  # (B,C)
+def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> Choice:
+    """The choice of beam search; see `nmtkit.search.engine.beam_search`, and `best_candidates`."""
+    scores, candidates = best_candidates(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
     tokens = torch.sub(candidates, parents, alpha=log_probs.shape[1])
     is_end = tokens == EOS
@@ -57,16 +57,17 @@ def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int) -> Choice:
     return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
 
 
-def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
 
     Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
     that win it, and only those are looked into. Of equal ones the first wins, in both.
 
     Args:
-        log_probs: `(N,X)`.
+        log_probs: `(N,X)`; or logits, if the scores are lowered by the log of the sum of their exponentials.
         scores: log-probabilities of the hypotheses, `(B,W)`.
         count: C.
+        tops: the best of every block `(N,*)`, if they are known.
 
     Returns:
         Scores of the continuations `(B,C)`, best first, and which they are `(B,C)`: parent * X + token. Where fewer
@@ -74,17 +75,12 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     """
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
-    n_blocks, rest = divmod(n_tokens, BLOCK)
-    tops = []
-    if n_blocks:
-        tops.append(log_probs[:, : n_blocks * BLOCK].view(-1, n_blocks, BLOCK).amax(2))
-    if rest:
-        tops.append(log_probs[:, -rest:].amax(1, keepdim=True))
-        n_blocks += 1
-    block_tops = torch.cat(tops, 1) if len(tops) > 1 else tops[0]  # (N,n_blocks)
-    block_tops = (block_tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
+    rest = n_tokens % BLOCK
+    tops = block_tops(log_probs) if tops is None else tops
+    n_blocks = tops.shape[1]
+    block_scores = (tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
     # In their order, so that the columns of all of them are in order.
-    blocks = first_of_best(block_tops, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
+    blocks = first_of_best(block_scores, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
 
     parents = blocks // n_blocks
     firsts = blocks * BLOCK
@@ -105,6 +101,15 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int) -> tuple[Tens
     if missing:
         values, found = pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
     return values, found
+
+
+def block_tops(values: Tensor) -> Tensor:
+    """The best of every `BLOCK` columns of `(N,X)`, the last of which may be fewer: `(N,*)`."""
+    whole, rest = divmod(values.shape[1], BLOCK)
+    tops = [values[:, : whole * BLOCK].view(-1, whole, BLOCK).amax(2)] if whole else []
+    if rest:
+        tops.append(values[:, -rest:].amax(1, keepdim=True))
+    return torch.cat(tops, 1) if len(tops) > 1 else tops[0]
 
 
 def first_of_best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
