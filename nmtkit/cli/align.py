@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,9 @@ from nmtkit.cli import inference, options
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reporting import tell
 from nmtkit.data.alignments import SYMMETRIZATIONS, SoftAlignment, SoftWriter, Symmetrization, pharaoh
+from nmtkit.data.shortlist import LinkCounts, counting
 from nmtkit.data.text import read_lines
+from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.translator import Translator
@@ -28,6 +30,30 @@ class PairFiles:
     target: Path
     source_words: Path | None
     target_words: Path | None
+
+
+BEST, FREQUENT = 100, 100
+"""As Junczys-Dowmunt et al. 2018, "Marian: Cost-effective High-Quality Neural Machine Translation in C++", do it."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The shortlist to be written, if any, and how many tokens it is to have."""
+
+    shortlist_file: Path | None
+    best: int | None
+    frequent: int | None
+
+    def __post_init__(self) -> None:
+        if self.shortlist_file is None and (self.best, self.frequent) != (None, None):
+            raise click.UsageError("--shortlist-best and --shortlist-frequent are for --shortlist FILE; give it too")
+
+    def counting(self, tokenizers: TokenizerPair) -> AbstractContextManager[LinkCounts | None]:
+        """Counts links, and writes the shortlist at the end, if one is asked for."""
+        if self.shortlist_file is None:
+            return nullcontext()
+        most = FREQUENT if self.frequent is None else self.frequent
+        return counting(self.shortlist_file, tokenizers, self.best or BEST, most)
 
 
 @click.command()
@@ -63,10 +89,32 @@ class PairFiles:
 @click.option(
     "--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights between words: FILE.json or FILE.npz."
 )
+@click.option(
+    "--shortlist",
+    "shortlist_file",
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Also write which target tokens each source token was linked to, for `nmtkit translate --shortlist`.",
+)
+@click.option(
+    "--shortlist-best",
+    "best",
+    type=Number(1),
+    metavar="N",
+    help=f"At most so many for each source token, the most often linked. Default: {BEST}.",
+)
+@click.option(
+    "--shortlist-frequent",
+    "frequent",
+    type=Number(0),
+    metavar="M",
+    help=f"The M most frequent target tokens of the pairs for every sentence. Default: {FREQUENT}.",
+)
 @inference.layer
 @inference.head
 @inference.batches
 @options.grouped(PairFiles, "texts")
+@options.grouped(Listing, "listing")
 def command(
     how: Opening,
     texts: PairFiles,
@@ -74,6 +122,7 @@ def command(
     method: Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
+    listing: Listing,
 ) -> None:
     """Align the words of given translations by a model's attention.
 
@@ -92,12 +141,16 @@ def command(
     target word. --soft FILE.npz has an array "1", "2", ... for each pair. --reverse-model adds "reverse_weights", or
     arrays "1.reverse", ..., with a row for each source word.
 
+    --shortlist counts the links that are printed: each token of a source word as linked to each token of the target
+    word. The longer the text, the better: all pairs of the training corpus, for instance.
+
     \b
     Examples:
       nmtkit align --source test.en --target test.fr > test.align
       nmtkit align -m runs/en-fr --reverse-model runs/fr-en --source test.en --target test.fr > test.align
       nmtkit align --source test.en --target test.fr --source-words test.tok.en --target-words test.tok.fr
       nmtkit align --source test.en --target test.fr --soft test.npz --threshold 0.3 > test.align
+      nmtkit align --source train.en --target train.fr --shortlist en-fr.shortlist > train.align
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
@@ -108,13 +161,15 @@ def command(
         backward = inference.open_asked(replace(how, model=reverse_model))
         method = method or "grow-diag"
     half_empty = 0
-    with console.LineProgress("pairs") as progress, file as writer:
+    with console.LineProgress("pairs") as progress, file as writer, listing.counting(translator.tokenizers) as counts:
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
             sys.stdout.write(pharaoh(links) + "\n")
             if writer is not None:
                 writer.add(one, reverse)
+            if counts is not None:
+                counts.add(links, one.src_ids, one.tgt_ids)
             progress.advance(1)
     if half_empty:
         tell(f"{half_empty} pairs have one empty side: their lines are empty")

@@ -10,7 +10,7 @@ import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import chain
 from pathlib import Path
@@ -219,12 +219,12 @@ class SoftAlignment:
     tgt_words: list[str]
     weights: NDArray[np.float64]
     """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
+    src_ids: list[list[int]] = field(default_factory=list)
+    """The tokens of each source word; a token of two words comes with both."""
+    tgt_ids: list[list[int]] = field(default_factory=list)
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
-        """The links of two directions combined, see `symmetrize`.
-
-        `reverse` comes from a model of the other direction; without one, `links_of_columns` stands for it.
-        """
+        """Links of two directions, see `symmetrize`; without another model's, `links_of_columns` stands for them."""
         other = self.links_of_columns() if reverse is None else reversed_links(reverse.links())
         return symmetrize(self.links(), other, method)
 

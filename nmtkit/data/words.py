@@ -34,6 +34,10 @@ class WordCut:
     ids: list[int]
     shares: list[Share]
 
+    def ids_by_word(self) -> list[list[int]]:
+        """The tokens of each word; a token of two words comes with both."""
+        return [self.ids[first : first + len(parts)] for first, parts in self.shares]
+
 
 def cut(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]

@@ -1,6 +1,7 @@
 """What a model looks at while it writes: alignments of words, pictures of attention, views of every head."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +67,13 @@ def align(
     src = cut(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
     tgt = cut(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
     found = [
-        SoftAlignment(source.words, target.words, np.zeros((len(target.words), len(source.words))))
+        SoftAlignment(
+            source.words,
+            target.words,
+            np.zeros((len(target.words), len(source.words))),
+            source.ids_by_word(),
+            target.ids_by_word(),
+        )
         for source, target in zip(src, tgt, strict=True)
     ]
 
@@ -78,7 +85,7 @@ def align(
         for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
             source, target = src[number], tgt[number]
             merged = merge(weights[: len(target.ids), : len(source.ids)], source.shares, target.shares)
-            found[number] = SoftAlignment(source.words, target.words, merged)
+            found[number] = replace(found[number], weights=merged)
 
     both = [SourceLine(source.ids if target.ids else [], []) for source, target in zip(src, tgt, strict=True)]
     batches = reader.batches(both, [TargetLine(target.ids, target.ids) for target in tgt])

@@ -1,6 +1,7 @@
 """`nmtkit align` as a user meets it, on a run that was trained for it."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from conftest import Command, sentence_pairs, write_pairs
 
 from nmtkit import Translator
 from nmtkit.data.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
+from nmtkit.data.shortlist import read_shortlist
 from nmtkit.errors import DataError
 from nmtkit.metrics import aer
 
@@ -168,3 +170,45 @@ def test_files_that_do_not_fit(trained: Path, console: Command, pairs: Path, tmp
     translator = Translator.load(str(trained), device="cpu")
     with pytest.raises(DataError, match="2 source lines but 1 target word lines"):
         translator.align(["ba", "ce"], ["BA", "CE"], tgt_words=["BA"])
+
+
+def test_a_shortlist_counts_the_links_that_are_printed(
+    trained: Path, console: Command, pairs: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "list"
+    done = console("align", "-m", trained, *both(pairs), "--shortlist", path)
+    assert done.code == 0, done
+    tokenizers = Translator.load(str(trained), device="cpu").tokenizers
+    linked, seen = Counter[tuple[int, int]](), Counter[int]()
+    for src, tgt, links in zip(
+        *((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")),
+        parse_alignments(done.out.splitlines(), "stdout").pairs,
+        strict=True,
+    ):
+        sides = [tokenizers.src.encode_many(src.split()), tokenizers.tgt.encode_many(tgt.split())]
+        linked.update((one, other) for i, j in links.possible for one in sides[0][i] for other in sides[1][j])
+        seen.update(token for word in sides[1] for token in word)
+    found = read_shortlist(path, tokenizers)
+    starts = found.starts.tolist()
+    listed = {
+        (src, tgt) for src in range(len(starts) - 1) for tgt in found.words[starts[src] : starts[src + 1]].tolist()
+    }
+    assert listed == set(linked)
+    assert set(found.always.nonzero()[:, 0].tolist()) == {*range(4), *seen}
+
+    few = console(
+        "align", "-m", trained, *both(pairs), "--shortlist", path, "--shortlist-best", 1, "--shortlist-frequent", 0
+    )
+    assert few.out == done.out
+    found = read_shortlist(path, tokenizers)
+    assert len(found.words) == len({src for src, _ in linked})
+    assert int(found.always.sum()) == 4
+
+
+def test_what_does_not_go_with_a_shortlist(trained: Path, console: Command, pairs: Path, tmp_path: Path) -> None:
+    done = console("align", "-m", trained, *both(pairs), "--shortlist-best", 3)
+    assert (done.code, "are for --shortlist FILE" in done.err) == (2, True)
+    (tmp_path / "file").touch()
+    done = console("align", "-m", trained, *both(pairs), "--shortlist", tmp_path / "file" / "list")
+    assert (done.code, done.out) == (2, "")
+    assert "cannot write it" in done.err

@@ -1,0 +1,241 @@
+"""A vocabulary shortlist: the few target tokens that a search thinks of for the tokens of its source.
+
+Jean et al. 2015, "On Using Very Large Target Vocabulary for Neural Machine Translation", section 3.3, and Mi et al.
+2016, "Vocabulary Manipulation for Neural Machine Translation": the candidates of a sentence are, for each of its
+tokens, the target tokens that it was most often linked to in aligned pairs, and for all sentences the most frequent.
+
+The file is text. Ids are those of the run's vocabulary files, where line n, from 0, is id n:
+
+    nmtkit shortlist 1
+    vocabularies CHECKSUM SOURCE_SIZE TARGET_SIZE
+    frequent ID ID ...
+    SOURCE_ID TARGET_ID TARGET_ID ...
+    end
+
+The line before the end comes once for each source token that has candidates, in the order of ids; its target tokens
+come the most often linked first, the most frequent ones as well.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmtkit.data.alignments import Link
+from nmtkit.data.batch import Batch
+from nmtkit.data.text import read_lines
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import PAD, SPECIALS
+from nmtkit.errors import DataError
+from nmtkit.files import replacing, writing
+
+HEAD = "nmtkit shortlist 1"
+END = "end"
+MAKE = "`nmtkit align --shortlist FILE` makes one"
+AT_ONCE = 1 << 20
+"""So many links are kept one by one before they are counted."""
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The candidates of every source token, on one device."""
+
+    starts: Tensor
+    """Where those of each source token begin among `words`, and where the last end: `(V_src+1,)`, int64."""
+    words: Tensor
+    """The candidates of all source tokens, one after the other, the best of each first: `(M,)`, int64."""
+    always: Tensor
+    """Which target tokens are candidates of every sentence: the frequent ones, and the special ones, `(V,)`, bool."""
+
+    @classmethod
+    def of(cls, candidates: Sequence[Sequence[int]], frequent: Sequence[int], size: int) -> "Shortlist":
+        """The candidates of each source token, and of all; `size` is V."""
+        starts = np.cumsum([0, *map(len, candidates)], dtype=np.int64)
+        words = np.fromiter((word for row in candidates for word in row), np.int64, int(starts[-1]))
+        always = torch.zeros(size, dtype=torch.bool)
+        always[[*range(len(SPECIALS)), *frequent]] = True
+        return cls(torch.from_numpy(starts), torch.from_numpy(words), always)
+
+    def to(self, device: torch.device) -> "Shortlist":
+        """The same on another device."""
+        return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
+
+    def candidates(self, batch: Batch, copies: bool) -> Tensor:
+        """The target tokens that each sentence may be continued by, `(B,V)`, bool.
+
+        Args:
+            batch: B sentences.
+            copies: whether the tokens of the source that the target vocabulary has are among them.
+        """
+        src, size = batch.src, len(self.always)
+        begin = self.starts[src].flatten()
+        counts = self.starts[src + 1].flatten() - begin  # (B*S,)
+        before = counts.cumsum(0) - counts
+        sentences = torch.arange(batch.size, device=src.device).repeat_interleave(src.shape[1])
+        places = (begin - before).repeat_interleave(counts)
+        found = self.always.repeat(batch.size, 1)
+        found[
+            sentences.repeat_interleave(counts), self.words[places + torch.arange(len(places), device=src.device)]
+        ] = True
+        return found.scatter_(1, known(batch.src_extended, size), True) if copies else found
+
+
+def known(ids: Tensor, size: int) -> Tensor:
+    """Extended ids with PAD for those that the vocabulary of `size` V lacks."""
+    return ids.masked_fill(ids >= size, PAD)
+
+
+# ------------------------------------------------------------------------------------------------------------- making
+
+
+class LinkCounts:
+    """How often tokens of both sides were linked; memory grows with the number of different links only.
+
+    Args:
+        src: size of the source vocabulary.
+        tgt: V, of the target vocabulary.
+    """
+
+    def __init__(self, src: int, tgt: int) -> None:
+        self._sizes = src, tgt
+        self._links = np.empty(0, dtype=np.int64)  # source * V + target, ascending
+        self._counts = np.empty(0, dtype=np.int64)
+        self._seen = np.zeros(tgt, dtype=np.int64)  # how often each target token was there
+        self._recent: list[int] = []
+
+    def add(self, links: Iterable[Link], src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> None:
+        """Counts a pair: its links between words, and the tokens of each word.
+
+        Each token of a word counts as linked to each token of the other.
+        """
+        size = self._sizes[1]
+        self._recent += [one * size + other for i, j in links for one in src[i] for other in tgt[j]]
+        np.add.at(self._seen, np.fromiter((token for word in tgt for token in word), np.int64), 1)
+        if len(self._recent) >= AT_ONCE:
+            self._count()
+
+    def _count(self) -> None:
+        links, counts = np.unique(np.array(self._recent, dtype=np.int64), return_counts=True)
+        self._recent = []
+        self._links, where = np.unique(np.concatenate([self._links, links]), return_inverse=True)
+        total = np.zeros(len(self._links), dtype=np.int64)
+        np.add.at(total, where, np.concatenate([self._counts, counts]))
+        self._counts = total
+
+    def candidates(self, best: int) -> list[list[int]]:
+        """For each source token the target tokens that it was most often linked to, at most so many."""
+        self._count()
+        src, tgt = np.divmod(self._links, self._sizes[1])
+        order = np.lexsort((tgt, -self._counts, src))
+        ends = np.searchsorted(src, np.arange(self._sizes[0] + 1))
+        of_all: list[int] = tgt[order].tolist()
+        return [of_all[a : min(b, a + best)] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+
+    def frequent(self, most: int) -> list[int]:
+        """The most frequent target tokens, at most so many; none that was never there, and no special one."""
+        order = np.argsort(-self._seen, kind="stable")
+        seen = order[(self._seen[order] > 0) & (order >= len(SPECIALS))]
+        found: list[int] = seen[:most].tolist()
+        return found
+
+
+@contextmanager
+def counting(path: Path, tokenizers: TokenizerPair, best: int, frequent: int) -> Iterator[LinkCounts]:
+    """Counts links in its block, and writes the shortlist of them at its end; that it can be written is seen at once.
+
+    Args:
+        path: the file.
+        tokenizers: whose tokens are counted.
+        best: the most candidates of a source token.
+        frequent: the most of all sentences.
+
+    Raises:
+        NmtkitError: it cannot be written.
+    """
+    counts = LinkCounts(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary))
+    with ExitStack() as opened:
+        with writing(path):
+            beside = opened.enter_context(replacing(path))
+            beside.touch()
+        yield counts
+        with writing(path):
+            with beside.open("w", encoding="utf-8") as file:
+                file.writelines(shortlist_lines(tokenizers, counts.candidates(best), counts.frequent(frequent)))
+            opened.close()
+
+
+def shortlist_lines(
+    tokenizers: TokenizerPair, candidates: Iterable[Sequence[int]], frequent: Iterable[int]
+) -> Iterator[str]:
+    """The lines of a file, as the head of this one describes it: of the candidates of each source token, and of all."""
+    yield f"{HEAD}\n"
+    yield f"{_made_for(tokenizers)}\n"
+    yield " ".join(["frequent", *map(str, frequent)]) + "\n"
+    for src, row in enumerate(candidates):
+        if row:
+            yield f"{src} {' '.join(map(str, row))}\n"
+    yield f"{END}\n"
+
+
+def _made_for(tokenizers: TokenizerPair) -> str:
+    return f"vocabularies {tokenizers.sum} {len(tokenizers.src.vocabulary)} {len(tokenizers.tgt.vocabulary)}"
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def read_shortlist(path: Path, tokenizers: TokenizerPair) -> Shortlist:
+    """Reads a file that was made for these vocabularies.
+
+    Raises:
+        DataError: it cannot be read, is no shortlist, is damaged, or was made for other vocabularies; with the line.
+    """
+    sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
+    lines = read_lines(path)
+    if next(lines, "")[: len(HEAD) + 1] != HEAD:
+        raise DataError(f"{path}, line 1: not {HEAD!r}, so it is no shortlist that this version reads; {MAKE}")
+    made_for = next(lines, "")
+    if made_for != _made_for(tokenizers):
+        raise DataError(
+            f"{path}, line 2: it was made for other vocabularies than those of this run; {MAKE} for it"
+            if made_for.startswith("vocabularies ")
+            else f"{path}, line 2: no line of vocabularies; {MAKE}"
+        )
+    name, *rest = next(lines, "").split(" ")
+    if name != "frequent":
+        raise DataError(f"{path}, line 3: no line of frequent tokens; {MAKE}")
+    frequent = _ids(rest, sizes[1], f"{path}, line 3")
+    candidates: list[list[int]] = []
+    for number, line in enumerate(lines, start=4):
+        place = f"{path}, line {number}"
+        if line == END and next(lines, None) is None:
+            break
+        source, *rest = line.split(" ")
+        (src,) = _ids([source], sizes[0], place)
+        if src < len(candidates):
+            raise DataError(f"{place}: the source tokens are not in the order of their ids; {MAKE}")
+        candidates += [[] for _ in range(src - len(candidates))]
+        candidates.append(_ids(rest, sizes[1], place))
+    else:
+        raise DataError(f"{path}: cut short: its last line is not {END!r}; copy it again")
+    return Shortlist.of(candidates + [[] for _ in range(sizes[0] - len(candidates))], frequent, sizes[1])
+
+
+def _ids(numbers: Sequence[str], size: int, place: str) -> list[int]:
+    """Ids below `size`, none of them twice."""
+    digits = len(str(size))
+    # All at once, since there are millions; which one is at fault is looked for where one is.
+    sound = all(map(str.isascii, numbers)) and all(map(str.isdecimal, numbers))
+    if not sound or max(map(len, numbers), default=0) > digits:
+        wrong = next(one for one in numbers if not (one.isascii() and one.isdecimal() and len(one) <= digits))
+        raise DataError(f"{place}: {wrong[:20]!r} is not the id of a token; {MAKE}")
+    found = [*map(int, numbers)]
+    if max(found, default=0) >= size:
+        raise DataError(f"{place}: {max(found)} is not the id of a token: they are 0 to {size - 1}; {MAKE}")
+    if len(set(found)) < len(found):
+        raise DataError(f"{place}: a token stands there twice; {MAKE}")
+    return found

@@ -1,0 +1,166 @@
+"""Shortlists of target tokens: what is counted, what a file holds, what of it is refused."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit.data import shortlist as shortlists
+from nmtkit.data.batch import collate
+from nmtkit.data.shortlist import LinkCounts, Shortlist, counting, read_shortlist, shortlist_lines
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import SPECIALS
+from nmtkit.errors import DataError, NmtkitError
+
+SIZE = 60
+
+
+def drawn_pairs(count: int) -> list[tuple[set[tuple[int, int]], list[list[int]], list[list[int]]]]:
+    """Links between words, and the tokens of the words of both sides; some words have none."""
+    draw = random.Random(5)
+
+    def side() -> list[list[int]]:
+        return [[draw.randrange(4, SIZE) for _ in range(draw.randint(0, 3))] for _ in range(draw.randint(1, 9))]
+
+    pairs = []
+    for _ in range(count):
+        src, tgt = side(), side()
+        pairs.append(({(draw.randrange(len(src)), j) for j in range(len(tgt)) if draw.random() < 0.8}, src, tgt))
+    return pairs
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 1 << 20])
+def test_links_are_counted(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever parts, the counts are those of a table of all links."""
+    monkeypatch.setattr(shortlists, "AT_ONCE", at_once)
+    counts, table, seen = LinkCounts(SIZE, SIZE), Counter[tuple[int, int]](), Counter[int]()
+    for links, src, tgt in drawn_pairs(80):
+        counts.add(links, src, tgt)
+        table.update((one, other) for i, j in links for one in src[i] for other in tgt[j])
+        seen.update(token for word in tgt for token in word)
+    for best in (1, 5, SIZE):
+        found = counts.candidates(best)
+        assert len(found) == SIZE
+        for src_id, row in enumerate(found):
+            linked = [other for one, other in table if one == src_id]
+            assert row == sorted(linked, key=lambda other: (-table[src_id, other], other))[:best]
+    ranked = sorted(seen, key=lambda token: (-seen[token], token))
+    assert counts.frequent(7) == ranked[:7]
+    assert counts.frequent(10 * SIZE) == ranked
+
+
+def test_no_links() -> None:
+    counts = LinkCounts(SIZE, SIZE)
+    assert counts.candidates(5) == [[]] * SIZE
+    assert counts.frequent(5) == []
+
+
+def test_candidates_of_sentences() -> None:
+    listed: list[list[int]] = [[] for _ in range(SIZE)]
+    listed[4], listed[5], listed[9] = [20, 21], [21, 30, 31], [59]
+    shortlist = Shortlist.of(listed, [40, 41], SIZE)
+    batch = collate([[4, 5, 4], [7], [9, 1]], src_extended=[[4, 5, 4], [SIZE], [9, SIZE + 1]], n_oov=2)
+    always = {*range(len(SPECIALS)), 40, 41}
+
+    def ids(rows: torch.Tensor) -> list[set[int]]:
+        return [set(row.nonzero()[:, 0].tolist()) for row in rows]
+
+    assert ids(shortlist.candidates(batch, copies=False)) == [always | {20, 21, 30, 31}, always, always | {59}]
+    copied = [always | {20, 21, 30, 31, 4, 5}, always, always | {59, 9}]
+    assert ids(shortlist.candidates(batch, copies=True)) == copied
+
+
+def write(path: Path, tokenizers: TokenizerPair, rows: dict[int, list[int]], frequent: Sequence[int] = (5,)) -> None:
+    candidates = [rows.get(src, []) for src in range(len(tokenizers.src.vocabulary))]
+    path.write_text("".join(shortlist_lines(tokenizers, candidates, frequent)), encoding="utf-8")
+
+
+def test_a_file_holds_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+    size = len(tokenizers.tgt.vocabulary)
+    assert path.read_text() == (
+        f"nmtkit shortlist 1\nvocabularies {tokenizers.sum} {size} {size}\nfrequent 30 20\n4 9 8\n50 7\nend\n"
+    )
+    found = read_shortlist(path, tokenizers)
+    assert found.words.tolist() == [9, 8, 7]
+    assert (found.starts.diff().nonzero()[:, 0].tolist(), len(found.starts)) == ([4, 50], size + 1)
+    assert found.always.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 20, 30]
+    write(path, tokenizers, {}, [])
+    assert int(read_shortlist(path, tokenizers).always.sum()) == len(SPECIALS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("nmtkit shortlist 1", "nmtkit shortlist 2", "line 1: not 'nmtkit shortlist 1'"),
+        ("nmtkit shortlist 1", "nmtkit shortlist 11", "line 1: not 'nmtkit shortlist 1'"),
+        ("vocabularies ", "vocabularies 0", "line 2: it was made for other vocabularies"),
+        ("vocabularies ", "", "line 2: no line of vocabularies"),
+        ("frequent", "rare", "line 3: no line of frequent tokens"),
+        ("frequent 30", "frequent x", "line 3: 'x' is not the id of a token"),
+        ("4 9 8", "4 9 999", "line 4: 999 is not the id of a token"),
+        ("4 9 8", "4 9 -8", "line 4: '-8' is not"),
+        ("4 9 8", "4 9 8.", "line 4: '8.' is not"),
+        ("4 9 8", "4 9  8", "line 4: '' is not"),
+        ("4 9 8", "4 9 \u0668", "line 4: '\u0668' is not"),
+        ("4 9 8", "4 9 1_0", "line 4: '1_0' is not"),
+        ("4 9 8", "4 9 " + 9999 * "1", "line 4: '11111111111111111111' is not"),
+        ("4 9 8", "4 9 9", "line 4: a token stands there twice"),
+        ("4 9 8", "999 9 8", "line 4: 999 is not the id of a token"),
+        ("4 9 8", "", "line 4: '' is not"),
+        ("50 7", "4 7", "line 5: the source tokens are not in the order of their ids"),
+        ("50 7", "3 7", "line 5: the source tokens are not in the order"),
+        ("end\n", "", "cut short: its last line is not 'end'"),
+        ("end", "end\n51 7", "line 6: 'end' is not"),
+    ],
+)
+def test_a_damaged_file(before: str, after: str, says: str, tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(DataError) as fault:
+        read_shortlist(path, tokenizers)
+    assert says in str(fault.value)
+    assert str(path) in str(fault.value)
+    assert len(str(fault.value)) < 400
+
+
+def test_what_is_no_shortlist(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"\xff\x00" * 50)
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("bytes", "empty", "missing", "."):
+        with pytest.raises(DataError) as fault:
+            read_shortlist(tmp_path / name, tokenizers)
+        assert str(tmp_path / name) in str(fault.value)
+
+
+def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "list"
+    with counting(path, tokenizers, 1, 2) as counts:
+        counts.add({(0, 0)}, [[7]], [[8, 8, 9, 10, 10, 10]])
+        assert not path.exists()
+    found = read_shortlist(path, tokenizers)
+    assert (found.words.tolist(), found.always.nonzero()[:, 0].tolist()) == ([10], [0, 1, 2, 3, 8, 10])
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError), counting(path, tokenizers, 1, 2):
+        raise RuntimeError
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(NmtkitError, match="cannot write it"), counting(tmp_path, tokenizers, 1, 1):
+        pytest.fail("it is seen at the end only")
+
+
+def test_every_cut_of_a_file_is_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    write(path, tokenizers, {4: [9, 8], 50: [7]}, [30, 20])
+    whole = path.read_bytes()
+    for size in range(len(whole) - 1):  # but for the last line end
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError):
+            read_shortlist(path, tokenizers)
