@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Output, Seq2Seq, log_probabilities, with_copies
 from nmtkit.search.rules import SearchConfig, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 
@@ -52,9 +53,21 @@ def allowed(log_probs: list[float], tokens: Sequence[int], config: SearchConfig,
     return left
 
 
+def among(model: Seq2Seq, batch: Batch, listed: Tensor | None) -> Output:
+    """What the model says of a batch; of no words but those `listed` `(V,)`, bool, if any."""
+    memory = model.encode(batch)
+    readout = model.unroll(batch, memory, model.has_attention)
+    logits = model.logits(readout, memory)
+    if listed is not None:
+        logits = logits.masked_fill(~listed, -math.inf)
+    log_probs = log_probabilities(logits)
+    copied = log_probs if readout.copy_gate is None else with_copies(log_probs, readout, memory)
+    return Output(copied, readout.attention)
+
+
 @torch.no_grad()
-def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int) -> list[Plain]:
-    """The best translations of one sentence, those that ended first."""
+def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int, listed: Tensor | None = None) -> list[Plain]:
+    """The best translations of one sentence, those that ended first; `listed` is as of `among`."""
     lengths = read([]).src_lengths
     limit, least = int(length_limits(config, lengths, None)), int(least_lengths(config, lengths))
     divisors = length_penalty(config.length_penalty, torch.arange(1, limit + 1), config.alpha).tolist()
@@ -63,7 +76,7 @@ def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int) -> lis
         candidates = []
         for number, one in enumerate(beam):
             batch = read(one.tokens)
-            output = model(batch, need_attention=model.has_attention)
+            output = among(model, batch, listed)
             cost = 0.0
             if config.coverage_penalty:
                 coverage = output.attention[0].sum(0)

@@ -144,6 +144,12 @@ head: Decorator = click.option(
     metavar="N",
     help="Transformer: the attention of head N of the layer, from 1. Default: the recipe's, else the mean of all.",
 )
+shortlist: Decorator = click.option(
+    "--shortlist",
+    type=options.FILE,
+    help="Search only among the words that this file has for those of the source, as `nmtkit align --shortlist` wrote "
+    "it; quicker where the vocabulary is large. Log-probabilities are then of these words.",
+)
 source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
 workers: Decorator = click.option(
     "--workers",

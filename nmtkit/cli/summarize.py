@@ -38,6 +38,7 @@ AT_ONCE = 256
     help="Read the .story files of a folder, by name, instead of standard input; their own summaries are left out.",
 )
 @inference.search_options()
+@inference.shortlist
 @inference.n_best
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for each article: scores, tokens, copied spans."
@@ -92,7 +93,7 @@ def command(
     if stories is not None and article_field is not None:
         raise click.UsageError("--stories reads files and --article-field standard input: leave one of them out")
     if lead is not None:
-        if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window)):
+        if any((how.model, how.search_settings, how.max_source_tokens, how.n_best > 1, as_json, window, how.shortlist)):
             raise click.UsageError("--lead copies sentences without a model: leave the options of a model out")
         for part in _windows(article_field, stories, AT_ONCE):
             sys.stdout.write("".join(lead_of(article, lead) + "\n" for article in part))

@@ -19,6 +19,7 @@ from nmtkit.translation.unknowns import parse_dictionary
 @inference.which_run_where
 @inference.precision("auto")
 @inference.search_options()
+@inference.shortlist
 @inference.n_best
 @click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each line, with scores and tokens.")

@@ -64,12 +64,13 @@ class Shortlist:
         """The same on another device."""
         return Shortlist(self.starts.to(device), self.words.to(device), self.always.to(device))
 
-    def candidates(self, batch: Batch, copies: bool) -> Tensor:
+    def candidates(self, batch: Batch, copies: bool, prefix: Tensor | None = None) -> Tensor:
         """The target tokens that each sentence may be continued by, `(B,V)`, bool.
 
         Args:
             batch: B sentences.
             copies: whether the tokens of the source that the target vocabulary has are among them.
+            prefix: other tokens that are `(B,P)`, by their extended ids.
         """
         src, size = batch.src, len(self.always)
         begin = self.starts[src].flatten()
@@ -81,12 +82,9 @@ class Shortlist:
         found[
             sentences.repeat_interleave(counts), self.words[places + torch.arange(len(places), device=src.device)]
         ] = True
-        return found.scatter_(1, known(batch.src_extended, size), True) if copies else found
-
-
-def known(ids: Tensor, size: int) -> Tensor:
-    """Extended ids with PAD for those that the vocabulary of `size` V lacks."""
-    return ids.masked_fill(ids >= size, PAD)
+        for ids in ([batch.src_extended] if copies else []) + ([] if prefix is None else [prefix]):
+            found.scatter_(1, ids.masked_fill(ids >= size, PAD), True)
+        return found
 
 
 # ------------------------------------------------------------------------------------------------------------- making

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from nmtkit import device as devices
 from nmtkit.data.batch import collate
+from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment.saved import SavedRun, find_run
@@ -61,6 +63,8 @@ class Opening:
     """The decoder layer of a Transformer whose attention is shown, from 1; None as the recipe says, here and below."""
     head: int | None = None
     """Its head, from 1."""
+    shortlist: Path | None = None
+    """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
 
 
 def load_translator(run: str | None = None, device: str = "auto", weights: str = "auto", **more: Any) -> Translator:
@@ -111,6 +115,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         return _for_workers(run, how, places, notify)
     (place,) = places
     model, tokenizers, recipe = run.open_model(place, how.weights)
+    shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
     config = recipe.search.changed(settings)
     if "beam_size" not in settings and how.n_best > config.beam_size:
@@ -137,6 +142,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         batch_tokens=how.batch_tokens,
         way=way,
         workers=_workers(how, place, way),
+        shortlist=shortlist,
     )
 
 

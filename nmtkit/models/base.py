@@ -23,7 +23,7 @@ hypothesis stands is a tensor of the state, since the hypotheses of one step may
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Literal
 
 import torch
@@ -37,6 +37,7 @@ from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
 from nmtkit.layers.elementary import wide
 from nmtkit.layers.past import Past
+from nmtkit.models.output import OutputRows
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -101,6 +102,9 @@ class Memory(Rows):
     """`(B,S)`, source ids in the extended target vocabulary."""
     n_oov: int
     """X - V."""
+    _: KW_ONLY
+    kept: OutputRows | None = None
+    """What is computed of the output layer, V' words of the V; None: all. A search with a shortlist puts it here."""
 
 
 @dataclass(frozen=True)
@@ -260,14 +264,34 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     @abstractmethod
     def logits(self, readout: Readout, memory: M) -> Tensor:
-        """The output layer `(..., V)`, for the leading axes of `readout.features`, before the softmax."""
+        """The output layer `(..., V)`, for the leading axes of `readout.features`, before the softmax.
+
+        It ends in `onto_vocabulary`, which gives `(N,V')` where `memory.kept` says so.
+        """
+
+    def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
+        """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in: those of `output`, if nothing else is said.
+
+        Raises:
+            RecipeError: it ends in something else.
+        """
+        output = getattr(self, "output", None)
+        if not isinstance(output, nn.Linear):
+            raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
+        return output.weight, output.bias
+
+    def shorten(self, memory: M, candidates: Tensor) -> M:
+        """The same memory, by which `logits` are of candidates only; see `OutputRows.gathered`."""
+        return replace(memory, kept=OutputRows.gathered(*self.output_layer(memory), candidates))
 
     def predict(self, readout: Readout, memory: M) -> Tensor:
         """Log-probabilities `(..., X)`; words of the source among them where the readout has a gate to copy by.
 
         Training calls it on parts of a readout, one after the other.
         """
-        log_probs = log_probabilities(self.logits(readout, memory))
+        logits = self.logits(readout, memory)
+        assert memory.kept is None or memory.kept.bias.shape[1] == logits.shape[-1], "see `logits`"
+        log_probs = log_probabilities(logits)
         return log_probs if readout.copy_gate is None else with_copies(log_probs, readout, memory)
 
     def step(
@@ -357,6 +381,7 @@ def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory, exces
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
+    src = src if memory.kept is None else memory.kept.columns.of(src)
     return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov, excess)
 
 

@@ -34,6 +34,7 @@ Where this differs from the paper:
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -56,6 +57,7 @@ from nmtkit.models.base import (
     rows_per_sentence,
     without_extension,
 )
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
 from nmtkit.settings import Field, Width, field_validator
 
@@ -210,9 +212,14 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def logits(self, readout: Readout, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
+        weight, bias = self.output_layer(memory)
+        return onto_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.kept)
+
+    def output_layer(self, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
+        """Of W_out, made or learned."""
         weight = memory.output_weight if self.output is None else self.output.weight
         assert weight is not None
-        return F.linear(readout.features, weight, self.output_bias)
+        return weight, self.output_bias
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Word vectors `(N,T,E)` of words `(N,T)`."""

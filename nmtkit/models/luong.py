@@ -40,6 +40,7 @@ from nmtkit.layers.recurrent import (
 )
 from nmtkit.layers.windows import WindowKind, build_window
 from nmtkit.models.base import MODELS, Readout, VocabularySizes
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -179,8 +180,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
 
     def logits(self, readout: Readout, memory: LuongMemory) -> Tensor:
         """`(...,V)` of attentional states, before the softmax of eq. 6."""
-        logits: Tensor = self.output(readout.features)
-        return logits
+        return onto_vocabulary(self.output, readout.features, memory.kept)
 
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory

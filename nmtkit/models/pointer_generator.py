@@ -44,6 +44,7 @@ from nmtkit.models.base import (
     rows_per_sentence,
     without_extension,
 )
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width
 
@@ -218,8 +219,7 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
 
     def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
         """`(...,V)` of `[s_t; h*_t]`, before the softmax of eq. 4; eq. 9 is `predict`'s."""
-        logits: Tensor = self.output(self.dropout(self.readout(readout.features)))
-        return logits
+        return onto_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.kept)
 
     def _words(self, ids: Tensor) -> Tensor:
         """The words' part of x_t, `(...,E)`."""

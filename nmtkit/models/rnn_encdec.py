@@ -29,6 +29,7 @@ from nmtkit.layers.recurrent import (
     run_recurrent,
 )
 from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, rows_per_sentence
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -137,8 +138,7 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
     def logits(self, readout: Readout, memory: RnnEncDecMemory) -> Tensor:
         """`(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
-        logits: Tensor = self.output(self.dropout(features))
-        return logits
+        return onto_vocabulary(self.output, self.dropout(features), memory.kept)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
         """What the decoder reads of words `(N,T)`: their vectors, and the summary of the source; `(N,T,*)`."""

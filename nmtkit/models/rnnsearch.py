@@ -27,6 +27,7 @@ from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_bridge, initialise
 from nmtkit.models.base import MODELS, Readout, VocabularySizes, rows_per_sentence
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
 from nmtkit.settings import Field, Width, model_validator
 
@@ -128,8 +129,7 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
 
     def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
-        logits: Tensor = self.output(self.dropout(self.readout(readout.features)))
-        return logits
+        return onto_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.kept)
 
     def _read(self, before: RecurrentState, after: RecurrentState) -> Tensor:
         """The top state `(N,H)` that the word is read from."""

@@ -46,6 +46,7 @@ from nmtkit.models.base import (
     rows_per_sentence,
     without_extension,
 )
+from nmtkit.models.output import onto_vocabulary
 from nmtkit.settings import Depth, Field, Width, field_validator, model_validator
 
 
@@ -384,5 +385,4 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def logits(self, readout: Readout, memory: TransformerMemory) -> Tensor:
         """The output layer, `(...,V)`."""
-        logits: Tensor = self.output(readout.features)
-        return logits
+        return onto_vocabulary(self.output, readout.features, memory.kept)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, PAD
 from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
@@ -44,6 +45,8 @@ class Sentences(Rows):
     """Finished hypotheses so far `(B,)`."""
     best: Tensor | None
     """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
+    candidates: Tensor | None
+    """The words that each may be continued by `(B,V)`, bool; None: all."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,15 @@ class Bank:
     """The sum of all attention so far `(N,S)`, where a penalty asks for it."""
 
     @classmethod
-    def begin(cls, model: Seq2Seq, batch: Batch, config: SearchConfig, n_best: int, prefix: Tensor | None) -> "Bank":
+    def begin(
+        cls,
+        model: Seq2Seq,
+        batch: Batch,
+        config: SearchConfig,
+        n_best: int,
+        prefix: Tensor | None,
+        shortlist: Shortlist | None = None,
+    ) -> "Bank":
         """All sentences of a batch before their first step."""
         lengths = batch.src_lengths.cpu()
         limits = length_limits(config, lengths, None if prefix is None else prefix.cpu())
@@ -95,6 +106,10 @@ class Bank:
             more = -(known + columns) % BLOCK + columns  # whole blocks are searched sooner
             batch = replace(batch, src_extended=by_place(source, source, known), n_oov=more)
         memory = model.encode(batch)
+        candidates = None
+        if shortlist is not None:
+            candidates = shortlist.candidates(batch, model.config.copies, prefix)
+            memory = model.shorten(memory, candidates)
         most = int(limits.max())
         model.reserve(most)
         past = Past(size, config.beam_size, device, width=1)
@@ -109,6 +124,7 @@ class Bank:
             done=torch.zeros(size, dtype=torch.bool, device=device),
             n_finished=torch.zeros(size, dtype=torch.long, device=device),
             best=torch.full((size, n_best), -INFINITY, dtype=dtype, device=device) if exact else None,
+            candidates=candidates,
         )
         return cls(
             model=model,
@@ -129,6 +145,8 @@ class Bank:
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         readout, self.state = self.model.advance(self.tokens, self.state, self.memory, self.past, attend)
         choice = self._chosen(readout, choose)
+        if self.memory.kept is not None:
+            choice = replace(choice, tokens=self.memory.kept.columns.ids(choice.tokens))
         final = choice.scores / self.divisors.index_select(0, self.past.position)[:, None]  # (B,C)
         if config.coverage_penalty:
             final = final + self._cost(readout).gather(1, choice.parents)
@@ -152,7 +170,7 @@ class Bank:
         rows = self._rows(slots)
         self.divisors = max(self.divisors, other.divisors, key=len)
         self.sentences.put(slots, other.sentences)
-        self.memory.put(slots, other.memory)
+        self._put_memory(slots, other.memory)
         self.state.put(rows, other.state)
         self.past.put(slots, other.past)
         self.tokens.index_copy_(0, rows, other.tokens)
@@ -188,6 +206,16 @@ class Bank:
         """The tensors that a step of a bank with fixed slots puts others in place of."""
         named = [self.tokens, self.scores, self.history, self.coverage]
         return [*self.sentences.tensors(), *self.state.tensors(), *self.past.changing(), *filter(_is_there, named)]
+
+    def _put_memory(self, slots: Tensor, other: Memory) -> None:
+        """Puts the memory of the sentences in `slots`, which have just been put there, in its place."""
+        candidates = self.sentences.candidates
+        if candidates is None:
+            self.memory.put(slots, other)
+        else:  # there may be words among them that no sentence had before
+            whole = replace(self.memory, kept=None)
+            whole.put(slots, replace(other, kept=None))
+            self.memory = self.model.shorten(whole, candidates)
 
     def _rows(self, sentences: Tensor) -> Tensor:
         """The rows of their hypotheses."""
@@ -230,6 +258,8 @@ class Bank:
 
         history = None if self.history is None else self.history[:, : self.past.places - 1]
         written = of_rows(position if history is not None or sentences.least is not None else None)
+        if (kept := self.memory.kept) is not None:
+            history, wanted = (None if ids is None else kept.columns.of(ids) for ids in (history, wanted))
         return apply_rules(log_probs, self.config, written, history, of_rows(wanted), of_rows(sentences.least))
 
     def _cost(self, readout: Readout) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
+from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
@@ -53,10 +54,12 @@ class Engine:
         need_attention: whether to return attention, and p_gen, as well.
         choose: another way to choose the hypotheses to go on with; its steps are never recorded.
         steps: whether steps are recorded as CUDA graphs.
+        shortlist: candidates for the words of the sources, on the model's device; each sentence is continued by its
+            own only, and log-probabilities are of them. Its steps are never recorded. None: by all words.
 
     Raises:
         RecipeError: `n_best` is more than `beam_size`, a coverage penalty is asked of a model without attention, or
-            graphs of a device that has none.
+            graphs of a device that has none, or with a shortlist.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Engine:
         need_attention: bool = False,
         choose: Choose = choose_best,
         steps: Steps = "auto",
+        shortlist: Shortlist | None = None,
     ) -> None:
         assert not model.training, "the model is in training mode: call model.eval() first"
         if n_best > config.beam_size:
@@ -75,11 +79,13 @@ class Engine:
             )
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
+        if steps == "graph" and shortlist is not None:
+            raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
         self.device = next(model.parameters(), torch.empty(0)).device
         if steps == "graph" and not graphs.can_record(self.device):
             raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {self.device}; leave it out")
         self.model, self.config, self.n_best = model, config, n_best
-        self.need_attention, self.choose, self.steps = need_attention, choose, steps
+        self.need_attention, self.choose, self.steps, self.shortlist = need_attention, choose, steps, shortlist
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
 
     @property
@@ -106,7 +112,7 @@ class Engine:
 
     def _begun(self, batch: Batch, prefix: Tensor | None = None) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
-        bank = Bank.begin(self.model, batch, self.config, self.n_best, prefix)
+        bank = Bank.begin(self.model, batch, self.config, self.n_best, prefix, self.shortlist)
         return bank, bank.step(self.choose, self.need_attention)
 
     def _of_one_bank(
@@ -151,6 +157,8 @@ class Engine:
     def _recorder(self, fresh: Bank, width: int) -> graphs.Replay | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not recorded."""
         if self.steps == "eager" or not graphs.can_record(self.device) or self.choose is not choose_best:
+            return None
+        if self.shortlist is not None:  # the output layer has another size whenever sentences come
             return None
         slots = 1 << (len(fresh.scores) - 1).bit_length()
         replay = self._replays.pop((slots, width), None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
+from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
@@ -55,6 +56,8 @@ class Translator(TextModel):
     """See `replacing_unknown`."""
     workers: Workers | None = None
     """Processes that search for many lines instead of this one; see `Workers.are_for`."""
+    shortlist: Shortlist | None = None
+    """Candidates that searches keep to, on the model's device."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -142,7 +145,7 @@ class Translator(TextModel):
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""
         attend = wanted.attention or self.replacer is not None or (wanted.copies and self.copies)
-        engine = Engine(self.model, self.config, wanted.n_best, attend)
+        engine = Engine(self.model, self.config, wanted.n_best, attend, shortlist=self.shortlist)
 
         def search(take: Take) -> Iterator[tuple[int, Answer]]:
             taken: dict[int, SourceLine] = {}

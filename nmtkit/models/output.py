@@ -1,0 +1,82 @@
+"""Some rows of an output layer: what a search computes that has a shortlist of words.
+
+Letters as in `models/base.py`, and V' words of the V.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nmtkit.data.batch import Rows
+from nmtkit.data.vocabulary import PAD
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which words the columns of shortened distributions stand for, in the order of their ids.
+
+    So the columns of special words are as ever. A word that only the source has, of the extended id V + j, has the
+    column V' + j.
+    """
+
+    words: Tensor
+    """The ids of the words `(V',)`, ascending."""
+    places: Tensor
+    """The column of each word of the vocabulary `(V,)`; that of PAD where it has none."""
+    weight: Tensor
+    """Their rows of the output layer `(V',*)`."""
+
+    def ids(self, columns: Tensor) -> Tensor:
+        """The extended ids of columns."""
+        kept, whole = len(self.words), len(self.places)
+        return torch.where(columns < kept, self.words[columns.clamp(max=kept - 1)], columns + (whole - kept))
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The columns of extended ids; what is negative stays so."""
+        kept, whole = len(self.words), len(self.places)
+        inside = torch.where(ids < 0, ids, self.places[ids.clamp(min=0, max=whole - 1)])
+        return torch.where(ids < whole, inside, ids + (kept - whole))
+
+
+@dataclass(frozen=True)
+class OutputRows(Rows):
+    """What is left of an output layer for B sentences.
+
+    The softmax of a sentence is over its own candidates: what others stand beside it makes no difference.
+    """
+
+    bias: Tensor
+    """What is added for each sentence, minus infinity where a word is no candidate of its own: `(B,V')`."""
+    columns: Columns
+    """The same for all sentences."""
+
+    @classmethod
+    def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "OutputRows":
+        """Takes the rows of all candidates, once, and leaves them in the layout of the whole matrix.
+
+        Args:
+            weight: `(V,*)`.
+            bias: `(V,)`.
+            candidates: the words that each sentence may be continued by, special ones among them, `(B,V)`, bool.
+        """
+        words = candidates.any(0).nonzero()[:, 0]
+        places = torch.full_like(candidates[0], PAD, dtype=torch.long)
+        places[words] = torch.arange(len(words), device=words.device)
+        rows = weight.t().index_select(1, words).t() if weight.stride(0) == 1 else weight.index_select(0, words)
+        own = bias.index_select(0, words).expand(len(candidates), -1)
+        own = own.masked_fill(~candidates.index_select(1, words), -torch.inf)
+        return cls(own, Columns(words, places, rows))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """`(N,V')` of features `(N,*)`."""
+        logits = F.linear(features, self.columns.weight)
+        logits.view(len(self.bias), -1, logits.shape[1]).add_(self.bias[:, None])
+        return logits
+
+
+def onto_vocabulary(output: Callable[[Tensor], Tensor], features: Tensor, kept: OutputRows | None) -> Tensor:
+    """The output layer of features `(...,*)`: all of it `(...,V)`, or what is kept of it, of `(N,*)`: `(N,V')`."""
+    return output(features) if kept is None else kept.logits(features)

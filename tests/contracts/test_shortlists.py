@@ -1,0 +1,179 @@
+"""A search among the words of a shortlist, asked of every registered model in all its variants."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import reference_search
+import torch
+from test_models import SOURCES, VARIANTS, VOCABULARY, batch_of, build, model
+from torch import Tensor
+from walk import Walk
+
+from nmtkit.data.batch import Batch
+from nmtkit.data.shortlist import Shortlist
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.trace import Hypothesis
+
+__all__ = ["model"]  # a fixture
+
+CONFIG = SearchConfig(beam_size=3, max_length_ratio=1.0, max_length_offset=3)
+LISTED: dict[int, list[int]] = {
+    UNK: [12],
+    4: [6, 9],
+    5: [7, 12],
+    6: [4],
+    7: [5, 8],
+    9: [11, 12],
+    11: [4, 5, 6],
+    12: [7],
+}
+SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [10], VOCABULARY)
+"""No source of `SOURCES` has all words."""
+WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
+
+
+def feed_of(sources: Sequence[Sequence[int]], slots: int) -> Feed:
+    """Sentences for a bank of so many slots, in their order."""
+    whole, waiting = batch_of(sources), list(range(len(sources)))
+
+    def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
+        taken = [waiting.pop(0) for _ in waiting[: count or slots]]
+        return (taken, whole.select(torch.tensor(taken))) if taken else None
+
+    return feed
+
+
+def searched(
+    model: Seq2Seq,
+    sources: Sequence[Sequence[int]],
+    config: SearchConfig = CONFIG,
+    shortlist: Shortlist | None = SHORTLIST,
+    slots: int = 99,
+    prefix: Tensor | None = None,
+) -> list[list[Hypothesis]]:
+    engine = Engine(model, config, config.beam_size, need_attention=model.has_attention, shortlist=shortlist)
+    found = dict(engine.run(feed_of(sources, slots), prefix))
+    return [found[number] for number in range(len(sources))]
+
+
+def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[one.ids for one in row] for row in found] == [[one.ids for one in row] for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        for one, two in zip(row, other, strict=True):
+            assert one.token_log_probs == pytest.approx(two.token_log_probs, abs=1e-9)
+            assert one.score == pytest.approx(two.score, abs=1e-9)
+            assert one.p_gen == (None if two.p_gen is None else pytest.approx(two.p_gen, abs=1e-9))
+
+
+def allowed(model: Seq2Seq, source: Sequence[int]) -> set[int]:
+    """The words that may stand in a translation."""
+    listed = {word for token in source for word in LISTED.get(token if token < VOCABULARY else UNK, [])}
+    return listed | {*range(len(SPECIALS)), 10} | (set(source) if model.config.copies else set())
+
+
+RULES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "greedy": {"beam_size": 1},
+    "no-repeat": {"no_repeat_ngram": 1, "forbid_unknown": True},
+    "lengths": {"min_length": 4, "no_repeat_ngram": 2, "stop": "exact", "length_penalty": "gnmt"},
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq, rules: str) -> None:
+    config = CONFIG.changed(RULES[rules])
+    found = searched(model, SOURCES, config)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        (candidates,) = SHORTLIST.candidates(batch_of([source]), model.config.copies)
+        assert len(SPECIALS) < int(candidates.sum()) < VOCABULARY
+        plain = reference_search.search(
+            model, lambda ids, own=source: batch_of([own], [ids]), config, config.beam_size, candidates
+        )
+        assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain]
+        for one, other in zip(hypotheses, plain, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-9)
+            assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9)
+            assert set(one.ids) <= allowed(model, source)
+
+
+def test_neighbours_and_slots_change_nothing(model: Seq2Seq) -> None:
+    """Sentences with other candidates stand beside a sentence, and take slots of one that is done."""
+    sources = [*SOURCES, [11, 4], [6, 6, 6], [9, 12, 8], [7]]
+    for rules in ({"no_repeat_ngram": 1}, {"stop": "exact", "min_length": 2}):
+        config = CONFIG.changed(rules)
+        alone = [searched(model, [source], config)[0] for source in sources]
+        same(searched(model, sources, config), alone)
+        same(searched(model, sources, config, slots=2), alone)
+
+
+def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
+    same(searched(model, SOURCES, shortlist=WHOLE), searched(model, SOURCES, shortlist=None))
+    for before in (model, model.float()):
+        one, other = (searched(before, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
+        assert [[each.ids for each in row] for row in one] == [[each.ids for each in row] for row in other]
+
+
+def test_weights_that_are_laid_out_otherwise(model: Seq2Seq) -> None:
+    expected = searched(model, SOURCES)
+    model.lay_out_for_reading()
+    same(searched(model, SOURCES), expected)
+
+
+def test_forced_words_are_candidates(model: Seq2Seq) -> None:
+    """Whatever the list says; copied ones keep their extended ids."""
+    own = [13, 13] if model.config.copies else [8, 8]
+    sources = [[13, 5], [13, 9, 4]]
+    prefix = torch.tensor([[8, own[0], PAD], [own[1], 6, 11]])
+    assert 8 not in allowed(model, sources[0])
+    config = CONFIG.changed({"no_repeat_ngram": 2})
+    found = searched(model, sources, config, prefix=prefix)
+    whole = searched(model, sources, config, WHOLE, prefix=prefix)
+    for several, others, row in zip(found, whole, prefix.tolist(), strict=True):
+        wanted = [word for word in row if word != PAD]
+        assert all(one.ids[: len(wanted)] == wanted for one in [*several, *others])
+    same(whole, beam_search(model, batch_of(sources), config, config.beam_size, model.has_attention, prefix))
+
+
+COPYING = {name: VARIANTS[name] for name in ("pointer-generator", "intra-attention", "transformer-copying-learned")}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", COPYING)
+def test_words_of_the_source_are_never_lost(name: str) -> None:
+    """A gate that only copies writes what the source has, words that the vocabulary lacks among them."""
+    copier = build(*VARIANTS[name]).double().eval()
+    batch = batch_of(SOURCES)
+    memory = copier.encode(batch)
+    _, readout = Walk(copier, memory).step(torch.full((len(SOURCES),), BOS))
+    assert readout.copy_gate is not None
+    readout = replace(readout, copy_gate=torch.zeros_like(readout.copy_gate))
+    nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
+    short = copier.shorten(memory, nothing.candidates(batch, copies=True))
+    expected, found = copier.predict(readout, memory), copier.predict(readout, short)
+    assert short.kept is not None
+    back = short.kept.columns.ids(torch.arange(found.shape[1]))
+    assert back.tolist() == sorted(back.tolist())
+    for row, source in enumerate(SOURCES):
+        for word in {*source, EOS}:
+            (column,) = (back == word).nonzero()[:, 0].tolist()
+            assert float(found[row, column]) == pytest.approx(float(expected[row, word]), abs=1e-9)
+
+
+def test_a_model_without_an_output_layer() -> None:
+    kind, settings = VARIANTS["luong-paper"]
+    luong = build(kind, settings).eval()
+    luong.output = torch.nn.Sequential(luong.output)
+    with pytest.raises(RecipeError, match="luong has no output layer that a shortlist could take rows of"):
+        searched(luong, SOURCES)
+    assert math.isfinite(searched(luong, SOURCES, shortlist=None)[0][0].score)
+
+
+def test_steps_with_a_shortlist_are_not_recorded() -> None:
+    with pytest.raises(RecipeError, match="steps with a shortlist are never recorded"):
+        Engine(build(*VARIANTS["transformer"]).eval(), CONFIG, steps="graph", shortlist=SHORTLIST)
