@@ -12,7 +12,8 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import Output, Seq2Seq, log_probabilities, with_copies
+from nmtkit.models.base import Output, Seq2Seq, with_copies
+from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 

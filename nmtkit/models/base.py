@@ -35,9 +35,8 @@ from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
-from nmtkit.layers.elementary import wide
 from nmtkit.layers.past import Past
-from nmtkit.models.output import OutputRows
+from nmtkit.models.output import OutputRows, log_probabilities
 from nmtkit.registry import Registry
 from nmtkit.settings import Settings
 
@@ -383,12 +382,3 @@ def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory, exces
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
     src = src if memory.kept is None else memory.kept.columns.of(src)
     return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov, excess)
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """The logarithm of the softmax over the last axis, in float32 or wider.
-
-    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
-    -8 would be rounded to steps of 0.03, and scores and the loss with it.
-    """
-    return torch.log_softmax(logits, -1, dtype=wide(logits))

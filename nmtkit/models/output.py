@@ -1,4 +1,4 @@
-"""Some rows of an output layer: what a search computes that has a shortlist of words.
+"""The end of a model: its output layer, or the rows of it that a search with a shortlist computes, and the softmax.
 
 Letters as in `models/base.py`, and V' words of the V.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import PAD
+from nmtkit.layers.elementary import wide
 
 
 @dataclass(frozen=True)
@@ -80,3 +81,12 @@ class OutputRows(Rows):
 def onto_vocabulary(output: Callable[[Tensor], Tensor], features: Tensor, kept: OutputRows | None) -> Tensor:
     """The output layer of features `(...,*)`: all of it `(...,V)`, or what is kept of it, of `(N,*)`: `(N,V')`."""
     return output(features) if kept is None else kept.logits(features)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """The logarithm of the softmax over the last axis, in float32 or wider.
+
+    Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
+    -8 would be rounded to steps of 0.03, and scores and the loss with it.
+    """
+    return torch.log_softmax(logits, -1, dtype=wide(logits))
