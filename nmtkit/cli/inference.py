@@ -148,7 +148,8 @@ shortlist: Decorator = click.option(
     "--shortlist",
     type=options.FILE,
     help="Search only among the words that this file has for those of the source, as `nmtkit align --shortlist` wrote "
-    "it; quicker where the vocabulary is large. Log-probabilities are then of these words.",
+    "it; quicker where the vocabulary is large. Log-probabilities are then of these words, and the products with them "
+    "are fp32 on a CPU.",
 )
 source_file: Decorator = click.option("--source", required=True, type=options.FILE, help="Source lines, plain or .gz.")
 workers: Decorator = click.option(

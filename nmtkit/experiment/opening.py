@@ -131,7 +131,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     known = look_up(search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked), SearchWay)
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
-    lay_out(model, way.precision)
+    lay_out(model, way.precision, None if shortlist is None else getattr(model, "output", None))
     return Translator(
         model,
         tokenizers,

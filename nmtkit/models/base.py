@@ -271,13 +271,16 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
         """The matrix `(V,*)` and the bias `(V,)` that `logits` ends in: those of `output`, if nothing else is said.
 
+        They may have more rows, which mean nothing.
+
         Raises:
             RecipeError: it ends in something else.
         """
         output = getattr(self, "output", None)
-        if not isinstance(output, nn.Linear):
+        weight, bias = getattr(output, "weight", None), getattr(output, "bias", None)
+        if not isinstance(weight, Tensor) or bias is None or weight.layout != torch.strided:  # packed for one product
             raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
-        return output.weight, output.bias
+        return weight, bias
 
     def shorten(self, memory: M, candidates: Tensor) -> M:
         """The same memory, by which `logits` are of candidates only; see `OutputRows.gathered`."""
