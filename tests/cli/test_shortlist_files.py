@@ -40,6 +40,8 @@ def test_translations_by_aligned_words(trained: Path, console: Command, pairs: P
     plain = console("translate", "-m", trained, stdin=text).out.splitlines()
     done = console("translate", "-m", trained, "--shortlist", tmp_path / "list", stdin=text)
     assert done.code == 0, done
+    workers = console("translate", "-m", trained, "--shortlist", tmp_path / "list", "--workers", 2, stdin=text)
+    assert (workers.code, workers.out) == (0, done.out)
     listed = done.out.splitlines()
     assert len(listed) == len(plain)
     assert sum(one != other for one, other in zip(listed, plain, strict=True)) <= 0.2 * len(plain)
