@@ -1,22 +1,21 @@
-"""Decoding speed of nmtkit's search beside Hugging Face's `generate`: the same weights, batches and limits, in turns.
+"""Decoding speed of nmtkit's engine beside those of others: the same weights, batches and limits, in turns.
 
 Given a trained run, its weights translate its test set. Without one the weights are random and never end a sentence
-(EOS is all but impossible), so that every translation runs to one length and both engines take the same steps.
+(EOS is all but impossible), so that every translation runs to one length and all engines take the same steps.
 """
 
+import copy
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from nmtkit import device
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.errors import NmtkitError
 from nmtkit.experiment import conversion
 from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.engines import generate
@@ -24,47 +23,43 @@ from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.search.engine import beam_search
+from nmtkit.search.engine import Engine, Steps
 from nmtkit.search.rules import SearchConfig
 from tests.bench.training import SMALL
 
-BEAM = 5
 BATCH_SIZE = 64
 LONGEST = 100
 LENGTH_OF_RANDOM = 15
 """Tokens that random weights write, EOS counted; what Multi30k's captions have on average."""
 IMPOSSIBLE = -1e4
+WIDTH = 16
+"""Sources are padded to a multiple of so many tokens."""
 
 Ids = list[list[int]]
-Engine = Callable[[], Ids]
 
 
 @dataclass(frozen=True)
-class Speed:
-    """One row of the result."""
+class Way:
+    """One engine in one arithmetic."""
 
-    search: str
     engine: str
     arithmetic: str
-    sentences_per_second: list[float]
-    ratio: float | None
-    """To Hugging Face in the same arithmetic: the median of the rounds; None where there is none."""
-    identical: int | None
-    """Outputs equal to those of Hugging Face in fp32."""
-    tokens: int
-    """Tokens of all outputs."""
-    batch_size: int
-    """Sentences in a batch; text to text, nmtkit makes batches of its own."""
-    peak_mib: float
-    """The most memory while it ran; see `machine.peak_mib`."""
+    decode: Callable[[], Ids]
 
-    def row(self) -> list[str]:
-        ratio = "-" if self.ratio is None else f"{self.ratio:.2f}"
-        same = "-" if self.identical is None else f"{self.identical:,}"
-        speed = f"{median(self.sentences_per_second):,.1f}"
-        least_to_most, peak = machine.spread(self.sentences_per_second, 1), f"{self.peak_mib:,.0f}"
-        named = [self.search, str(self.batch_size), self.engine, self.arithmetic]
-        return [*named, speed, least_to_most, ratio, f"{self.tokens:,}", same, peak]
+
+@dataclass
+class Speed:
+    """What one way did: a figure for every round."""
+
+    way: Way
+    seconds: list[float] = field(default_factory=list)
+    peak_mib: float = 0.0
+    """The most memory while it ran; see `machine.peak_mib`."""
+    found: Ids = field(default_factory=list)
+
+
+def padded(length: int) -> int:
+    return -(-length // WIDTH) * WIDTH
 
 
 @dataclass(frozen=True)
@@ -84,10 +79,16 @@ class Work:
     batch_size: int = BATCH_SIZE
 
     def batches(self) -> list[tuple[list[int], Batch]]:
-        """Sentences of like length together, on the device, and their numbers."""
+        """Sentences of like length together, on the device, and their numbers; padded to one of few lengths.
+
+        What is recorded for one length serves all sentences that are padded to it.
+        """
         lengths = np.array([len(ids) + 1 for ids in self.sources])
-        parts = in_order_batches(lengths, 1 << 30, self.batch_size)
-        return [(part, collate([self.sources[number] for number in part]).to(self.device)) for part in parts]
+        found = []
+        for part in in_order_batches(lengths, 1 << 30, self.batch_size):
+            sources = [self.sources[number] for number in part]
+            found.append((part, collate(sources, width=padded(int(max(lengths[part])))).to(self.device)))
+        return found
 
     def first(self, sentences: int) -> "Work":
         """The same with fewer sentences."""
@@ -132,97 +133,111 @@ def open_work(
     return Work(model.to(place).eval(), tokenizers, texts, sources, length_of_random, words, place)
 
 
-def ours(work: Work, beam_size: int) -> Engine:
-    config = work.settings(beam_size)
+def ours(work: Work, beam_size: int, steps: Steps, dtype: torch.dtype) -> Callable[[], Ids]:
+    """One engine for all batches, so that what was recorded for one serves the others."""
+    model = work.model if dtype == torch.float32 else copy.deepcopy(work.model).to(dtype)
+    engine = Engine(model, work.settings(beam_size), steps=steps)
 
-    @torch.inference_mode()
     def decode() -> Ids:
-        found: Ids = [[] for _ in work.sources]
-        for numbers, batch in work.batches():
-            for number, best in zip(numbers, beam_search(work.model, batch, config), strict=True):
-                found[number] = best[0].ids
-        return found
+        waiting = work.batches()[::-1]
+
+        def feed(count: int | None, width: int | None) -> tuple[Sequence[int], Batch] | None:
+            return waiting.pop() if waiting and count is None else None
+
+        found = dict(engine.run(feed))
+        return [found[number][0].ids for number in range(len(work.sources))]
 
     return decode
 
 
-def unfit(model: Seq2Seq) -> str | None:
-    """Why Hugging Face cannot be measured with a model, if it cannot."""
-    try:
-        conversion.require_convertible(model.config, "huggingface")
-        conversion.library("huggingface")
-    except NmtkitError as fault:
-        return str(fault)
-    return None
-
-
-def theirs(work: Work, beam_size: int, half: bool = False) -> Engine:
-    longest_src = max(map(len, work.sources)) + 1
-    model = conversion.to_hugging_face(work.model, max(work.longest, longest_src)).to(work.device)
-    model = model.half() if half else model
+def hugging_face(work: Work, beam_size: int, dtype: torch.dtype) -> Callable[[], Ids]:
+    longest = max(work.longest, padded(max(map(len, work.sources)) + 1))  # with fewer it makes positions of its own
+    model = conversion.to_hugging_face(work.model, longest).to(work.device, dtype)
     config = work.settings(beam_size)
 
     def decode() -> Ids:
         found: Ids = [[] for _ in work.sources]
         for numbers, batch in work.batches():
-            outputs = generate(model, batch, config, work.longest)
-            for number, ids in zip(numbers, outputs, strict=True):
+            for number, ids in zip(numbers, generate(model, batch, config, work.longest), strict=True):
                 found[number] = ids
         return found
 
     return decode
 
 
-def measure(
-    work: Work,
-    rounds: int,
-    threads: int,
-    with_hugging_face: bool,
-    beams: Sequence[int] = (BEAM, 1),
-) -> list[Speed]:
-    """Beam search and greedy search by every engine, in turns; the first round is thrown away."""
+def ctranslate2(work: Work, beam_size: int, dtype: torch.dtype) -> Callable[[], Ids]:
+    vocabularies = work.tokenizers.src.vocabulary, work.tokenizers.tgt.vocabulary
+    src, tgt = (vocabulary.tokens for vocabulary in vocabularies)
+    longest = max(work.longest, *(len(ids) + 1 for ids in work.sources)) + 1
+    model = copy.deepcopy(work.model).cpu()
+    with tempfile.TemporaryDirectory(prefix="nmtkit-slot-") as folder:
+        conversion.to_ctranslate2(model, src, tgt, longest).save(folder)
+        translator = conversion.library("ctranslate2").Translator(
+            folder,
+            device=work.device.type,
+            device_index=work.device.index or 0,
+            compute_type=str(dtype).removeprefix("torch."),
+            intra_threads=torch.get_num_threads(),
+        )
+
+    def decode() -> Ids:
+        results = translator.translate_batch(
+            [[src[word] for word in ids] for ids in work.sources],
+            max_batch_size=work.batch_size,
+            beam_size=beam_size,
+            length_penalty=work.settings(beam_size).alpha,
+            max_decoding_length=work.longest,
+            max_input_length=0,
+        )
+        return [vocabularies[1].ids(result.hypotheses[0]) for result in results]
+
+    return decode
+
+
+OTHERS = {"huggingface": hugging_face, "ctranslate2": ctranslate2}
+
+
+def unfit(work: Work, name: str) -> str | None:
+    """Why another engine cannot be measured, if it cannot: it is not installed, has no such model, or fails."""
+    try:
+        conversion.require_convertible(work.model.config, name)
+        conversion.library(name)
+        OTHERS[name](replace(work.first(1), batch_size=1), 1, _half(work))()
+    except Exception as fault:  # of the other engine: a missing library of CUDA is told by an error of its own
+        return f"{type(fault).__name__}: {fault}".splitlines()[0]
+    return None
+
+
+def _half(work: Work) -> torch.dtype:
+    """What the quickest arithmetic of all engines has; a CPU is only to show that everything runs."""
+    return torch.float16 if work.device.type == "cuda" else torch.float32
+
+
+def ways(work: Work, beam_size: int, others: Sequence[str]) -> list[Way]:
+    """All that are to be measured; nmtkit's steps one by one first."""
+    kinds: dict[str, torch.dtype] = {"fp32": torch.float32}
+    recorded: list[Steps] = ["eager"]
+    if work.device.type == "cuda":
+        kinds["fp16"] = torch.float16
+        recorded.append("graph")
     found = []
-    for beam_size in beams:
-        engines = {"nmtkit search": ours(work, beam_size)}
-        reference = f"Hugging Face {conversion.library('huggingface').__version__}" if with_hugging_face else None
-        if reference:
-            engines[reference] = theirs(work, beam_size)
-        if reference and work.device.type == "cuda":
-            engines[f"{reference}, weights in fp16"] = theirs(work, beam_size, half=True)
-        name = f"beam {beam_size}" if beam_size > 1 else "greedy"
-        found += _in_turns(name, engines, reference, rounds, threads, work)
-    return found
+    for kind, dtype in kinds.items():
+        found += [Way(f"nmtkit, {steps}", kind, ours(work, beam_size, steps, dtype)) for steps in recorded]
+    kind = list(kinds)[-1]
+    return [*found, *(Way(name, kind, OTHERS[name](work, beam_size, kinds[kind])) for name in others)]
 
 
-def _in_turns(
-    name: str, engines: dict[str, Engine], reference: str | None, rounds: int, threads: int, work: Work
-) -> list[Speed]:
-    precisions: list[device.MatmulPrecision] = ["highest", "medium"]
-    turns = [(engine, precision) for precision in precisions for engine in engines]
-    speeds: dict[tuple[str, str], list[float]] = {turn: [] for turn in turns}
-    outputs: dict[tuple[str, str], Ids] = {}
-    peaks = dict.fromkeys(turns, 0.0)
+def measure(work: Work, beam_size: int, others: Sequence[str], rounds: int) -> list[Speed]:
+    """Every way in turns; the first round is thrown away."""
+    speeds = [Speed(way) for way in ways(work, beam_size, others)]
     for number in range(rounds + 1):
-        first = number % len(turns)
-        for engine, precision in [*turns[first:], *turns[:first]]:
-            device.prepare(work.device, precision, threads)
+        first = number % len(speeds)
+        for speed in [*speeds[first:], *speeds[:first]]:
             machine.forget_peak(work.device)
             begun = machine.now(work.device)
-            outputs[engine, precision] = engines[engine]()
+            speed.found = speed.way.decode()
             seconds = machine.now(work.device) - begun
-            peaks[engine, precision] = max(peaks[engine, precision], machine.peak_mib(work.device))
+            speed.peak_mib = max(speed.peak_mib, machine.peak_mib(work.device))
             if number > 0:
-                speeds[engine, precision].append(len(outputs[engine, precision]) / seconds)
-    rows = []
-    for engine, precision in turns:
-        own, ratio, identical = speeds[engine, precision], None, None
-        if reference is not None:
-            base = speeds[reference, precision]
-            ratio = median(a / b for a, b in zip(own, base, strict=True)) if engine != reference else None
-            expected = outputs[reference, "highest"]
-            identical = sum(a == b for a, b in zip(outputs[engine, precision], expected, strict=True))
-        arithmetic = "fp32" if precision == "highest" else f"fp32, matmul {precision}"
-        tokens = sum(map(len, outputs[engine, precision]))
-        peak = peaks[engine, precision]
-        rows.append(Speed(name, engine, arithmetic, own, ratio, identical, tokens, work.batch_size, peak))
-    return rows
+                speed.seconds.append(seconds)
+    return speeds

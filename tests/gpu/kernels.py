@@ -63,10 +63,10 @@ def look(told: Given, name: str, job: Callable[[], object], steps: int = 1) -> N
 
 def main(told: Given) -> None:
     to_decode = replace(work.to_decode(told, BATCH), batch_size=BATCH)
-    search = fixed_length.ours(to_decode, BEAM)
-    search()
-    name = f"transformer, search, beam {BEAM}, batch {BATCH}, with its encoder"
-    look(told, name, search, to_decode.longest)
+    for way in fixed_length.ways(to_decode, BEAM, []):
+        way.decode()
+        name = f"transformer, {way.engine}, {way.arithmetic}, beam {BEAM}, batch {BATCH}, with its encoder"
+        look(told, name, way.decode, to_decode.longest)
 
     to_train = work.to_train(told, updates=1)
     for label, config in (("transformer", work.transformer(told)), ("luong", work.luong(told))):

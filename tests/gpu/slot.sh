@@ -4,6 +4,7 @@
 #   tests/gpu/slot.sh                                   on cuda:0, with .venv of the checkout, else with python3
 #   tests/gpu/slot.sh --device cuda:1 --out /tmp/slot   on another device; results go to runs/gpu-slot otherwise
 #   tests/gpu/slot.sh --only resume,decoding            some parts only; their names are below
+#   tests/gpu/slot.sh --run runs/mine                   a trained run too, beside other engines with its weights
 #   tests/gpu/slot.sh --device cpu --quick              the same path on a CPU, in some minutes, to try it out
 #   PYTHON=python3.12 tests/gpu/slot.sh                 with that Python
 #
@@ -12,19 +13,20 @@
 # results and leave the machine's own Python as it is. A like machine with network collects them in the checkout:
 #   python3 -m pip wheel --wheel-dir wheels . pytest hypothesis    (delete those of torch and nvidia if they are there)
 #   WHEELS=wheels tests/gpu/slot.sh
-# transformers, where it is installed, is measured beside nmtkit.
+# transformers and ctranslate2, where they are installed, are measured beside nmtkit.
 #
 # Each part runs under a limit of time. Its output goes to OUT/NAME.log, and every result as soon as it is known to
 # OUT/results.json, so nothing is lost where a part fails or is stopped; the next one begins all the same. The table of
 # all results comes last. Exit code: 0, or 1 if something does not hold; 2 without the device.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-device=cuda:0 out=$root/runs/gpu-slot quick=() only=
+device=cuda:0 out=$root/runs/gpu-slot quick=() only= run=()
 while [ $# -gt 0 ]; do
   case $1 in
     --device) device=${2:?--device needs a name}; shift 2 ;;
     --out) out=${2:?--out needs a folder}; shift 2 ;;
     --only) only=,${2:?--only needs names},; shift 2 ;;
+    --run) run=(--run "$(realpath "${2:?--run needs a folder}")"); shift 2 ;;
     --quick) quick=(--quick); shift ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     *) echo "error: unknown argument $1; see $0 --help" >&2; exit 2 ;;
@@ -99,10 +101,11 @@ script resume 90 resume
 script resume-deterministic 90 resume --deterministic
 script processes 60 processes
 script decoding 180 decoding
+script articles 120 articles
+script peers 180 peers ${run[@]+"${run[@]}"}
 script training 150 training
 script demo 240 demo
 script kernels 90 kernels
-# A faster way to decode comes here: one line that holds it to the plain search, and its rows in decoding.py.
 
 echo
 "$python" -m tests.gpu.results table "$results"
