@@ -129,6 +129,13 @@ def precision(default: str) -> Decorator:
     return click.option("--precision", type=choice, default=default, show_default=True, help=meanings)
 
 
+engine: Decorator = click.option(
+    "--engine",
+    type=click.Choice(get_args(get_type_hints(Opening)["engine"])),
+    default="auto",
+    show_default=True,
+    help="On CUDA: record steps as graphs once that pays, never (eager), or before the first (graph).",
+)
 n_best: Decorator = click.option(
     "--n-best", type=search_type("beam_size"), default=1, help="Print the N best results of each line, best first."
 )

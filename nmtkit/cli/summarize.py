@@ -26,6 +26,7 @@ AT_ONCE = 256
 @click.command()
 @inference.which_run_where
 @inference.precision("auto")
+@inference.engine
 @click.option(
     "--article-field",
     metavar="KEY",

@@ -18,6 +18,7 @@ from nmtkit.translation.unknowns import parse_dictionary
 @click.command()
 @inference.which_run_where
 @inference.precision("auto")
+@inference.engine
 @inference.search_options()
 @inference.shortlist
 @inference.n_best

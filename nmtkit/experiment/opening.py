@@ -20,6 +20,7 @@ from nmtkit.experiment.tuning.searching import quickest_search, search_work
 from nmtkit.layers.packed import PrecisionChoice, lay_out, narrow
 from nmtkit.models.base import Seq2Seq, headed
 from nmtkit.recipe import Recipe
+from nmtkit.search.engine import Steps, require_recordable
 from nmtkit.task import TASKS
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
@@ -47,6 +48,8 @@ class Opening:
     precision: PrecisionChoice = "auto"
     """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
     CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
+    engine: Steps = "auto"
+    """The steps of a search on CUDA: recorded as graphs from when on that pays; at once (graph); never (eager)."""
     workers: int | None = 1
     """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one a thread for
     as many lines as are worth it, if that is the quickest way here."""
@@ -114,6 +117,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     if len(places) > 1:
         return _for_workers(run, how, places, notify)
     (place,) = places
+    require_recordable(how.engine, place, how.shortlist is not None)
     model, tokenizers, recipe = run.open_model(place, how.weights)
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
@@ -140,6 +144,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         task=recipe.task,
         max_source_tokens=how.max_source_tokens or source_limit(recipe),
         batch_tokens=how.batch_tokens,
+        steps=how.engine,
         way=way,
         workers=_workers(how, place, way),
         shortlist=shortlist,

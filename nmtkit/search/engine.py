@@ -44,6 +44,18 @@ Found = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""
 
 
+def require_recordable(steps: Steps, device: torch.device, with_shortlist: bool) -> None:
+    """Refuses graphs where none can be.
+
+    Raises:
+        RecipeError: the device has none, or a shortlist gives the output layer another size whenever sentences come.
+    """
+    if steps == "graph" and not graphs.can_record(device):
+        raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; leave it out")
+    if steps == "graph" and with_shortlist:
+        raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
+
+
 class Engine:
     """Searches for the translations of many sentences.
 
@@ -82,8 +94,7 @@ class Engine:
         if steps == "graph" and shortlist is not None:
             raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
         self.device = next(model.parameters(), torch.empty(0)).device
-        if steps == "graph" and not graphs.can_record(self.device):
-            raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {self.device}; leave it out")
+        require_recordable(steps, self.device, shortlist is not None)
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.choose, self.steps, self.shortlist = need_attention, choose, steps, shortlist
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns

@@ -214,6 +214,14 @@ class TextModel:
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
 
 
+def roomy(columns: int) -> int:
+    """At least so many columns, of few widths: 16, 20, 24, 32, 40, 48, 64, ...; steps are recorded for each anew."""
+    power = 16
+    while 2 * power < columns:
+        power *= 2
+    return next(width for width in (power, power * 5 // 4, power * 3 // 2, 2 * power) if width >= columns)
+
+
 def make_batch(
     sources: Sequence[SourceLine], targets: Sequence[TargetLine] | None = None, width: int | None = None
 ) -> Batch:

@@ -15,12 +15,20 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.engine import Engine
+from nmtkit.search.engine import Engine, Steps
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
-from nmtkit.translation.inputs import SourceLine, TargetLine, TextModel, make_batch, refuse_one_text, require_pairs
+from nmtkit.translation.inputs import (
+    SourceLine,
+    TargetLine,
+    TextModel,
+    make_batch,
+    refuse_one_text,
+    require_pairs,
+    roomy,
+)
 from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
 from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
@@ -58,6 +66,8 @@ class Translator(TextModel):
     """Processes that search for many lines instead of this one; see `Workers.are_for`."""
     shortlist: Shortlist | None = None
     """Candidates that searches keep to, on the model's device."""
+    steps: Steps = "auto"
+    """Whether the steps of a search are recorded as CUDA graphs."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -145,7 +155,7 @@ class Translator(TextModel):
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""
         attend = wanted.attention or self.replacer is not None or (wanted.copies and self.copies)
-        engine = Engine(self.model, self.config, wanted.n_best, attend, shortlist=self.shortlist)
+        engine = Engine(self.model, self.config, wanted.n_best, attend, steps=self.steps, shortlist=self.shortlist)
 
         def search(take: Take) -> Iterator[tuple[int, Answer]]:
             taken: dict[int, SourceLine] = {}
@@ -155,8 +165,11 @@ class Translator(TextModel):
                 if not given:
                     return None
                 taken.update(given)
-                batch = make_batch([source for _, source in given], width=width)
-                return [number for number, _ in given], batch.to(self.device, non_blocking=True)
+                longest = max(len(source.ids) for _, source in given) + 1
+                columns = longest if self.device.type == "cpu" else roomy(longest)
+                return [number for number, _ in given], make_batch(
+                    [source for _, source in given], None, width or columns
+                )
 
             for number, hypotheses in engine.run(feed):
                 yield number, partial(self._answer, hypotheses, taken.pop(number), wanted)

@@ -25,6 +25,7 @@ from nmtkit.errors import NmtkitError
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream
+from nmtkit.translation.inputs import roomy
 from nmtkit.translation.result import EMPTY, Translation
 from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.summarizer import Summarizer
@@ -324,3 +325,11 @@ def test_a_process_that_has_computed_in_threads_is_not_forked() -> None:
         torch.set_num_threads(1)
     assert not Workers(["cpu"] * 2).are_for(1000)
     assert Workers(["cpu"] * 2, refused).are_for(1000)
+
+
+def test_few_widths_serve_all_lengths() -> None:
+    widths = [roomy(columns) for columns in range(1, 400)]
+    assert all(width >= columns for columns, width in enumerate(widths, start=1))
+    assert sorted(set(widths)) == [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512]
+    # What has a width fits beside all others of it, see `Waiting.take`.
+    assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)

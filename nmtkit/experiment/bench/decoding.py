@@ -169,6 +169,7 @@ class Service:
         """GFLOP and gigabytes of the products; what `_bare` computes from now on for this way."""
         products = Products()
         engine.take(replace(setting, searches=1, threads=1))  # one search in this thread sees them all
+        engine.reader = replace(engine.reader, steps="eager")  # graphs would hide them
         products.record(lambda: engine.decode(lines))
         self._products = {**getattr(self, "_products", {}), setting: products}
         return products.gflop, products.gigabytes
