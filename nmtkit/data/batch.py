@@ -36,12 +36,14 @@ class Rows:
     share the last two, which never change.
     """
 
-    def select(self: R, index: Tensor) -> R:
-        """Picks M rows by number, `(M,)` int64 on their device; a number may occur several times, or never."""
+    def select(self: R, index: Tensor | slice) -> R:
+        """Picks rows: M by number, `(M,)` int64 on their device, one several times, or never; or, as views, a range."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
                 return value.select(index)
+            if isinstance(index, slice):
+                return _mapped(value, lambda tensor: tensor[index])
             return _mapped(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))
 
         return self._changed(pick)

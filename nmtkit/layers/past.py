@@ -10,6 +10,8 @@ Letters as in `models/base.py`, and:
     P  positions that are read: those before and the present one
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -124,10 +126,22 @@ class Past:
     def select(self, sentences: Tensor) -> None:
         """Goes on with these sentences, by number, `(M,)`, between two steps."""
         self.sentences = len(sentences)
-        self.position = self.position.index_select(0, sentences)
+        self._change(lambda kept: kept.index_select(0, sentences))
+
+    def close_up(self, holes: Tensor, movers: Tensor, count: int) -> None:
+        """Goes on with the first sentences, so many, once some have moved to where others were `(M,)`."""
+        self.sentences = count
+
+        def moved(kept: Tensor) -> Tensor:
+            return kept.index_copy_(0, holes, kept.index_select(0, movers))[:count]
+
+        self._change(moved)
+
+    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.position = change(self.position)
         if self._entries:
-            self._entries = [kept.index_select(0, sentences) for kept in self._entries]
-            self._bias = self._bias.index_select(0, sentences)
+            self._entries = [change(kept) for kept in self._entries]
+            self._bias = change(self._bias)
         self._count()
 
     def put(self, sentences: Tensor, other: "Past") -> None:

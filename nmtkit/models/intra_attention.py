@@ -107,7 +107,7 @@ class IntraAttentionMemory(AttendedMemory):
     output_weight: Tensor | None
     """W_out `(V,*)` of eq. 13, the same for all sentences; None where the output layer has a matrix of its own."""
 
-    def select(self, index: Tensor) -> "IntraAttentionMemory":
+    def select(self, index: Tensor | slice) -> "IntraAttentionMemory":
         """Picks sentences by number, as `Rows.select` does; W_out stays whole."""
         picked = super(IntraAttentionMemory, replace(self, output_weight=None)).select(index)
         return replace(picked, output_weight=self.output_weight)

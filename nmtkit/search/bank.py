@@ -8,6 +8,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -25,6 +27,7 @@ from nmtkit.search.scoring import coverage_penalty, length_penalty
 
 MANY = 1 << 17
 """So many logits are not made log-probabilities of; for fewer, one operation takes less time than several."""
+Integers = npt.NDArray[np.int64]
 NOTHING = -1
 """Stands in a history behind the last token."""
 
@@ -98,8 +101,9 @@ class Bank:
         """All sentences of a batch before their first step."""
         lengths = batch.src_lengths.cpu()
         limits = length_limits(config, lengths, None if prefix is None else prefix.cpu())
+        batch = batch.mapped(torch.clone)  # what is kept of it is written into
         device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
-        prefix = None if prefix is None else prefix.to(device)
+        prefix = None if prefix is None else prefix.to(device, copy=True)
         if model.config.copies:
             source, known = batch.src_extended, model.sizes.tgt
             prefix = None if prefix is None else by_place(prefix, source, known)
@@ -164,6 +168,25 @@ class Bank:
         self.state, self.tokens = self.state.select(rows), self.tokens.index_select(0, rows)
         self.history = None if self.history is None else self.history.index_select(0, rows)
         self.coverage = None if self.coverage is None else self.coverage.index_select(0, rows)
+
+    def close_up(self, order: Integers) -> None:
+        """Goes on with these sentences, by number, in this order, which moves few of them: see `closed_up`."""
+        count, width, device = len(order), self.scores.shape[1], self.scores.device
+        moved = np.flatnonzero(order != np.arange(count))
+        holes, movers = torch.from_numpy(moved).to(device), torch.from_numpy(order[moved]).to(device)
+        to, of = self._rows(holes), self._rows(movers)
+        sentences, rows = slice(count), slice(count * width)
+        self.sentences.put(holes, self.sentences.select(movers))
+        self.memory.put(holes, self.memory.select(movers))
+        self.state.put(to, self.state.select(of))
+        self.scores = self.scores.index_copy_(0, holes, self.scores.index_select(0, movers))[sentences]
+        for of_rows in filter(_is_there, (self.tokens, self.history, self.coverage)):
+            of_rows.index_copy_(0, to, of_rows.index_select(0, of))
+        self.sentences, self.memory = self.sentences.select(sentences), self.memory.select(sentences)
+        self.state, self.tokens = self.state.select(rows), self.tokens[rows]
+        self.history = None if self.history is None else self.history[rows]
+        self.coverage = None if self.coverage is None else self.coverage[rows]
+        self.past.close_up(holes, movers, count)
 
     def put(self, slots: Tensor, other: "Bank") -> None:
         """Puts the sentences of another bank into slots `(M,)`; both have made a step, and S is the same."""
@@ -323,3 +346,12 @@ class Bank:
 
 def _is_there(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None
+
+
+def closed_up(live: Integers) -> Integers:
+    """The sentences that are left, by number, in an order in which as many as can be stay where they are."""
+    count = len(live)
+    order = np.arange(count)
+    holes = np.setdiff1d(order, live, assume_unique=True)
+    order[holes] = live[live >= count]
+    return order

@@ -21,13 +21,13 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
-from nmtkit.search.bank import Bank, Record
+from nmtkit.search.bank import Bank, Record, closed_up
 from nmtkit.search.choose import Choose, choose_best
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
 
 SHARE = 8
-"""Slots are filled, or given up, once one in so many is free; each time costs a little, and each free slot a step."""
+"""Slots are filled again once one in so many is free: each time costs a little, and each free slot a step."""
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
 """Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
@@ -145,18 +145,19 @@ class Engine:
                     yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
                 if len(live) == 0:
                     return
-                if len(free) * SHARE >= len(table.live):
-                    more = feed(len(free), width) if waits else None
-                    if more is not None:
-                        slots = free[: more[1].size]
-                        fresh, record = self._begun(more[1])
-                        bank.put(torch.from_numpy(slots).to(self.device), fresh)
-                        table.put(slots, *more, fresh.limits, record, self.model.config.copies)
-                    else:
-                        waits = False
-                        if replay is None:
-                            bank.select(torch.from_numpy(live).to(self.device))
-                            table.select(live)
+                more = None
+                if waits and len(free) * SHARE >= len(table.live):
+                    more = feed(len(free), width)
+                    waits = more is not None
+                if more is not None:
+                    slots = free[: more[1].size]
+                    fresh, record = self._begun(more[1])
+                    bank.put(torch.from_numpy(slots).to(self.device), fresh)
+                    table.put(slots, *more, fresh.limits, record, self.model.config.copies)
+                elif len(free) and replay is None and not waits:
+                    order = closed_up(live)
+                    bank.close_up(order)
+                    table.select(order)
             places = table.places()
             if replay is None:
                 bank.past.shorten(places)

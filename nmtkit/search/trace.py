@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import CheckpointError
-from nmtkit.search.bank import Record
+from nmtkit.search.bank import Integers, Record
 from nmtkit.search.rules import INFINITY
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 

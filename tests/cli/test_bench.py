@@ -79,7 +79,8 @@ def test_training_is_measured_beside_its_floor(corpus: Path, trained: Path, nmtk
     before = sorted(path.name for path in trained.rglob("*"))
     of_run = nmtkit("bench", "train", corpus / "tiny.yaml", "--run", trained, *TRAINED, "-o", figures, cwd=tmp_path)
     assert of_run.code == 0, of_run
-    assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in of_run.out
+    said = " ".join(of_run.out.split())  # a long path is wrapped
+    assert f"training tiny on the data of {trained}, 2 rounds of 2 updates" in said
     assert sorted(path.name for path in trained.rglob("*")) == before
     of_text = nmtkit("bench", "train", corpus / "tiny.yaml", *TRAINED, "-o", tmp_path / "again.json", cwd=tmp_path)
     assert of_text.code == 0, of_text

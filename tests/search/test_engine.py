@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from table_model import TableModel, random_tables
@@ -13,6 +14,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
+from nmtkit.search.bank import closed_up
 from nmtkit.search.engine import Engine, Feed, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
@@ -92,3 +94,21 @@ def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
     together = beam_search(model, sources(*lengths), config, need_attention=True)
     assert {len(best[0].ids) for best in together} > {0}
     same(refilled(model, sources(*lengths), 3, config, 1), together)
+
+
+def test_few_are_moved_where_sentences_are_done() -> None:
+    for live in ([0, 1, 2], [4], [1, 3, 4], [0, 2, 5, 6], []):
+        order = closed_up(np.array(live, dtype=np.int64))
+        assert sorted(order.tolist()) == live
+        stay = [number for number in live if number < len(live)]
+        assert [number for place, number in enumerate(order.tolist()) if place == number] == stay
+
+
+def test_the_batch_that_is_searched_stays_as_it_is() -> None:
+    model, lengths = many()
+    batch, prefix = sources(*lengths), torch.full((len(lengths), 2), 5)
+    before, forced = batch.mapped(torch.clone), prefix.clone()
+    config = unlimited().changed({"beam_size": 3})
+    beam_search(model, batch, config, prefix=prefix)
+    assert all(torch.equal(one, other) for one, other in zip(batch.tensors(), before.tensors(), strict=True))
+    assert torch.equal(prefix, forced)
