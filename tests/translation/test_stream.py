@@ -49,7 +49,7 @@ def made(kind: str = "transformer") -> Translator:
         for weights in model.parameters():
             weights.mul_(3)  # so that different lines have different translations
     config = SearchConfig.model_validate({"beam_size": 3, "min_length": 3, "max_length": 9})
-    return Translator(model.eval(), words, config, batch_tokens=40)
+    return Translator(model.double().eval(), words, config, batch_tokens=40)
 
 
 def opened(kind: str, place: str) -> Translator:
@@ -74,7 +74,7 @@ def told(found: Sequence[Sequence[Translation]]) -> list[list[tuple[str, bool]]]
 def assert_same(found: Sequence[Sequence[Translation]], wanted: Sequence[Sequence[Translation]]) -> None:
     assert told(found) == told(wanted)
     for some, others in zip(found, wanted, strict=True):
-        assert [one.score for one in some] == pytest.approx([one.score for one in others], abs=1e-4)
+        assert [one.score for one in some] == pytest.approx([one.score for one in others], abs=1e-8)
 
 
 @pytest.fixture
