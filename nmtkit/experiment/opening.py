@@ -146,12 +146,12 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         way=way,
-        workers=_workers(how, place, way),
+        workers=workers_for(how, place, way),
         shortlist=shortlist,
     )
 
 
-def _workers(how: Opening, place: torch.device, way: SearchWay) -> Workers | None:
+def workers_for(how: Opening, place: torch.device, way: SearchWay) -> Workers | None:
     """The processes that are to search on one device."""
     threads = torch.get_num_threads()
     if place.type != "cpu":

@@ -27,7 +27,7 @@ from nmtkit.experiment.tuning.turns import in_turns
 from nmtkit.task import TASKS
 from nmtkit.translation.result import Translation
 
-TRIED = 200
+TRIED = 300
 """Lines by which the best way of each engine is found."""
 SECONDS_TO_TRY = 40.0
 """For each engine, after every way was tried once."""
@@ -64,7 +64,7 @@ class DecodingSpeed:
     seconds: list[float] = field(default_factory=list)
     """For all lines, one figure a round."""
     cpu_seconds: list[float] = field(default_factory=list)
-    """Of all threads, which say more than the clock where other processes want the cores too."""
+    """Of all threads and workers, which say more than the clock where other processes want the cores too."""
     alone: list[float] = field(default_factory=list)
     """Seconds of every line that was decoded by itself, in all rounds."""
     bare: list[float] = field(default_factory=list)
@@ -148,11 +148,12 @@ class Service:
         engine.take(setting)
         engine.decode(lines[:FIRST])
         machine.forget_peak(engine.place)
-        begun, cpu_begun = machine.now(engine.place), time.process_time()
+        begun, cpu_begun = machine.now(engine.place), machine.cpu_seconds()
         found = engine.decode(lines)
-        seconds, cpu = machine.now(engine.place) - begun, time.process_time() - cpu_begun
+        seconds, cpu = machine.now(engine.place) - begun, machine.cpu_seconds() - cpu_begun
         before = 0.0 if engine.place.type == "cuda" else self._empty
-        return seconds, cpu, max(0.0, machine.peak_mib(engine.place) - before), found
+        peak = machine.peak_mib(engine.place) + machine.peak_of_workers_mib(setting.searches)
+        return seconds, cpu, max(0.0, peak - before), found
 
     def _alone(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> list[float]:
         """Seconds of each line."""
@@ -204,15 +205,19 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
         ask: dict[str, Ask] = {}
         for name in (Ours.name, *work.against):
             ask[name] = _started(name, work.how, stack)
+        # Threads that compute the products side by side would keep a process from searching by forks.
+        products = _started(Ours.name, work.how, stack)
         rows = [row for name in ask for row in _best(name, ask[name], work, notify)]
         for row in rows:
             if row.engine == Ours.name:
-                row.gflop, row.gigabytes = ask[row.engine]("record", row.setting, work.sources)
+                row.gflop, row.gigabytes = products("record", row.setting, work.sources)
         for number in range(work.rounds):
             watch.look(f"before round {number + 1}")
             first = number % len(rows)
             for row in [*rows[first:], *rows[:first]]:
                 _turn(row, ask[row.engine], work)
+                if row.gflop:
+                    row.bare.append(products("bare", row.setting))
         examples = _compare(rows, ask[Ours.name], work)
     cold = _cold(work, run)
     watch.look("after")
@@ -266,8 +271,6 @@ def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
     row.seconds.append(seconds)
     row.cpu_seconds.append(cpu)
     row.peak_mib = max(row.peak_mib, peak)
-    if row.gflop:
-        row.bare.append(ask("bare", row.setting))
     lines = [line for line in work.sources if line.strip()][: work.alone]
     row.alone += ask("alone", replace(row.setting, searches=1, threads=row.alone_threads), lines)
 

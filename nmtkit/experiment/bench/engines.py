@@ -15,7 +15,7 @@ from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment import conversion
-from nmtkit.experiment.opening import Opening, open_translator, source_limit
+from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
 from nmtkit.experiment.saved import find_run
 from nmtkit.experiment.tuning.searching import ways_to_search
 from nmtkit.layers.packed import Precision
@@ -109,7 +109,7 @@ class Ours(Contestant):
         if precision not in self._opened:
             self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
         way = SearchWay(precision, setting.batch, setting.searches > 1)
-        self.reader = replace(self._opened[precision], way=way)
+        self.reader = replace(self._opened[precision], way=way, workers=workers_for(self._how, self.place, way))
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
         """By `Translator.search`."""

@@ -1,6 +1,7 @@
 """What figures were measured on, the clock and the memory, and whether anybody else was using the machine."""
 
 import importlib.metadata
+import os
 import platform
 import re
 import resource
@@ -106,6 +107,17 @@ def peak_mib(place: torch.device) -> float:
             return int(found[1]) / 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+
+def cpu_seconds() -> float:
+    """What this process has computed, and those that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
+def peak_of_workers_mib(count: int) -> float:
+    """What so many forks of this process had beside its own memory, at most, if it had any."""
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return count * max(0, largest - own) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
