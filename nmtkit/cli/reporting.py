@@ -31,23 +31,24 @@ def save_picture(output: Path, save: Callable[[Path], object]) -> None:
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
-    """A table of BLEU by length, a column for each system; the ranges are those of the first."""
+    """A table of BLEU by length, a column for each system; ranges without lines are left out."""
     rows = []
-    for column, bucket in enumerate(buckets[0]):
-        scores = [row[column].score for row in buckets]
-        found = ["-" if score is None else f"{score.value:.2f}" for score in scores]
-        rows.append([_range(bucket), str(bucket.count), *found])
+    for column in zip(*buckets, strict=True):
+        found = [f"{bucket.score.value:.2f}" for bucket in column if bucket.score is not None]
+        if found:
+            rows.append([_range(column[0]), str(column[0].count), *found])
     console.table("BLEU by length", ["words", "lines", *names], rows)
 
 
 def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
-    """BLEU by length as a figure, a line for each system."""
+    """BLEU by length as a figure, a line for each system; ranges without lines are left out."""
     systems = [
-        (name, [None if bucket.score is None else bucket.score.value for bucket in row])
+        (name, [bucket.score.value for bucket in row if bucket.score is not None])
         for name, row in zip(names, buckets, strict=True)
     ]
-    ranges = [_range(bucket) for bucket in buckets[0]]
-    counts = [bucket.count for bucket in buckets[0]]
+    filled = [bucket for bucket in buckets[0] if bucket.count]
+    ranges = [_range(bucket) for bucket in filled]
+    counts = [bucket.count for bucket in filled]
     save_picture(output, lambda path: save_by_length(ranges, systems, path, counts))
 
 

@@ -14,9 +14,9 @@ from nmtkit.cli import score_alignments, score_summaries, scoring
 from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.data.records import WRITE_OUT
-from nmtkit.metrics import METRICS, Bootstrap, LengthBucket, Options, by_length
+from nmtkit.metrics import METRICS, LengthBucket, Options, Resampling, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
-from nmtkit.metrics.systems import ScoredSystem, require_equal_counts, score_systems, score_table, signatures
+from nmtkit.metrics.systems import ScoredSystem, bleu_table, require_equal_counts, score_systems, score_table
 from nmtkit.pictures import picture_format
 
 REMEDY = f"{WRITE_OUT} (only score-summaries reads a .jsonl file by itself)"
@@ -28,7 +28,7 @@ FLAGS = {
 }
 
 
-class ScoreCommand(click.Command):
+class ScoreCommand(scoring.MetricsCommand):
     """`score`, which hands what its old flags chose to the commands of that kind, whose options it hides."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -69,7 +69,7 @@ class ScoreCommand(click.Command):
 @scoring.hyps
 @scoring.refs
 @click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it.")
-@scoring.scoring(metrics="bleu,chrf,ter,rouge", always=False)
+@scoring.scoring(summaries=False)
 @click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, else of the first REF.")
 @click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
 @picture_file("--plot", meaning="Draw --by-length")
@@ -80,25 +80,28 @@ def command(
     source: str | None,
     metrics: list[str],
     options: Options,
-    draws: Bootstrap | None,
+    draws: Resampling | None,
+    width: int,
     lengths_shown: bool,
     edges: str,
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Score outputs against references: BLEU, chrF, TER and ROUGE, each with its signature.
+    """Score translations as sacrebleu does: BLEU, chrF and TER, each also on one line to paste.
 
-    HYP and REF are text files with one example per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for
+    HYP and REF are text files with one sentence per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for
     standard input. Text should be detokenized; for tokenized text give --tokenize none. Several HYPs are compared with
     the first; * marks a difference with p below 0.05.
 
-    score-summaries scores summaries, score-alignments word alignments.
+    comet needs --source and `pip install 'nmtkit[comet]'`, bertscore `pip install 'nmtkit[bertscore]'`.
+    score-summaries scores summaries (ROUGE), score-alignments word alignments.
 
     \b
     Examples:
       nmtkit score output.de --ref test.de
-      nmtkit translate < test.en | nmtkit score - --ref test.de --metrics bleu,chrf
-      nmtkit score baseline.de new.de --ref test.de --n-samples 2000
+      nmtkit score output.de --ref test.de -m bleu chrf -lc -w 1
+      nmtkit translate < test.en | nmtkit score - --ref test.de --tokenize flores200
+      nmtkit score baseline.de new.de --ref test.de --paired-ar
       nmtkit score rnn.de attention.de --ref test.de --source test.en --by-length --plot length.png
     """
     length_edges = _parse_edges(edges)
@@ -125,18 +128,24 @@ def command(
         records = [system.record() | more for system, more in zip(systems, ranges, strict=True)]
         scoring.print_json(ref_paths, systems=records)
     else:
-        _print_tables(systems, buckets)
+        _print_tables(systems, buckets, draws, width)
     if plot is not None:
         draw_lengths([system.title for system in systems], buckets, plot)
 
 
-def _print_tables(systems: Sequence[ScoredSystem], buckets: Sequence[Sequence[LengthBucket]]) -> None:
-    console.table("scores", *score_table(systems))
-    if systems[-1].scores[0].p_value is not None:
-        console.say(f"* p < {SIGNIFICANT} against {systems[0].title} (paired bootstrap; ± is the 95% interval)")
+def _print_tables(
+    systems: Sequence[ScoredSystem], buckets: Sequence[Sequence[LengthBucket]], draws: Resampling | None, width: int
+) -> None:
+    console.table("scores", *score_table(systems, width))
+    if draws is not None and len(systems) > 1:
+        interval = "" if systems[0].scores[0].interval is None else "; ± is the 95% interval"
+        console.say(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title}{interval})")
+    head, rows = bleu_table(systems)
+    if rows:
+        console.table("BLEU in parts", head, rows)
     if buckets:
         show_lengths([system.title for system in systems], buckets)
-    console.table("signatures", ["metric", "signature"], signatures(systems[0]))
+    scoring.say_lines(systems, width)
 
 
 def _parse_edges(text: str) -> list[int]:

@@ -12,7 +12,7 @@ from nmtkit.cli.reporting import tell
 from nmtkit.data.records import field_of, is_list_of_strings, parse_record, text_of
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
-from nmtkit.metrics import Bootstrap, Comparison, Options, copied_right, split_sentences
+from nmtkit.metrics import Comparison, Options, Resampling, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import (
@@ -21,15 +21,14 @@ from nmtkit.metrics.systems import (
     require_equal_counts,
     score_systems,
     score_table,
-    signatures,
 )
 
 
-@click.command("score-summaries")
+@click.command("score-summaries", cls=scoring.MetricsCommand)
 @scoring.hyps
 @scoring.refs
 @click.option("--source", metavar="SRC", help="The articles: adds the report on the summaries themselves.")
-@scoring.scoring(metrics="rouge", always=True)
+@scoring.scoring(summaries=True)
 @click.option("--wanted", metavar="JSONL", help="Lists of words: adds the share of them that the summaries hold.")
 @click.option(
     "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --wanted."
@@ -47,7 +46,8 @@ def command(
     source: str | None,
     metrics: list[str],
     options: Options,
-    draws: Bootstrap | None,
+    draws: Resampling | None,
+    width: int,
     wanted: str | None,
     wanted_field: str,
     summary_field: str,
@@ -90,7 +90,9 @@ def command(
     if as_json:
         _print_json(ref_paths, systems, empty, reports, described)
     else:
-        _print_tables(ref_paths, systems, reports, described)
+        _print_scores(systems, draws, width)
+        _print_quality(ref_paths, systems, reports, described)
+        scoring.say_lines(systems, width)
 
 
 def _texts(path: str, field: str, option: str) -> list[str]:
@@ -161,26 +163,29 @@ def _print_json(
     scoring.print_json(ref_paths, systems=records, **more)
 
 
-def _print_tables(
+def _print_scores(systems: Sequence[ScoredSystem], draws: Resampling | None, width: int) -> None:
+    console.table("scores", *score_table(systems, width))
+    notes = ["± is half the 95% confidence interval"] if systems[0].scores[0].interval is not None else []
+    if draws is not None and len(systems) > 1:
+        notes.append(f"* p < {SIGNIFICANT} against {systems[0].title} ({draws.title})")
+    if notes:
+        console.say("; ".join(notes))
+
+
+def _print_quality(
     ref_paths: Sequence[str],
     systems: Sequence[ScoredSystem],
     reports: Sequence[QualityReport],
     described: Sequence[QualityReport],
 ) -> None:
-    titles = [system.title for system in systems]
-    console.table("scores", *score_table(systems))
-    if systems[0].scores[0].interval is not None:
-        compared = f"; * p < {SIGNIFICANT} against {titles[0]} (paired bootstrap)" if len(titles) > 1 else ""
-        console.say(f"± is half the 95% confidence interval{compared}")
-    rows = signatures(systems[0])
-    if described:
-        columns = [_quality_cells(report) for report in (*reports, *described)]
-        names = [*titles, *(("reference",) if len(ref_paths) == 1 else ref_paths)]
-        cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
-        console.table("quality", ["of the summaries", *names], cells)
-        console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
-        rows.append(["quality", described[0].signature])
-    console.table("signatures", ["metric", "signature"], rows)
+    if not described:
+        return
+    columns = [_quality_cells(report) for report in (*reports, *described)]
+    names = [*(system.title for system in systems), *(("reference",) if len(ref_paths) == 1 else ref_paths)]
+    cells = [[label, *(column[row][1] for column in columns)] for row, (label, _) in enumerate(columns[0])]
+    console.table("quality", ["of the summaries", *names], cells)
+    console.say("copied fragments: runs of words that stand in the article too (Grusky et al. 2018)")
+    console.say(f"quality|{described[0].signature}")
 
 
 def _quality_cells(report: QualityReport) -> list[tuple[str, str]]:

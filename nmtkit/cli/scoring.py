@@ -1,20 +1,32 @@
 """What the commands that score share: options, and files of text."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
 
 import click
 
+from nmtkit import console
 from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.data.records import refuse_json_lines
 from nmtkit.data.text import read_lines
 from nmtkit.errors import DataError
-from nmtkit.metrics import MOST_SAMPLES, SENTENCE_RULES, TOKENIZERS, Bootstrap, Options, metric_names, text_metrics
-from nmtkit.metrics.systems import named, notes
+from nmtkit.metrics import (
+    MOST_SAMPLES,
+    SENTENCE_RULES,
+    SPM_TOKENIZERS,
+    TOKENIZERS,
+    Bootstrap,
+    Options,
+    Randomization,
+    Resampling,
+    metric_names,
+    text_metrics,
+)
+from nmtkit.metrics.systems import ScoredSystem, named, notes, score_lines
 
 
 def _one_stdin(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
@@ -30,64 +42,146 @@ refs: Decorator = click.option(
 as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits, no tables.")
 
 
-def _names(ctx: click.Context, parameter: click.Parameter, given: str) -> list[str]:
-    return metric_names(name.strip() for name in given.split(",") if name.strip())
+_METRICS = ("-m", "--metrics")
 
 
-def scoring(metrics: str, always: bool) -> Decorator:
-    """Gives a command the options of comparing texts, as `metrics`, `options` and `draws` (None: no bootstrap).
+class MetricsCommand(click.Command):
+    """A command whose `--metrics` takes names as sacrebleu does, with blanks between them, or with commas."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, with the names of metrics that follow `--metrics` as one word."""
+        return super().parse_args(ctx, [*_joined(args)])
+
+
+def _joined(args: Sequence[str]) -> Iterator[str]:
+    families = {metric.family for metric in text_metrics().values()}
+    known = {*text_metrics(), *filter(None, families)}
+    names: list[str] = []
+    for place, word in enumerate(args):
+        if place and args[place - 1] in _METRICS:
+            names = [word]
+        elif names and word in known:
+            names.append(word)
+        else:
+            yield from filter(None, [",".join(names), word])
+            names = []
+    yield from filter(None, [",".join(names)])
+
+
+def _names(ctx: click.Context, parameter: click.Parameter, given: Sequence[str]) -> list[str]:
+    return metric_names(name.strip() for names in given for name in names.split(",") if name.strip())
+
+
+def _test(n_hyps: int, bootstrap: bool | None, randomize: bool, always: bool) -> type[Resampling] | None:
+    """The test of significance that was asked for."""
+    if randomize and (n_hyps < 2 or bootstrap is not None):
+        reason = "compares several HYPs" if n_hyps < 2 else "replaces the bootstrap: leave the other option out"
+        raise click.UsageError(f"--paired-ar {reason}")
+    wanted = always or n_hyps > 1 if bootstrap is None else bootstrap
+    return Randomization if randomize else Bootstrap if wanted else None
+
+
+def scoring(summaries: bool) -> Decorator:
+    """Gives a command the options of comparing texts, as `metrics`, `options`, `draws` (None: no test) and `width`.
 
     Args:
-        metrics: the default of `--metrics`.
-        always: whether there is a bootstrap for one HYP too, where nothing is said.
+        summaries: whether the texts are summaries: ROUGE with intervals; else BLEU, chrF and TER, with intervals only
+            where systems are compared. The help hides what the other kind needs.
     """
 
     def decide(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_draws(hyps: tuple[str, ...], significance: bool | None, draws: Bootstrap, **given: Any) -> Any:
-            wanted = always or len(hyps) > 1 if significance is None else significance
-            return command(hyps=hyps, draws=draws if wanted else None, **given)
+        def with_draws(
+            hyps: tuple[str, ...],
+            significance: bool | None,
+            paired_ar: bool,
+            n_samples: int | None,
+            seed: int,
+            **given: Any,
+        ) -> Any:
+            test = _test(len(hyps), significance, paired_ar, always=summaries)
+            draws = test and (test(seed=seed) if n_samples is None else test(n_samples, seed))
+            return command(hyps=hyps, draws=draws, **given)
 
         return with_draws
 
-    return together(
+    return together(*_about_texts(summaries), *_about_tests(summaries), grouped(Options, "options"), decide)
+
+
+def _about_texts(summaries: bool) -> list[Decorator]:
+    own = [name for name, metric in text_metrics().items() if not metric.extra]
+    more = [name for name, metric in text_metrics().items() if metric.extra]
+    return [
         click.option(
-            "--metrics",
+            *_METRICS,
             metavar="LIST",
-            default=metrics,
+            multiple=True,
+            default=["rouge"] if summaries else ["bleu", "chrf", "ter"],
             show_default=True,
             callback=_names,
-            help=f"Of {', '.join(text_metrics())}, rouge (all four), in the order to print.",
+            help=f"{', '.join(own)}, rouge (all four); with an extra {', '.join(more)}. In the order to print.",
         ),
         click.option(
-            "--tokenize", type=click.Choice(TOKENIZERS), default="13a", show_default=True, help="Tokenizer of BLEU."
+            "-tok",
+            "--tokenize",
+            type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)),
+            default="13a",
+            show_default=True,
+            hidden=summaries,
+            help="BLEU's tokenizer. sacrebleu downloads the models of flores101, flores200 and spm on first use.",
         ),
         click.option(
-            "--lowercase", is_flag=True, help="BLEU, chrF and wanted words ignore case (TER and ROUGE always do)."
+            "-lc",
+            "--lowercase",
+            is_flag=True,
+            help="Wanted words, BLEU and chrF ignore case. ROUGE always does."
+            if summaries
+            else "BLEU and chrF ignore case, as sacrebleu does with -lc --chrf-lowercase. TER always does.",
         ),
-        click.option("--stem/--no-stem", default=True, show_default=True, help="ROUGE compares English Porter stems."),
+        click.option("-w", "--width", type=Number(0, 9), default=2, show_default=True, help="Digits after the point."),
+        click.option(
+            "--stem/--no-stem",
+            default=True,
+            show_default=True,
+            hidden=not summaries,
+            help="ROUGE compares English Porter stems.",
+        ),
         click.option(
             "--sentences",
             type=click.Choice(SENTENCE_RULES),
             default="auto",
             show_default=True,
+            hidden=not summaries,
             help="Where ROUGE-Lsum cuts sentences. tags: at <t>, <s> or <q>, which are removed; newline: at ends "
             "of lines; punctuation: after . ! ?; auto: the first of these that applies to a text.",
         ),
+    ]
+
+
+def _about_tests(summaries: bool) -> list[Decorator]:
+    return [
         click.option(
-            "--significance/--no-significance",
+            "--paired-bs/--no-significance",
+            "--significance",
+            "significance",
             default=None,
             help="Paired bootstrap against the first HYP, with 95% intervals. Default: on"
-            + ("." if always else " with several HYPs."),
+            + ("." if summaries else " with several HYPs."),
         ),
+        click.option("--paired-ar", is_flag=True, help="Paired approximate randomization instead; no intervals."),
         click.option(
-            "--n-samples", type=Number(1, MOST_SAMPLES), default=1000, show_default=True, help="Draws of the bootstrap."
+            "--n-samples",
+            type=Number(1, MOST_SAMPLES),
+            help="Draws of the test. Default: 1,000 of the bootstrap, 10,000 of the randomization.",
         ),
-        click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the bootstrap."),
-        grouped(Options, "options"),
-        grouped(Bootstrap, "draws"),
-        decide,
-    )
+        click.option("--seed", type=Number(1), default=12345, show_default=True, help="Seed of the test."),
+    ]
+
+
+def say_lines(systems: Sequence[ScoredSystem], width: int) -> None:
+    """Prints the one-line form of every score, which no terminal wraps."""
+    for line in score_lines(systems, width):
+        console.say(line)
 
 
 def read_texts(path: str, remedy: str) -> list[str]:

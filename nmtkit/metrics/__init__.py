@@ -9,7 +9,9 @@ list of such lists: `refs[r][i]` is what reference file `r` says about example `
 from importlib import import_module
 from pkgutil import iter_modules
 
+from nmtkit.metrics.bleu import SPM_TOKENIZERS as SPM_TOKENIZERS
 from nmtkit.metrics.bleu import TOKENIZERS as TOKENIZERS
+from nmtkit.metrics.bleu import BleuScore as BleuScore
 from nmtkit.metrics.bleu import LengthBucket as LengthBucket
 from nmtkit.metrics.bleu import bleu as bleu
 from nmtkit.metrics.bleu import by_length as by_length
@@ -24,6 +26,8 @@ from nmtkit.metrics.metric import Bootstrap as Bootstrap
 from nmtkit.metrics.metric import Comparison as Comparison
 from nmtkit.metrics.metric import Metric as Metric
 from nmtkit.metrics.metric import Options as Options
+from nmtkit.metrics.metric import Randomization as Randomization
+from nmtkit.metrics.metric import Resampling as Resampling
 from nmtkit.metrics.metric import Score as Score
 from nmtkit.metrics.metric import TextMetric as TextMetric
 from nmtkit.metrics.metric import Texts as Texts

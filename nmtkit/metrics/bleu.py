@@ -1,54 +1,100 @@
 """BLEU, chrF and TER by sacrebleu, which only this file imports, and BLEU by length."""
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.metrics.metric import METRICS, Bootstrap, Comparison, Options, Score, TextMetric, Texts
+from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
 from nmtkit.registry import near_names
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The tokenizers of sacrebleu that need no model from the network."""
+SPM_TOKENIZERS = ("flores101", "flores200", "spm")
+"""Those that need a SentencePiece model, which sacrebleu downloads once; spm is flores101."""
+
+_SECONDS = 20
+"""A server that is silent for so long is not there."""
+
+
+@dataclass(frozen=True)
+class BleuScore(Score):
+    """A BLEU figure and what it is made of, Papineni et al. 2002, section 2.3.
+
+    Attributes:
+        precisions: of 1- to 4-grams, 0 to 100, smoothed.
+        brevity_penalty: at most 1; below 1 where the output is shorter than the references.
+        ratio: `hyp_length / ref_length`.
+        hyp_length: tokens of the output.
+        ref_length: tokens of the references; of several the closest in length, sentence by sentence.
+    """
+
+    precisions: tuple[float, ...]
+    brevity_penalty: float
+    ratio: float
+    hyp_length: int
+    ref_length: int
+
+    @property
+    def parts(self) -> str:
+        """As sacrebleu writes them."""
+        precisions = "/".join(f"{precision:.1f}" for precision in self.precisions)
+        lengths = f"ratio = {self.ratio:.3f} hyp_len = {self.hyp_length} ref_len = {self.ref_length}"
+        return f"{precisions} (BP = {self.brevity_penalty:.3f} {lengths})"
 
 
 @dataclass(frozen=True)
 class BySacrebleu(TextMetric):
-    """A metric that sacrebleu works out, its bootstrap as well."""
+    """A metric that sacrebleu works out, its tests of significance as well."""
 
-    build: Callable[[Options], Any] = field(kw_only=True)
-    """Makes sacrebleu's metric, with those of the options that it heeds."""
+    build: Callable[..., Any] = field(kw_only=True)
+    """Makes sacrebleu's metric, with those of the options that it heeds, and with `references`."""
 
     @classmethod
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
         """`[metric][system]`."""
-        made = {metric.name: metric.build(options) for metric in kin}
+        made = {metric.name: metric.build(options, systems[0].refs) for metric in kin}
         if draws is None:
             return [[Comparison(_score(metric, texts)) for texts in systems] for metric in made.values()]
         from sacrebleu.significance import PairedTest, Result
 
         outputs = [(str(number), texts.hyps) for number, texts in enumerate(systems)]
         with _sacrebleu_seed(draws.seed):
-            test = PairedTest(outputs, made, systems[0].refs, test_type="bs", n_samples=draws.n_samples)
+            test = PairedTest(outputs, dict(made), None, test_type=draws.kind, n_samples=draws.n_samples)
             signatures, results = test()
         rows: list[list[Comparison]] = []
-        for title, signature in signatures.items():
+        for metric, (title, signature) in zip(made.values(), signatures.items(), strict=True):
             column: list[Any] = [result for result in results[title] if isinstance(result, Result)]
             rows.append([])
-            for result in column:
+            for texts, result in zip(systems, column, strict=True):
                 p_value = 1.0 if result.p_value is not None and result.score == column[0].score else result.p_value
                 score = Score(title, result.score, str(signature))
-                rows[-1].append(Comparison(score, float(result.mean), float(result.ci), p_value))
+                if isinstance(metric, _sacrebleu().BLEU):  # the test keeps no parts
+                    score = replace(_score(metric, texts), signature=score.signature)
+                rows[-1].append(Comparison(score, _float(result.mean), _float(result.ci), p_value))
         return rows
 
 
+def _float(value: Any) -> float | None:
+    """A number of numpy as one of Python."""
+    return None if value is None else float(value)
+
+
 def _score(metric: Any, texts: Texts) -> Score:
-    result = metric.corpus_score(texts.hyps, texts.refs)
-    return Score(result.name, result.score, str(metric.get_signature()))
+    """The score by a metric of sacrebleu that holds the references."""
+    found = metric.corpus_score(texts.hyps, None)
+    score = Score(found.name, found.score, str(metric.get_signature()))
+    if not isinstance(metric, _sacrebleu().BLEU):
+        return score
+    lengths = {"ratio": float(found.ratio), "hyp_length": found.sys_len, "ref_length": found.ref_len}
+    precisions = tuple(map(float, found.precisions))
+    return BleuScore(score.name, score.value, score.signature, precisions, float(found.bp), **lengths)
 
 
 @contextmanager
@@ -71,25 +117,51 @@ def _sacrebleu() -> Any:
     return sacrebleu
 
 
-def _bleu(options: Options) -> Any:
-    if options.tokenize not in TOKENIZERS:
-        raise NmtkitError(f"unknown tokenizer {options.tokenize!r}: {near_names(options.tokenize, TOKENIZERS)}")
+def _bleu(options: Options, references: Sequence[Sequence[str]]) -> Any:
+    name = options.tokenize
+    if name not in (*TOKENIZERS, *SPM_TOKENIZERS):
+        raise NmtkitError(f"unknown tokenizer {name!r}: {near_names(name, (*TOKENIZERS, *SPM_TOKENIZERS))}")
+    name = "flores101" if name == "spm" else name  # the same, without sacrebleu's warning that the name is old
+    # `force` silences the warning about tokenized text, which is just what tokenizer "none" is for.
+    settings = {"tokenize": name, "force": name == "none", "lowercase": options.lowercase}
+    waited = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SECONDS)
     try:
-        # `force` silences the warning about tokenized text, which is just what tokenizer "none" is for.
-        settings = {"tokenize": options.tokenize, "force": options.tokenize == "none"}
-        return _sacrebleu().BLEU(lowercase=options.lowercase, **settings)
-    except RuntimeError as error:
-        raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {' '.join(str(error).split())}") from error
+        return _sacrebleu().BLEU(**settings, references=references)
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        more = f"; {_spm_remedy(name)}" if name in SPM_TOKENIZERS else ""
+        raise NmtkitError(f"tokenizer {options.tokenize!r} is not ready: {reason}{more}") from error
+    finally:
+        socket.setdefaulttimeout(waited)
 
 
-def _chrf(word_order: int) -> Callable[[Options], Any]:
-    return lambda options: _sacrebleu().CHRF(word_order=word_order, lowercase=options.lowercase)
+def _spm_remedy(name: str) -> str:
+    """How to get the model of a tokenizer."""
+    from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+    from sacrebleu.utils import SACREBLEU_DIR
+
+    url = SPM_MODELS[name]["url"]
+    place = Path(SACREBLEU_DIR) / "models" / url.rsplit("/", 1)[-1]
+    return (
+        f"it needs a model: run this once with a network, or save {url} as {place} (delete a broken file there first)"
+    )
+
+
+def _chrf(word_order: int) -> Callable[..., Any]:
+    return lambda options, references: _sacrebleu().CHRF(
+        word_order=word_order, lowercase=options.lowercase, references=references
+    )
+
+
+def _ter(_: Options, references: Sequence[Sequence[str]]) -> Any:
+    return _sacrebleu().TER(references=references)
 
 
 BLEU = BySacrebleu("bleu", "BLEU", build=_bleu)
 CHRF = BySacrebleu("chrf", "chrF2", build=_chrf(0))
 CHRF_WITH_WORDS = BySacrebleu("chrf++", "chrF2++", build=_chrf(2))
-TER = BySacrebleu("ter", "TER", higher_is_better=False, build=lambda options: _sacrebleu().TER())
+TER = BySacrebleu("ter", "TER", higher_is_better=False, build=_ter)
 for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from importlib.util import find_spec
+from typing import ClassVar, Literal, Self
 
 from nmtkit.errors import DataError, NmtkitError
 from nmtkit.registry import Registry, near_names
@@ -11,7 +12,7 @@ from nmtkit.registry import Registry, near_names
 METRICS: Registry["Metric"] = Registry("metric")
 
 MOST_SAMPLES = 10_000
-"""How often a bootstrap may draw: sacrebleu holds all draws at once."""
+"""How often a test may draw or shuffle: sacrebleu holds all draws at once."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,20 @@ class Score:
     value: float
     signature: str
 
+    @property
+    def parts(self) -> str:
+        """What the figure is made of, as lines show it behind the figure; empty where it has no parts."""
+        return ""
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """The score of one system on the whole test set, with what bootstrap resampling says about it, if there was one.
+    """The score of one system on the whole test set, with what a test of significance says about it, if there was one.
 
     Attributes:
-        score: its signature also names the number of resamples and the seed.
-        mean: of the score over the resamples.
-        interval: half the width of the 95% confidence interval, in points.
+        score: its signature also names the number of draws and the seed.
+        mean: of the score over the draws of a bootstrap; None without one.
+        interval: half the width of the 95% confidence interval, in points; None without a bootstrap.
         p_value: chance of so large a difference from the baseline if there were none; None for the baseline.
     """
 
@@ -45,13 +51,23 @@ class Comparison:
     interval: float | None = None
     p_value: float | None = None
 
+    def line(self, width: int = 1) -> str:
+        """The score on one line, to be pasted: `NAME|SIGNATURE = VALUE (μ = MEAN ± INTERVAL) PARTS`, as sacrebleu does.
+
+        Args:
+            width: digits after the point.
+        """
+        drawn = "" if not self.mean else f" (μ = {self.mean:.{width}f} ± {self.interval:.{width}f})"
+        parts = f" {self.score.parts}" if self.score.parts else ""
+        return f"{self.score.name}|{self.score.signature} = {self.score.value:.{width}f}{drawn}{parts}"
+
 
 @dataclass(frozen=True)
 class Options:
     """How texts are compared. Defaults are those of sacrebleu, and of the summarization papers for ROUGE.
 
     Attributes:
-        tokenize: tokenizer of BLEU, one of `TOKENIZERS`; "none" for text that is tokenized already.
+        tokenize: tokenizer of BLEU, one of `TOKENIZERS` or `SPM_TOKENIZERS`; "none" for text that is tokenized already.
         lowercase: whether BLEU and chrF ignore case. TER (as tercom) and ROUGE always ignore it.
         stem: whether ROUGE compares Porter stems. The stemmer is made for English.
         sentences: how ROUGE-Lsum finds sentences, one of `SENTENCE_RULES`; see `split_sentences`.
@@ -64,8 +80,8 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Bootstrap:
-    """How often the test set is drawn anew, from 1 to `MOST_SAMPLES`, and from which seed.
+class Resampling:
+    """A test of significance by random draws: how many, from 1 to `MOST_SAMPLES`, and from which seed.
 
     sacrebleu takes a seed of 0 for "not fixed", so it is at least 1.
 
@@ -76,16 +92,38 @@ class Bootstrap:
     n_samples: int = 1000
     seed: int = 12345
 
+    kind: ClassVar[Literal["bs", "ar"]]
+    """What sacrebleu and signatures call it."""
+    title: ClassVar[str]
+    """What people call it."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.n_samples <= MOST_SAMPLES or self.seed < 1:
             raise NmtkitError(
-                f"samples and seed of the bootstrap must be at least 1, the samples at most {MOST_SAMPLES:,}; they are "
-                f"{self.n_samples} and {self.seed}"
+                f"samples and seed of the {self.title} must be at least 1, the samples at most {MOST_SAMPLES:,}; they "
+                f"are {self.n_samples} and {self.seed}"
             )
 
     def __str__(self) -> str:
         """As signatures tell it."""
-        return f"bs:{self.n_samples}|seed:{self.seed}"
+        return f"{self.kind}:{self.n_samples}|seed:{self.seed}"
+
+
+class Bootstrap(Resampling):
+    """Paired bootstrap resampling: the test set is drawn anew with replacement (Koehn 2004)."""
+
+    kind = "bs"
+    title = "paired bootstrap"
+
+
+@dataclass(frozen=True)
+class Randomization(Resampling):
+    """Paired approximate randomization: two systems swap outputs at random (Riezler and Maxwell 2005)."""
+
+    n_samples: int = 10_000
+
+    kind = "ar"
+    title = "approximate randomization"
 
 
 @dataclass(frozen=True)
@@ -137,6 +175,8 @@ class Metric:
         higher_is_better: which of two scores is the better one.
         needs: what it is worked out from.
         family: a name that stands for all metrics of its kind; empty if there is none.
+        package: the module that works it out, where nmtkit does not bring it.
+        extra: the extra of nmtkit that brings it.
     """
 
     name: str
@@ -144,6 +184,13 @@ class Metric:
     higher_is_better: bool = True
     needs: Literal["texts", "texts and sources", "alignments", "wanted words", "probabilities"] = "texts"
     family: str = ""
+    package: str = ""
+    extra: str = ""
+
+    @property
+    def installed(self) -> bool:
+        """Whether this Python has what works it out."""
+        return not self.package or find_spec(self.package) is not None
 
 
 @dataclass(frozen=True)
@@ -153,11 +200,12 @@ class TextMetric(Metric, ABC):
     @classmethod
     @abstractmethod
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
         """Scores several systems by several metrics of one class, which may share their work.
 
-        With `draws` all systems are scored on the same ones; the first system is the baseline.
+        With `draws` all systems are scored on the same ones; the first system is the baseline. All have the same
+        references.
 
         Returns:
             `[metric][system]`.
@@ -182,7 +230,8 @@ def metric_names(given: Iterable[str]) -> list[str]:
     """Resolves the names a user may give: "rouge" stands for all four, and a repeated name counts once.
 
     Raises:
-        NmtkitError: a name is unknown or of a metric that does not compare texts, or none is given.
+        NmtkitError: a name is unknown or of a metric that does not compare texts, or none is given, or a metric's
+            package is not installed.
     """
     known = text_metrics()
     kinds = dict.fromkeys(metric.family for metric in known.values() if metric.family)
@@ -195,13 +244,16 @@ def metric_names(given: Iterable[str]) -> list[str]:
                 raise NmtkitError(f"metric {name!r} compares no texts, it needs {METRICS.get(name).needs}: {valid}")
             raise NmtkitError(f"unknown metric {name!r}: {valid}")
         names += [member for member in families.get(name, [name]) if member not in names]
+    for metric in map(known.__getitem__, names):
+        if not metric.installed:
+            raise NmtkitError(f"metric {metric.name!r} is not installed; get it: pip install 'nmtkit[{metric.extra}]'")
     if not names:
         raise NmtkitError("no metric is named; give at least one, such as bleu")
     return names
 
 
 def score_texts(
-    systems: Sequence[Texts], metrics: Iterable[str], options: Options | None, draws: Bootstrap | None
+    systems: Sequence[Texts], metrics: Iterable[str], options: Options | None, draws: Resampling | None
 ) -> list[list[Comparison]]:
     """Scores several systems with every metric named: `[system][metric]`; see `score_all` and `compare`."""
     names, known = metric_names(metrics), text_metrics()

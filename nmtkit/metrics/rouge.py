@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nmtkit.errors import NmtkitError
-from nmtkit.metrics.metric import METRICS, Bootstrap, Options, Score, Texts
+from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
 from nmtkit.registry import near_names
 
@@ -79,7 +79,7 @@ class RougeMetric(ExampleMetric):
 
     @classmethod
     def of_examples(
-        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Bootstrap | None
+        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
         """The score by each of `kin`, and the F1 of the examples, which is drawn anew."""
         values = _per_example([metric.name for metric in kin], texts, options)
@@ -94,8 +94,8 @@ class RougeMetric(ExampleMetric):
         """The F1 of the examples."""
         return self.of_examples([self], texts, options, None)[0][1]
 
-    def signature(self, options: Options, n_refs: int, draws: Bootstrap | None = None) -> str:
-        """How ROUGE was computed; number of draws and seed where there was a bootstrap."""
+    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
+        """How ROUGE was computed; number of draws and seed where there was a test of significance."""
         parts = [
             f"nrefs:{n_refs}",
             "multi:best-f1" if n_refs > 1 else "",

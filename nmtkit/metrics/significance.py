@@ -1,4 +1,4 @@
-"""Is one system better than another? Paired bootstrap resampling, and metrics made of figures for each example."""
+"""Is one system better than another? Paired tests of significance, and metrics made of figures for each example."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,17 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Score, TextMetric, Texts, score_texts
+from nmtkit.metrics.metric import (
+    Bootstrap,
+    Comparison,
+    Options,
+    Randomization,
+    Resampling,
+    Score,
+    TextMetric,
+    Texts,
+    score_texts,
+)
 from nmtkit.version import __version__
 
 SIGNIFICANT = 0.05
@@ -16,6 +26,9 @@ SIGNIFICANT = 0.05
 
 _CHUNK = 4_000_000
 """Draws held at once, in examples: 32 MB of them."""
+
+_ROUNDING = 1e-9
+"""Points by which sums of the same numbers in another order may differ."""
 
 
 def compare(
@@ -26,8 +39,9 @@ def compare(
     n_samples: int = 1000,
     seed: int = 12345,
     sources: Sequence[str] | None = None,
+    test: type[Resampling] = Bootstrap,
 ) -> list[list[Comparison]]:
-    """Paired bootstrap resampling of several systems against the first of them.
+    """Paired bootstrap resampling of several systems against the first of them, or approximate randomization.
 
     Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation": the test set is drawn anew
     `n_samples` times with replacement, and all systems are scored on the same draws. sacrebleu does it for its own
@@ -35,6 +49,10 @@ def compare(
     systems on the whole test set, and d* the absolute difference on one draw. p is the share of draws in which d*
     exceeds its own mean by more than |d|, one added above and below. sacrebleu calls systems of exactly equal score
     significantly different; here their p is 1.
+
+    Riezler and Maxwell 2005, "On Some Pitfalls in Automatic Evaluation and Significance Testing for MT": two
+    systems swap half of their outputs at random `n_samples` times. p is the share of draws in which they then differ by
+    more than |d|, one added above and below. There are no intervals.
 
     Memory: sacrebleu holds all draws at once, about `n_samples` times lines times 80 bytes.
 
@@ -46,6 +64,7 @@ def compare(
         n_samples: how often to draw, from 1 to `MOST_SAMPLES`.
         seed: of the random draws, at least 1.
         sources: one text per example, for metrics that need them.
+        test: `Bootstrap` or `Randomization`.
 
     Returns:
         `[system][metric]`, in the orders given.
@@ -55,8 +74,8 @@ def compare(
         NmtkitError: an unknown metric, tokenizer or sentence rule, no sources where a metric needs them, or a number
             out of range.
     """
-    draws = Bootstrap(n_samples, seed)
-    return score_texts([Texts(hyps, refs, sources) for _, hyps in systems], metrics, options, draws)
+    texts = [Texts(hyps, refs, sources) for _, hyps in systems]
+    return score_texts(texts, metrics, options, test(n_samples, seed))
 
 
 @dataclass(frozen=True)
@@ -71,13 +90,13 @@ class ExampleMetric(TextMetric):
         """The score by the means of the figures, `(..., figures)` -> `(...)`; the first mean, unless overridden."""
         return means[..., 0]
 
-    def signature(self, options: Options, n_refs: int, draws: Bootstrap | None = None) -> str:
-        """How the score is made; the number of draws and the seed where there was a bootstrap."""
+    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
+        """How the score is made; the number of draws and the seed where there was a test of significance."""
         return f"nrefs:{n_refs}{f'|{draws}' if draws else ''}|version:nmtkit-{__version__}"
 
     @classmethod
     def of_examples(
-        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Bootstrap | None
+        cls, kin: Sequence[Self], texts: Texts, options: Options, draws: Resampling | None
     ) -> list[tuple[Score, npt.NDArray[np.float64]]]:
         """The score by each of `kin`, and the figures that are drawn anew; overridden where several share work."""
         found = []
@@ -89,24 +108,26 @@ class ExampleMetric(TextMetric):
 
     @classmethod
     def measure(
-        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Bootstrap | None
+        cls, kin: Sequence[Self], systems: Sequence[Texts], options: Options, draws: Resampling | None
     ) -> list[list[Comparison]]:
         """`[metric][system]`."""
         found = [cls.of_examples(kin, texts, options, draws) for texts in systems]
         if draws is None:
             return [[Comparison(score) for score, _ in column] for column in zip(*found, strict=True)]
         figures = np.stack([np.concatenate([figures.T for _, figures in row]) for row in found])
-        drawn, whole = drawn_means(figures, draws), figures.mean(axis=2)
+        shuffled = isinstance(draws, Randomization)
+        drawn, whole = (shuffled_means if shuffled else drawn_means)(figures, draws), figures.mean(axis=2)
         rows, first = [], 0
         for column, metric in enumerate(kin):
             own = slice(first, first + found[0][column][1].shape[1])
             first = own.stop
             scores = [row[column][0] for row in found]
-            rows.append(_comparisons(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
+            judge = _randomized if shuffled else _comparisons
+            rows.append(judge(scores, metric.value(drawn[..., own]), metric.value(whole[..., own])))
         return rows
 
 
-def drawn_means(values: npt.NDArray[np.float64], draws: Bootstrap) -> npt.NDArray[np.float64]:
+def drawn_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.NDArray[np.float64]:
     """Means over examples that are drawn with replacement, the same draws for all systems and figures.
 
     `(systems, figures, examples)` -> `(draws, systems, figures)`.
@@ -123,6 +144,40 @@ def drawn_means(values: npt.NDArray[np.float64], draws: Bootstrap) -> npt.NDArra
         counts = np.bincount(drawn.ravel(), minlength=n_draws * n_examples).reshape(n_draws, n_examples)
         means[start : start + n_draws] = counts @ rows.T / n_examples
     return means.reshape(draws.n_samples, n_systems, n_figures)
+
+
+def shuffled_means(values: npt.NDArray[np.float64], draws: Resampling) -> npt.NDArray[np.float64]:
+    """Means of the first system and of each system, after they swapped half of their examples at random.
+
+    The same examples are swapped for all systems and figures. `(systems, figures, examples)` ->
+    `(draws, 2, systems, figures)`, the first system's at 0 and the other's at 1.
+    """
+    n_systems, n_figures, n_examples = values.shape
+    gaps = (values - values[0]).reshape(n_systems * n_figures, n_examples)
+    means = np.empty((draws.n_samples, 2, n_systems, n_figures))
+    random = np.random.default_rng(draws.seed)
+    at_once = max(1, _CHUNK // n_examples)
+    for start in range(0, draws.n_samples, at_once):
+        n_draws = min(at_once, draws.n_samples - start)
+        swapped = random.integers(2, size=(n_draws, n_examples)).astype(np.float64)
+        moved = (swapped @ gaps.T / n_examples).reshape(n_draws, n_systems, n_figures)
+        means[start : start + n_draws, 0] = values[0].mean(axis=-1) + moved
+        means[start : start + n_draws, 1] = values.mean(axis=-1) - moved
+    return means
+
+
+def _randomized(
+    scores: Sequence[Score], shuffled: npt.NDArray[np.float64], whole: npt.NDArray[np.float64]
+) -> list[Comparison]:
+    """What `(draws, 2, systems)` scores of shuffled outputs say of each system's score on the `whole`, `(systems,)`.
+
+    As sacrebleu counts: p is the share of draws in which the shuffled systems differ by more than the two themselves,
+    one added above and below.
+    """
+    gaps, gap = np.abs(shuffled[:, 0] - shuffled[:, 1]), np.abs(whole - whole[0])
+    exceeding = (gaps > gap + _ROUNDING).sum(axis=0)
+    p_values = np.where(gap == 0, 1.0, (exceeding + 1) / (len(shuffled) + 1)).tolist()
+    return [Comparison(score, p_value=p) for score, p in zip(scores, [None, *p_values[1:]], strict=True)]
 
 
 def _comparisons(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import DataError
-from nmtkit.metrics.metric import Bootstrap, Comparison, Options, Texts, metric_names, score_texts, text_metrics
+from nmtkit.metrics.bleu import BleuScore
+from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
 from nmtkit.metrics.significance import SIGNIFICANT
 
 
@@ -22,15 +23,16 @@ class ScoredSystem:
         """What JSON says of it; `more` stands before the scores."""
         scores = []
         for cell in self.scores:
-            drawn = {"mean": cell.mean, "interval": cell.interval, "p_value": cell.p_value}
-            scores.append(asdict(cell.score) | (drawn if cell.interval is not None else {}))
+            drawn = {} if cell.interval is None else {"mean": cell.mean, "interval": cell.interval}
+            tested = {} if cell.interval is None and cell.p_value is None else {"p_value": cell.p_value}
+            scores.append(asdict(cell.score) | drawn | tested)
         return {"system": self.path, **more, "scores": scores}
 
 
-def _cell(comparison: Comparison) -> str:
-    text = f"{comparison.score.value:.2f}"
+def _cell(comparison: Comparison, width: int) -> str:
+    text = f"{comparison.score.value:.{width}f}"
     if comparison.interval is not None:
-        text += f" ± {comparison.interval:.2f}"
+        text += f" ± {comparison.interval:.{width}f}"
     if comparison.p_value is not None:
         text += f" (p {comparison.p_value:.3f}{'*' if comparison.p_value < SIGNIFICANT else ''})"
     return text
@@ -41,7 +43,7 @@ def score_systems(
     refs: Sequence[Sequence[str]],
     metrics: Sequence[str],
     options: Options,
-    draws: Bootstrap | None,
+    draws: Resampling | None,
     sources: Sequence[str] | None,
 ) -> list[ScoredSystem]:
     """Scores several systems, each a file and its texts; with `draws` as `compare` does, without as `score_all`."""
@@ -50,16 +52,31 @@ def score_systems(
     return [ScoredSystem(path, title, row) for path, title, row in zip(paths, titles(paths), rows, strict=True)]
 
 
-def score_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table of scores: a row for each metric, a column for each system."""
+def score_table(systems: Sequence[ScoredSystem], width: int) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of scores: a row for each metric, a column for each system; `width` is of digits."""
     columns = zip(*(system.scores for system in systems), strict=True)
-    rows = [[cells[0].score.name, *map(_cell, cells)] for cells in columns]
+    rows = [[cells[0].score.name, *(_cell(cell, width) for cell in cells)] for cells in columns]
     return ["metric", *(system.title for system in systems)], rows
 
 
-def signatures(system: ScoredSystem) -> list[list[str]]:
-    """The rows of the table of signatures."""
-    return [[cell.score.name, cell.score.signature] for cell in system.scores]
+def bleu_table(systems: Sequence[ScoredSystem]) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table of what BLEU is made of: a row for each system that was scored by BLEU."""
+    rows = []
+    for system in systems:
+        for score in (cell.score for cell in system.scores):
+            if isinstance(score, BleuScore):
+                lengths = [f"{score.brevity_penalty:.3f}", f"{score.ratio:.3f}", score.hyp_length, score.ref_length]
+                rows.append([system.title, *(f"{one:.1f}" for one in score.precisions), *map(str, lengths)])
+    return ["system", "1-gram", "2-gram", "3-gram", "4-gram", "BP", "ratio", "hyp_len", "ref_len"], rows
+
+
+def score_lines(systems: Sequence[ScoredSystem], width: int) -> list[str]:
+    """The one-line form of every score, those of each system under its name where there are several."""
+    lines = []
+    for system in systems:
+        lines += ["", f"{system.title}:"] if len(systems) > 1 else [""]
+        lines += [cell.line(width) for cell in system.scores]
+    return lines
 
 
 def notes(metrics: Sequence[str], refs: Sequence[Sequence[str]]) -> list[str]:

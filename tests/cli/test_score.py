@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -39,23 +41,102 @@ def _table_row(output: str, start: str) -> str:
 def test_prints_every_metric_with_its_signature(run: Run) -> None:
     code, out, err = run("hyp.txt", "--ref", "ref.txt")
     assert (code, err) == (0, "")
+    assert "ROUGE" not in out
+    code, with_rouge, _ = run("hyp.txt", "--ref", "ref.txt", "--metrics", "bleu,chrf,ter,rouge")
     scores = metrics.score_all(HYP, [REF], ["bleu", "chrf", "ter", "rouge"])
     assert len(scores) == 7
-    for score in scores:
-        assert f"{score.value:.2f}" in _table_row(out, score.name)
-        assert score.signature in out
+    for score, shown in zip(scores, [out] * 3 + [with_rouge] * 4, strict=True):
+        assert f"{score.value:.2f}" in _table_row(shown, score.name)
+        assert f"{score.name}|{score.signature} = {score.value:.2f}" in shown
+
+
+def test_bleu_tells_what_it_is_made_of(run: Run, tmp_path: Path) -> None:
+    # By hand: 4 words against 6, and 4, 3, 2 and 1 n-grams, all but the last word's of them found.
+    _write(tmp_path / "ref1", ["the cat sat on the mat"])
+    _write(tmp_path / "hyp1", ["the cat sat in"])
+    code, out, _ = run("hyp1", "--ref", "ref1", "-m", "bleu", "-w", "1")
+    assert code == 0
+    assert _table_row(out, "hyp1").split() == [
+        *("hyp1", "75.0", "66.7", "50.0", "50.0"),  # no match of 4-grams is smoothed to 1/2
+        *("0.607", "0.667", "4", "6"),
+    ]
+    assert out.splitlines()[-1].endswith(" 75.0/66.7/50.0/50.0 (BP = 0.607 ratio = 0.667 hyp_len = 4 ref_len = 6)")
+    (score,) = json.loads(run("hyp1", "--ref", "ref1", "-m", "bleu", "--json")[1])["systems"][0]["scores"]
+    assert score["precisions"] == pytest.approx([75, 200 / 3, 50, 50])
+    assert score["brevity_penalty"] == pytest.approx(math.exp(1 - 6 / 4))
+    assert (score["ratio"], score["hyp_length"], score["ref_length"]) == (pytest.approx(2 / 3), 4, 6)
+
+
+def test_options_are_spelled_as_sacrebleu_spells_them(run: Run) -> None:
+    args = ["hyp.txt", "--ref", "ref.txt"]
+    wanted = run(*args, "--metrics", "bleu,chrf", "--lowercase", "--tokenize", "char", "--width", "3")
+    assert wanted[0] == 0
+    assert wanted[1].count("case:lc") == 2
+    assert "tok:char" in wanted[1]
+    for words in (["-m", "bleu", "chrf"], ["-mbleu,chrf"], ["-m", "bleu", "-m", "chrf"], ["--metrics=bleu,chrf"]):
+        assert run(*args, *words, "-lc", "-w", "3", "-tok", "char") == wanted
+    # What follows is a HYP again as soon as it names no metric.
+    assert run("-lc", "-m", "bleu", "chrf", "hyp.txt", "-tok", "char", "-w3", "--ref", "ref.txt") == wanted
+
+
+def test_a_line_to_paste_is_never_wrapped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = run("hyp.txt", "hyp.txt", "--ref", "ref.txt", "--n-samples", "5")[1].splitlines()
+    pasted = [line for line in lines if line.startswith(("BLEU|", "chrF2|", "TER|"))]
+    assert len(pasted) == 6
+    assert all("|version:" in line and " = " in line and " ± " in line for line in pasted)
+
+
+def test_approximate_randomization(run: Run, tmp_path: Path) -> None:
+    refs = REF * 10
+    _write(tmp_path / "refs.txt", refs)
+    _write(tmp_path / "good.txt", refs)
+    _write(tmp_path / "bad.txt", ["a z y d", "a quick red fox sits", "Hi, you!"] * 10)
+    args = ["good.txt", "bad.txt", "good.txt", "--ref", "refs.txt", "--metrics", "bleu,rouge1", "--n-samples", "100"]
+    code, out, err = run(*args, "--paired-ar")
+    assert (code, err) == (0, "")
+    assert _table_row(out, "BLEU").split() == ["BLEU", "100.00", "1.27", "(p", "0.010*)", "100.00", "(p", "1.000)"]
+    assert "* p < 0.05 against good.txt (approximate randomization)" in out
+    systems = json.loads(run(*args, "--paired-ar", "--json")[1])["systems"]
+    for number in (0, 1):
+        scores = [system["scores"][number] for system in systems]
+        assert [score.get("p_value") for score in scores] == [None, pytest.approx(1 / 101), 1.0]
+        assert "|ar:100|seed:12345|" in scores[0]["signature"]
+        assert "interval" not in scores[1]
+    default = json.loads(run(*args[:-2], "--paired-ar", "--json")[1])["systems"][0]["scores"]
+    assert all("|ar:10000|" in score["signature"] for score in default)
+
+
+def test_a_tokenizer_that_cannot_be_downloaded_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is looked for in a folder where there is none, behind a proxy where nobody listens."""
+    for module in ("sacrebleu.utils", "sacrebleu.tokenizers.tokenizer_spm"):
+        monkeypatch.setattr(f"{module}.SACREBLEU_DIR", str(Path.cwd() / "cache"))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for tokenizer in metrics.SPM_TOKENIZERS:
+        code, out, err = run("hyp.txt", "--ref", "ref.txt", "--tokenize", tokenizer)
+        assert (code, out) == (2, "")
+        assert f"tokenizer '{tokenizer}' is not ready" in err
+        assert f"{Path.cwd() / 'cache' / 'models'}" in err
+        assert "run this once with a network, or save https://" in err
+        assert err.count("\n") == 1
+    Path("cache/models/sacrebleu_tokenizer_spm.model").write_bytes(b"half a mod")
+    code, _, err = run("hyp.txt", "--ref", "ref.txt", "--tokenize", "flores101")
+    assert (code, "is not ready" in err, err.count("\n")) == (2, True, 1)
 
 
 def test_json_holds_all_digits_and_nothing_else(run: Run) -> None:
     code, out, _ = run("hyp.txt", "--ref", "ref.txt", "--metrics", "ter,bleu", "--json")
     assert code == 0
     scores = [metrics.ter(HYP, [REF]), metrics.bleu(HYP, [REF])]
-    expected = [{"name": s.name, "value": s.value, "signature": s.signature} for s in scores]
+    expected = json.loads(json.dumps([asdict(score) for score in scores]))
     assert json.loads(out) == {"references": ["ref.txt"], "systems": [{"system": "hyp.txt", "scores": expected}]}
 
 
 def test_options_reach_the_metrics(run: Run) -> None:
-    args = ["--tokenize", "none", "--lowercase", "--no-stem", "--sentences", "newline"]
+    args = ["--tokenize", "none", "--lowercase", "--no-stem", "--sentences", "newline", "-m", "bleu,chrf,ter,rouge"]
     code, out, _ = run("hyp.txt", "--ref", "ref.txt", *args, "--json")
     assert code == 0
     options = metrics.Options(tokenize="none", lowercase=True, stem=False, sentences="newline")
@@ -102,7 +183,7 @@ def test_several_systems_are_compared_with_the_first(run: Run, tmp_path: Path) -
 
     code, out, _ = run(*args, "--no-significance", "--json")
     assert code == 0
-    assert set(json.loads(out)["systems"][1]["scores"][0]) == {"name", "value", "signature"}
+    assert set(json.loads(out)["systems"][1]["scores"][1]) == {"name", "value", "signature", "precision", "recall"}
 
 
 def test_titles_are_file_names_where_they_differ(run: Run, tmp_path: Path) -> None:
@@ -133,7 +214,6 @@ def test_by_length_sorts_by_source_or_reference(run: Run, tmp_path: Path) -> Non
     expected = metrics.bleu(HYP[1:], [REF[1:]]).value, metrics.bleu(HYP[:1], [REF[:1]]).value
     assert rows == [
         ["0-1", "2", f"{expected[0]:.2f}"],
-        ["2-5", "0", "-"],
         ["6", "and", "more", "1", f"{expected[1]:.2f}"],
     ]
 
@@ -145,7 +225,7 @@ def test_by_length_sorts_by_source_or_reference(run: Run, tmp_path: Path) -> Non
 
 def test_letters_that_rouge_drops_are_reported(run: Run, tmp_path: Path) -> None:
     _write(tmp_path / "german.txt", ["schön", "gut", "besser"])
-    code, out, err = run("hyp.txt", "--ref", "german.txt", "--json")
+    code, out, err = run("hyp.txt", "--ref", "german.txt", "--metrics", "rouge", "--json")
     assert code == 0
     assert "1 of 3 reference lines hold letters or digits other than a-z and 0-9" in err
     assert json.loads(out)["references"] == ["german.txt"]
@@ -200,6 +280,8 @@ def test_bad_standard_input_ends_in_one_message(run: Run) -> None:
         (["hyp.txt", "--ref", "ref.txt", "--tokenize", "14a"], "'14a' is not one of"),
         (["hyp.txt", "--ref", "ref.txt", "--source", "ref.txt"], "only read for --by-length"),
         (["-", "-", "--ref", "ref.txt"], "only one"),
+        (["hyp.txt", "--ref", "ref.txt", "--paired-ar"], "--paired-ar compares several HYPs"),
+        (["hyp.txt", "hyp.txt", "--ref", "ref.txt", "--paired-ar", "--paired-bs"], "leave the other option out"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "10,x"], "'10,x' is not a list of whole numbers"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "20,10"], "must rise"),
         *(
@@ -223,7 +305,9 @@ def test_help_shows_examples(run: Run) -> None:
     assert code == 0
     assert "  nmtkit score output.de --ref test.de\n" in out
     assert "--n-samples" in out
-    assert not any(option in out for option in ("--summary ", "--alignment ", "--wanted", "--hyp-base"))
+    hidden = ("--summary ", "--alignment ", "--wanted", "--hyp-base", "--stem", "--sentences")
+    assert not any(option in out for option in hidden)
+    assert all(option in out for option in ("-m, --metrics", "-lc, --lowercase", "-w, --width", "--paired-ar"))
 
 
 def test_bleu_by_length_as_a_picture(nmtkit: Command, tmp_path: Path) -> None:

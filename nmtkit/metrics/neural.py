@@ -1,0 +1,124 @@
+"""COMET and BERTScore by their own libraries, which extras of nmtkit bring and which only this file imports.
+
+Both read texts with a large pretrained model, which they download on first use. They run on the first CUDA device, or
+on the CPU where there is none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.metrics.metric import METRICS, Options, Resampling, Texts
+from nmtkit.metrics.significance import ExampleMetric
+
+
+@dataclass(frozen=True)
+class ByModel(ExampleMetric):
+    """A metric that a pretrained model works out: the mean over the examples, times 100."""
+
+    model: str = field(kw_only=True)
+    """Its name at Hugging Face, or a path."""
+    library: str = field(kw_only=True)
+    """The package that runs it, as pip knows it."""
+
+    def signature(self, options: Options, n_refs: int, draws: Resampling | None = None) -> str:
+        """Model and version of the library; the number of draws and the seed where there was a test of significance."""
+        drawn = f"|{draws}" if draws else ""
+        return f"nrefs:{n_refs}{drawn}|model:{self.model}|version:{self.library}-{version(self.library)}"
+
+    def loaded(self, load: Callable[[str], Any]) -> Any:
+        """The model, by the function that loads it.
+
+        Raises:
+            NmtkitError: it cannot be loaded or downloaded.
+        """
+        try:
+            return load(self.model)
+        except (OSError, KeyError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise NmtkitError(
+                f"metric {self.name!r}: the model {self.model} cannot be loaded ({reason}); it is downloaded on first "
+                "use: run this once with a network"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Comet(ByModel):
+    """COMET with a reference: Rei et al. 2020, "COMET: A Neural Framework for MT Evaluation", section 2.4."""
+
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """The score of each example, `(examples, 1)`.
+
+        Raises:
+            DataError: several references, of which COMET reads one.
+        """
+        if len(texts.refs) > 1 or texts.sources is None:
+            raise DataError(f"metric {self.name!r} reads the source and one reference; name one --ref")
+        model = self.loaded(_comet)
+        rows = [
+            {"src": source, "mt": hyp, "ref": ref}
+            for source, hyp, ref in zip(texts.sources, texts.hyps, texts.refs[0], strict=True)
+        ]
+        found = model.predict(rows, batch_size=16, gpus=_gpus(), progress_bar=False)
+        return 100 * np.asarray(found.scores, dtype=np.float64)[:, None]
+
+
+@dataclass(frozen=True)
+class BertScore(ByModel):
+    """F1 of BERTScore: Zhang et al. 2020, "BERTScore: Evaluating Text Generation with BERT", section 3.
+
+    The layer is the library's for the model, without idf weights and without rescaling. Of several references the one
+    with the highest F1 counts.
+    """
+
+    def statistics(self, texts: Texts, options: Options) -> npt.NDArray[np.float64]:
+        """F1 of each example, `(examples, 1)`."""
+        scorer = self.loaded(_bert_scorer)
+        _, _, f1 = scorer.score(list(texts.hyps), [list(refs) for refs in zip(*texts.refs, strict=True)])
+        return 100 * np.asarray(f1, dtype=np.float64)[:, None]
+
+
+@cache
+def _comet(model: str) -> Any:
+    from comet import download_model, load_from_checkpoint  # on use, like all below: they load torch and more
+
+    return load_from_checkpoint(download_model(model))
+
+
+@cache
+def _bert_scorer(model: str) -> Any:
+    from bert_score import BERTScorer
+
+    return BERTScorer(model_type=model)
+
+
+def _gpus() -> int:
+    import torch
+
+    return int(torch.cuda.is_available())
+
+
+METRICS.register("comet")(
+    Comet(
+        "comet",
+        "COMET",
+        needs="texts and sources",
+        package="comet",
+        extra="comet",
+        model="Unbabel/wmt22-comet-da",
+        library="unbabel-comet",
+    )
+)
+for _name, _title, _model in (
+    ("bertscore", "BERTScore", "bert-base-multilingual-cased"),  # the library's own choice for most languages
+    ("bertscore-en", "BERTScore-en", "roberta-large"),  # and for English
+):
+    METRICS.register(_name)(
+        BertScore(_name, _title, package="bert_score", extra="bertscore", model=_model, library="bert-score")
+    )

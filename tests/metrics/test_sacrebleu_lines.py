@@ -1,0 +1,120 @@
+"""What `sacrebleu` prints for five systems and what `nmtkit score` prints, character by character."""
+
+import gzip
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Command
+from rouge_programs import DATA
+
+SACREBLEU = """
+import os, shlex, sys
+from sacrebleu.sacrebleu import main
+os.environ["NO_COLOR"] = "1"
+for number, line in enumerate(sys.stdin):
+    if not os.fork():  # so that it is loaded once; each call reopens its output
+        os.dup2(os.open(f"{number}.out", os.O_WRONLY | os.O_CREAT), 1)
+        sys.argv = shlex.split(line)
+        main()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+CORPUS = Path(__file__).parents[2] / "data" / "demo-en-fr" / "test.fr.gz"
+METRICS = ("-m", "bleu", "chrf", "ter")
+# What sacrebleu is asked beside the metrics, and what `nmtkit score` is.
+SINGLE = {
+    "plain": ("", "-w 1"),
+    "two digits": ("-w 2", "-w 2"),
+    "lowercase": ("-w 2 -lc --chrf-lowercase", "-w 2 -lc"),
+    "another tokenizer": ("-w 3 -tok intl", "-w 3 -tok intl"),
+    "with an interval": ("-w 2 --confidence --confidence-n 50", "-w 2 --paired-bs --n-samples 50"),
+}
+SEVERAL = {
+    "bootstrap": ("--paired-bs --paired-bs-n 50", "--n-samples 50"),
+    "randomization": ("--paired-ar --paired-ar-n 200", "--paired-ar --n-samples 200"),
+}
+
+
+def sacrebleu(calls: Sequence[Sequence[str]]) -> list[str]:
+    """What the command prints, call by call."""
+    lines = "".join(shlex.join(["sacrebleu", *call]) + "\n" for call in calls)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", SACREBLEU], input=lines, text=True, check=True)
+    return [Path(f"{number}.out").read_text("utf-8") for number in range(len(calls))]
+
+
+def five_systems() -> tuple[list[str], list[str]]:
+    """Names of five files, each the reference with more words changed, left out and moved; the reference's lines."""
+    with gzip.open(CORPUS, "rt", encoding="utf-8") as stream:
+        refs = [line.rstrip("\n") for line, _ in zip(stream, range(20), strict=False)]
+    chance = random.Random(7)
+    names = [f"system{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        lines = []
+        for ref in refs:
+            words = [word for word in ref.split() if chance.random() > 0.06 * number]
+            words = [word.swapcase() if chance.random() < 0.1 else word for word in words]
+            if chance.random() < 0.1 * number:
+                words = words[1:] + words[:1]
+            lines.append(" ".join(words))
+        Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return names, refs
+
+
+def compare(console: Command, names: Sequence[str], ref: str, metrics: Sequence[str] = METRICS) -> int:
+    """Compares all that both print; returns how many lines and figures there were."""
+    singles = [(name, *words) for words in SINGLE.values() for name in names]
+    calls = [[ref, "-i", name, "-f", "text", *metrics, *theirs.split()] for name, theirs, _ in singles]
+    calls += [
+        [ref, "-i", *names, "-f", "latex", "-w", "4", *metrics, *theirs.split()] for theirs, _ in SEVERAL.values()
+    ]
+    printed = sacrebleu(calls)
+    compared = 0
+    for (name, _, ours), theirs in zip(singles, printed, strict=False):
+        done = console("score", name, "--ref", ref, *metrics, *ours.split())
+        assert done.code == 0, done.err
+        found = [line for line in done.out.splitlines() if "|nrefs:" in line]
+        assert found == [line.lstrip() for line in theirs.splitlines()]  # sacrebleu moves lines below each other's "="
+        compared += len(found)
+    for (_, ours), theirs in zip(SEVERAL.values(), printed[len(singles) :], strict=True):
+        done = console("score", *names, "--ref", ref, "--json", *metrics, *ours.split())
+        assert done.code == 0, done.err
+        systems = json.loads(done.out)["systems"]
+        rows = [[cell.strip(" \\") for cell in line.split("&")[1:]] for line in theirs.splitlines() if " & " in line]
+        assert [[as_theirs(score) for score in system["scores"]] for system in systems] == rows[1:]
+        for score in systems[0]["scores"]:
+            assert f" - {score['name']:<10} {score['signature']}\n" in theirs
+        compared += sum(map(len, rows[1:]))
+    return compared
+
+
+def as_theirs(score: dict[str, Any]) -> str:
+    """A score in the form of a cell of sacrebleu's table."""
+    drawn = f" ({score['mean']:.4f} ± {score['interval']:.4f})" if "mean" in score else ""
+    p_value = score.get("p_value")
+    tested = "" if p_value is None else f" (p = {p_value:.4f}){'' if p_value > 0.05 else '*'}"
+    return f"{score['value']:.4f}{drawn}{tested}"
+
+
+def test_the_lines_are_those_of_sacrebleu(console: Command) -> None:
+    names, refs = five_systems()
+    Path("ref").write_text("".join(line + "\n" for line in refs), encoding="utf-8")
+    assert compare(console, names, "ref") == 5 * 3 * (len(SINGLE) + len(SEVERAL))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no folder {DATA}; name the folder that holds metric-outputs in NMTKIT_DATA"
+)
+def test_the_lines_of_published_systems_are_those_of_sacrebleu(console: Command) -> None:
+    folder = DATA / "wmt17-ende"
+    names = [str(path) for path in sorted(folder.glob("newstest2017.*.gz"))[:5]]
+    assert len(names) == 5
+    assert compare(console, names, str(folder / "reference.de.txt.gz")) == 5 * 3 * (len(SINGLE) + len(SEVERAL))
