@@ -24,7 +24,7 @@ from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import MOST_THREADS, parse_json
-from nmtkit.translation.result import Translation, copied_spans
+from nmtkit.translation.result import Translation, copied_spans, moses_line
 from nmtkit.translation.summarizer import Summary
 from nmtkit.translation.translator import Translator
 
@@ -136,8 +136,39 @@ engine: Decorator = click.option(
     show_default=True,
     help="On CUDA: record steps as graphs once that pays, never (eager), or before the first (graph).",
 )
-n_best: Decorator = click.option(
-    "--n-best", type=search_type("beam_size"), default=1, help="Print the N best results of each line, best first."
+
+_OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
+"""Options that say how results are written or joined."""
+
+
+def _one_format(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that refuses another form of results beside the one of `--format moses`."""
+
+    @wraps(command)
+    def with_form(form: str, **given: Any) -> Any:
+        other = [name for name in _OTHER_FORMS if given.get(name)]
+        if form == "moses" and other:
+            option = "json" if other[0] == "as_json" else other[0].replace("_", "-")
+            raise click.UsageError(f"--format moses writes n-best lists: leave --{option} out")
+        return command(form=form, **given)
+
+    return with_form
+
+
+n_best: Decorator = together(
+    click.option(
+        "--n-best", type=search_type("beam_size"), default=1, help="Print the N best results of each line, best first."
+    ),
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(("text", "moses")),
+        default="text",
+        show_default=True,
+        help="moses: n-best lines for Moses, Marian and OpenNMT tools, NUMBER ||| TEXT ||| FEATURES ||| SCORE, lines "
+        "counted from 0.",
+    ),
+    _one_format,
 )
 layer: Decorator = click.option(
     "--layer",
@@ -238,6 +269,8 @@ class Printer:
     """Whether to write objects."""
     scores: bool = False
     """Whether score and log-probability stand before each."""
+    form: str = "text"
+    """What `--format` says."""
     replaced: bool = False
     """Whether unknown words were to be replaced, so that objects say which."""
     lines: int = 0
@@ -255,6 +288,9 @@ class Printer:
             left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
             record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
             write_json_line(record | {"best": self._record(best), "others": [self._record(one) for one in found[1:]]})
+        elif self.form == "moses":
+            for one in found:
+                _write(moses_line(self.lines - 1, one))
         elif self.n_best > 1:
             for one in found:
                 _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")

@@ -62,7 +62,13 @@ AT_ONCE = 256
 @inference.workers
 @inference.batches
 def command(
-    how: Opening, article_field: str | None, stories: Path | None, as_json: bool, window: int | None, lead: int | None
+    how: Opening,
+    form: str,
+    article_field: str | None,
+    stories: Path | None,
+    as_json: bool,
+    window: int | None,
+    lead: int | None,
 ) -> None:
     """Summarize standard input: one line out for each article in, in order.
 
@@ -103,7 +109,7 @@ def command(
     if window is not None and (how.max_source_tokens is not None or how.n_best > 1):
         raise click.UsageError("--window reads whole articles, for one summary each: leave the other option out")
     translator = inference.open_asked(how, "summarization")
-    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json)
+    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, form=form)
     articles = _windows(article_field, stories, max(1, translator.window // LONGER))
     if window is None:
         write_found(translator.stream(articles, how.n_best, need_copies=as_json), printer.write, "articles")

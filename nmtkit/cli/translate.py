@@ -37,7 +37,9 @@ from nmtkit.translation.unknowns import parse_dictionary
 )
 @inference.workers
 @inference.batches
-def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, dictionary: Path | None) -> None:
+def command(
+    how: Opening, form: str, scores: bool, as_json: bool, replace_unknown: bool, dictionary: Path | None
+) -> None:
     """Translate standard input: one line out for each line in, in order.
 
     An empty line gives an empty line. --n-best K prints up to K lines for each line: "NUMBER TAB SCORE TAB
@@ -68,7 +70,7 @@ def command(how: Opening, scores: bool, as_json: bool, replace_unknown: bool, di
         if translator.config.forbid_unknown:
             tell("the recipe's search.forbid_unknown is off, for --replace-unknown")
         translator = translator.replacing_unknown(entries)
-    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, replace_unknown)
+    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
     windows = text_windows(WRITE_OUT, translator.window)
     write_found(translator.stream(windows, how.n_best, need_copies=as_json), printer.write, "lines")
     printer.say_unfinished("translations", "--max-length-ratio or --max-length")

@@ -36,10 +36,14 @@ class ByModel(ExampleMetric):
         """The model, by the function that loads it.
 
         Raises:
-            NmtkitError: it cannot be loaded or downloaded.
+            NmtkitError: it cannot be loaded or downloaded, or its library cannot.
         """
         try:
             return load(self.model)
+        except ImportError as error:
+            raise NmtkitError(
+                f"metric {self.name!r}: its library cannot be loaded ({error}); pip install 'nmtkit[{self.extra}]'"
+            ) from error
         except (OSError, KeyError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise NmtkitError(

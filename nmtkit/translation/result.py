@@ -47,6 +47,20 @@ class Translation:
 EMPTY = Translation("", 0.0, 0.0, [], [], [])
 
 
+def moses_line(number: int, one: Translation) -> str:
+    """A result as a line of an n-best list of Moses, which Marian writes too and rerankers read.
+
+    "NUMBER ||| TEXT ||| LogProb= L Length= T ||| SCORE", with the log-probability in nats and the number of target
+    tokens without EOS. A "|||" of the text is escaped as Moses escapes it.
+
+    Args:
+        number: of the source line, from 0.
+        one: one of its results.
+    """
+    text = one.text.replace("|||", "&#124;&#124;&#124;")
+    return f"{number} ||| {text} ||| LogProb= {one.log_prob:.6f} Length= {len(one.tokens)} ||| {one.score:.6f}"
+
+
 @dataclass(frozen=True)
 class CopiedSpan:
     """Target tokens in a row that were copied from source tokens in a row. Ranges are [first, behind the last]."""

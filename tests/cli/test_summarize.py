@@ -209,6 +209,25 @@ def test_n_best_widens_the_beam(console: Command) -> None:
     assert [float(row[1]) for row in rows] == sorted((float(row[1]) for row in rows), reverse=True)
 
 
+def test_n_best_as_moses_writes_it(console: Command) -> None:
+    given = joined([ARTICLES[0], "", ARTICLES[2]])
+    rows = [line.split("\t") for line in console("summarize", "--n-best", "3", stdin=given).out.splitlines()]
+    done = console("summarize", "--n-best", "3", "--format", "moses", stdin=given)
+    assert done.code == 0, done
+    found = [line.split(" ||| ") for line in done.out.splitlines()]
+    assert [[int(number) + 1, text, float(score)] for number, text, _, score in found] == [
+        [int(number), text, float(score)] for number, score, _, text in rows
+    ]
+    assert {number for number, *_ in found} == {"0", "1", "2"}
+    for (_, text, features, _), (_, _, log_prob, _) in zip(found, rows, strict=True):
+        named = features.split()
+        assert (named[0], named[2]) == ("LogProb=", "Length=")
+        assert float(named[1]) == float(log_prob)
+        assert int(named[3]) >= len(text.split())
+    best = console("summarize", "--format", "moses", stdin=given).out.splitlines()
+    assert [line[:6] for line in best] == ["0 ||| ", "1 ||| ", "2 ||| "]
+
+
 def test_the_options_of_the_search_arrive(console: Command) -> None:
     def lengths(*options: str) -> list[int]:
         done = console("summarize", "--json", *options, stdin=joined([ARTICLES[0], ARTICLES[2]]))
@@ -299,12 +318,25 @@ def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: 
         (["--lead", "3", "--min-length", "4"], "--lead copies sentences without a model"),
         (["--window", "9", "--max-source-tokens", "4"], "--window reads whole articles"),
         (["--window", "9", "--n-best", "2"], "--window reads whole articles"),
+        (["--format", "moses", "--json"], "--format moses writes n-best lists: leave --json out"),
+        (["--format", "moses", "--window", "9"], "leave --window out"),
         (["--min-length", "30"], "min_length 30 leaves no room below max_length 12"),
         (["--beam-size", "2", "--n-best", "3"], "n_best 3 is more than beam_size 2"),
         (["--coverage-kind", "wu"], "gnmt"),
         (["-m", "nowhere"], "there is no such folder"),
     ],
-    ids=["lead-model", "lead-search", "window-cut", "window-n-best", "min-length", "n-best", "coverage", "no-run"],
+    ids=[
+        "lead-model",
+        "lead-search",
+        "window-cut",
+        "window-n-best",
+        "json",
+        "window",
+        "min-length",
+        "n-best",
+        "coverage",
+        "no-run",
+    ],
 )
 def test_what_does_not_go_together_is_refused(console: Command, options: list[str], said: str) -> None:
     done = console("summarize", *options, stdin=joined(ARTICLES))

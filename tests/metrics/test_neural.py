@@ -1,6 +1,7 @@
-"""COMET and BERTScore with tiny models of random weights, where their libraries are installed, and what is said else."""
+"""COMET and BERTScore with tiny models of random weights, where their libraries are installed, and else the message."""
 
 import json
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,8 @@ def test_comet(console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     model = comet.models.RegressionMetric(**given)
     (tmp_path / "checkpoints").mkdir()
     saved = tmp_path / "checkpoints" / "model.ckpt"
-    torch.save({"state_dict": model.state_dict(), "hyper_parameters": settings}, saved)
+    written_by = {"pytorch-lightning_version": version("pytorch-lightning")}
+    torch.save({"state_dict": model.state_dict(), "hyper_parameters": settings} | written_by, saved)
     (tmp_path / "hparams.yaml").write_text(yaml.safe_dump(settings))
     monkeypatch.setattr(comet, "download_model", lambda name: str(saved))
     same, other = judged(console, "comet", "--source", "src")

@@ -13,7 +13,7 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
-from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans
+from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans, moses_line
 from nmtkit.translation.stream import Waiting
 from nmtkit.translation.summarizer import Summarizer, article_windows
 from nmtkit.translation.translator import Translator
@@ -240,3 +240,8 @@ def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
     translator = copier(limit=3)
     Summarizer(translator, 4).summarize([NAMES])
     assert translator.max_source_tokens == 3
+
+
+def test_a_line_of_moses_has_four_fields_whatever_the_text_holds() -> None:
+    found = Translation("a ||| b | c", -0.5, -2.25, ["a", "|||", "b", "|", "c"], [], [])
+    assert moses_line(7, found) == "7 ||| a &#124;&#124;&#124; b | c ||| LogProb= -2.250000 Length= 5 ||| -0.500000"
