@@ -23,6 +23,7 @@ from nmtkit.experiment.folder import RunFolder, quiet
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
+from nmtkit.metrics import Comparison
 from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
@@ -309,5 +310,7 @@ def _test(work: Run, place: torch.device, threads: int | None) -> None:
         console.say(f"reference    {result.references[number]}")
         console.say(f"{task.result:11}  {result.translations[number].text}")
     console.say("")
-    rows = [[score.name, f"{score.value:.2f}", score.signature] for score in result.scores]
-    console.table("test set", ["metric", "score", "signature"], rows)
+    console.table("test set", ["metric", "score"], [[score.name, f"{score.value:.2f}"] for score in result.scores])
+    console.say("")
+    for score in result.scores:
+        console.say(Comparison(score).line(2))
