@@ -47,17 +47,17 @@ def _one_ref(ctx: click.Context, parameter: click.Parameter, given: tuple[str, .
 @scoring.hyps
 @click.option("--ref", metavar="REF", multiple=True, required=True, callback=_one_ref, help="The gold alignment.")
 @click.option("--hyp-base", type=Number(0, 1), help="The HYPs count words from 0 or 1. Default: 0 (naacl: 1).")
-@click.option("--ref-base", type=Number(0, 1), help="The same for REF.")
-@click.option("--reverse-hyp", is_flag=True, help="Links of the HYPs are target-source.")
+@click.option("--ref-base", type=Number(0, 1), help="REF counts words from 0 or 1. Default: as above.")
+@click.option("--reverse-hyp", is_flag=True, help="The HYPs have links as target-source.")
 @scoring.as_json
 def command(
     hyps: tuple[str, ...], ref: str, hyp_base: int | None, ref_base: int | None, reverse_hyp: bool, as_json: bool
 ) -> None:
-    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall; a lower AER is better.
+    """Score word alignments: alignment error rate (Och and Ney 2003), precision and recall. A lower AER is better.
 
-    Files are in one of two formats. Pharaoh (also talp) has a line for each sentence pair, "0-0 1-2 2?2". "?" or "p"
-    instead of "-" makes a link of REF only possible; of a HYP every link counts. naacl has a line for each link, "PAIR
-    SOURCE TARGET S", S or P, with pairs counted from 1. One HYP may be "-" for standard input.
+    The pharaoh format (also talp) has a line for each sentence pair, "0-0 1-2 2?2". In REF, "?" or "p" instead of "-"
+    marks a possible link; in a HYP every link counts. The naacl format has a line for each link, "PAIR SOURCE TARGET
+    S", S (sure) or P (possible), with pairs counted from 1. One HYP may be "-" for standard input.
 
     \b
     Examples:

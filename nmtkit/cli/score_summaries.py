@@ -27,9 +27,8 @@ from nmtkit.metrics.systems import (
 @click.command("score-summaries", cls=scoring.MetricsCommand)
 @scoring.hyps
 @scoring.refs
-@click.option("--source", metavar="SRC", help="The articles: adds the report on the summaries themselves.")
-@scoring.scoring(summaries=True)
-@click.option("--wanted", metavar="JSONL", help="Lists of words: adds the share of them that the summaries hold.")
+@click.option("--source", metavar="SRC", help="The articles. Adds the report on the summaries.")
+@click.option("--wanted", metavar="JSONL", help="Lists of words. Adds their recall: the share that the summaries hold.")
 @click.option(
     "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --wanted."
 )
@@ -39,6 +38,7 @@ from nmtkit.metrics.systems import (
 @click.option(
     "--article-field", metavar="KEY", default="article", show_default=True, help="The key of articles in JSON lines."
 )
+@scoring.scoring(summaries=True)
 @scoring.as_json
 def command(
     hyps: tuple[str, ...],
@@ -54,14 +54,14 @@ def command(
     article_field: str,
     as_json: bool,
 ) -> None:
-    """Score summaries: ROUGE with 95% intervals, as Google's rouge-score computes it, and what the summaries are like.
+    """Score summaries: ROUGE of Google's rouge-score with 95% intervals, and a report on the summaries.
 
     HYP and REF have one summary per line, plain or gzip-compressed, UTF-8. One HYP may be "-" for standard input. A
-    file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. Of several references the one with
-    the highest F1 counts. Several HYPs are compared with the first; * marks a difference with p below 0.05.
+    file whose name ends in .jsonl or .jsonl.gz holds a JSON object on each line. ROUGE takes the reference with the
+    highest F1. Several HYPs are compared with the first; * marks a difference with p below 0.05.
 
-    --source adds a report on the summaries: how much of them is new or copied from the article, how much they repeat,
-    how long they are, how much of the article they use.
+    --source adds the report: novel n-grams, words copied from the article, repeated trigrams, length, and how much of
+    the article the summaries use.
 
     \b
     Examples:
