@@ -4,7 +4,7 @@ It is slow, and shares with the engine only the model's pass over given targets 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,13 +30,17 @@ class Plain:
     log_probs: tuple[float, ...]
     """One for each."""
     score: float = 0.0
+    penalty: float = 0.0
+    """What it is ranked by beside its log-probability."""
 
     @property
     def log_prob(self) -> float:
         return math.fsum(self.log_probs)
 
 
-def allowed(log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int) -> list[float]:
+def allowed(
+    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, may_repeat: Collection[int] = ()
+) -> list[float]:
     """The log-probabilities of what may follow these tokens."""
     forbidden = {PAD, BOS}
     if config.forbid_unknown:
@@ -45,7 +49,8 @@ def allowed(log_probs: list[float], tokens: Sequence[int], config: SearchConfig,
         forbidden.add(EOS)
     size = config.no_repeat_ngram
     if size:
-        seen = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
+        grams = {tuple(tokens[start : start + size]) for start in range(len(tokens) - size + 1)}
+        seen = {gram for gram in grams if not set(gram) & set(may_repeat)}
         before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
         forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
     left = [-math.inf if token in forbidden else value for token, value in enumerate(log_probs)]
@@ -67,7 +72,14 @@ def among(model: Seq2Seq, batch: Batch, listed: Tensor | None) -> Output:
 
 
 @torch.no_grad()
-def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int, listed: Tensor | None = None) -> list[Plain]:
+def search(
+    model: Seq2Seq,
+    read: Read,
+    config: SearchConfig,
+    n_best: int,
+    listed: Tensor | None = None,
+    may_repeat: Collection[int] = (),
+) -> list[Plain]:
     """The best translations of one sentence, those that ended first; `listed` is as of `among`."""
     lengths = read([]).src_lengths
     limit, least = int(length_limits(config, lengths, None)), int(least_lengths(config, lengths))
@@ -81,22 +93,27 @@ def search(model: Seq2Seq, read: Read, config: SearchConfig, n_best: int, listed
             cost = 0.0
             if config.coverage_penalty:
                 coverage = output.attention[0].sum(0)
-                cost = float(
-                    coverage_penalty(config.coverage_kind, coverage, batch.src_mask[0], config.coverage_penalty)
-                )
+                words = batch.src_mask[0].clone()
+                words[int(words.sum()) - 1] = False  # EOS
+                cost = float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
             following = output.log_probs[0, position].tolist()
-            for token, value in enumerate(allowed(following, one.tokens, config, least)):
-                found = Plain((*one.tokens, token), (*one.log_probs, value))
-                score = found.log_prob / divisors[position] + cost
-                candidates.append((-found.log_prob, number, token, Plain(found.tokens, found.log_probs, score)))
+            in_every_step = cost * divisors[position] if config.coverage_kind == "summary" else 0.0
+            for token, value in enumerate(allowed(following, one.tokens, config, least, may_repeat)):
+                again = token in one.tokens and value > -math.inf
+                penalty = one.penalty + ((config.repetition_penalty - 1) * value if again else 0.0)
+                log_probs = (*one.log_probs, value)
+                ranked = math.fsum(log_probs) + penalty
+                score = ranked / divisors[position] + cost + config.word_reward * (position + 1)
+                found = Plain((*one.tokens, token), log_probs, score, penalty)
+                candidates.append((-ranked - in_every_step, number, token, found))
         candidates.sort(key=lambda each: each[:3])
         best = [each[3] for each in candidates[: 2 * config.beam_size] if each[3].log_prob > -math.inf]
         ended += [one for one in best[: config.beam_size] if one.tokens[-1] == EOS]
         beam = [one for one in best if one.tokens[-1] != EOS][: config.beam_size]
         ended.sort(key=lambda one: -one.score)
-        if not beam or (config.stop == "first_k" and len(ended) >= config.beam_size):
+        if not beam or (config.stop == "first_k" and len(ended) >= config.patience * config.beam_size):
             break
-        bound = beam[0].log_prob / divisors[-1]
+        bound = max(one.log_prob + one.penalty for one in beam) / divisors[-1] + config.word_reward * limit
         if config.stop == "exact" and len(ended) >= n_best and ended[n_best - 1].score >= bound:
             break
     cut = sorted(beam, key=lambda one: -one.score) if position == limit - 1 else []

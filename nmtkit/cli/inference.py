@@ -41,8 +41,13 @@ SEARCH: dict[str, str | None] = {
     "min_length_ratio": "R",
     "max_length_ratio": "R",
     "no_repeat_ngram": "N",
+    "no_repeat_except": "WORDS",
+    "repetition_penalty": "THETA",
     "coverage_penalty": "BETA",
     "coverage_kind": None,
+    "word_reward": "R",
+    "stop": None,
+    "patience": "P",
 }
 """The keys of the recipe's `search` group that have options, and what stands for their values if not their type."""
 
@@ -80,6 +85,8 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
     setting = SearchConfig.model_fields[key]
     if values := get_args(setting.annotation):
         return click.Choice(values)
+    if setting.annotation is str:
+        return click.STRING
     bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
     return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int)
 

@@ -127,6 +127,8 @@ class Batch(Rows):
     """The most unknown words of any example in the batch; X = V + n_oov."""
     alignment: Tensor | None = None
     """`(B,T,S)`, bool: whether the target token of `tgt_out` is linked to the source token; None if nobody knows."""
+    prefix: Tensor | None = None
+    """What a search's translations must begin with: extended ids `(B,P)`, padded with PAD on the right."""
 
     @property
     def size(self) -> int:

@@ -21,9 +21,16 @@ from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq, with_copies
-from nmtkit.search.choose import BLOCK, Choice, Choose, choose_best
-from nmtkit.search.rules import INFINITY, SearchConfig, apply_rules, least_lengths, length_limits
-from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.search.choose import BLOCK, Choice, Choose, choose_best, choose_weighed
+from nmtkit.search.rules import (
+    INFINITY,
+    SearchConfig,
+    apply_rules,
+    least_lengths,
+    length_limits,
+    penalize_repeats,
+)
+from nmtkit.search.scoring import coverage_penalty, length_penalty, to_be_covered
 
 MANY = 1 << 17
 """So many logits are not made log-probabilities of; for fewer, one operation takes less time than several."""
@@ -50,6 +57,9 @@ class Sentences(Rows):
     """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
     candidates: Tensor | None
     """The words that each may be continued by `(B,V)`, bool; None: all."""
+    penalties: Tensor | None
+    """What the ranking of each hypothesis has beside its log-probability, summed over its words, `(B,W)`; None where no
+    rule gives any."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +97,8 @@ class Bank:
     """All words so far `(N,*)`, `NOTHING` behind them, where a rule asks for them."""
     coverage: Tensor | None = None
     """The sum of all attention so far `(N,S)`, where a penalty asks for it."""
+    may_repeat: Tensor | None = None
+    """The words that no rule against repeated n-grams is about `(V+1,)`, bool; the last stands for copied ones."""
 
     @classmethod
     def begin(
@@ -95,15 +107,15 @@ class Bank:
         batch: Batch,
         config: SearchConfig,
         n_best: int,
-        prefix: Tensor | None,
+        may_repeat: Tensor | None = None,
         shortlist: Shortlist | None = None,
     ) -> "Bank":
         """All sentences of a batch before their first step."""
-        lengths = batch.src_lengths.cpu()
+        lengths, prefix = batch.src_lengths.cpu(), batch.prefix
         limits = length_limits(config, lengths, None if prefix is None else prefix.cpu())
         batch = batch.mapped(torch.clone)  # what is kept of it is written into
         device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
-        prefix = None if prefix is None else prefix.to(device, copy=True)
+        prefix = batch.prefix
         if model.config.copies:
             source, known = batch.src_extended, model.sizes.tgt
             prefix = None if prefix is None else by_place(prefix, source, known)
@@ -129,6 +141,7 @@ class Bank:
             n_finished=torch.zeros(size, dtype=torch.long, device=device),
             best=torch.full((size, n_best), -INFINITY, dtype=dtype, device=device) if exact else None,
             candidates=candidates,
+            penalties=torch.zeros(size, 1, dtype=dtype, device=device) if config.repetition_penalty > 1 else None,
         )
         return cls(
             model=model,
@@ -141,19 +154,26 @@ class Bank:
             past=past,
             tokens=torch.full((size,), BOS, device=device),
             scores=torch.zeros(size, 1, dtype=dtype, device=device),
-            history=torch.zeros(size, 0, dtype=torch.long, device=device) if config.no_repeat_ngram else None,
+            history=torch.zeros(size, 0, dtype=torch.long, device=device) if config.looks_back else None,
+            may_repeat=may_repeat,
         )
 
     def step(self, choose: Choose, need_attention: bool) -> Record:
         """Makes one step with every sentence."""
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         readout, self.state = self.model.advance(self.tokens, self.state, self.memory, self.past, attend)
-        choice = self._chosen(readout, choose)
+        cost = self._cost(readout) if config.coverage_penalty else None
+        choice, penalties = self._chosen(readout, choose, cost)
         if self.memory.kept is not None:
             choice = replace(choice, tokens=self.memory.kept.columns.ids(choice.tokens))
-        final = choice.scores / self.divisors.index_select(0, self.past.position)[:, None]  # (B,C)
-        if config.coverage_penalty:
-            final = final + self._cost(readout).gather(1, choice.parents)
+        summed = choice.scores if penalties is None else choice.scores + penalties
+        final = summed / self._divisor()  # (B,C)
+        if cost is not None:
+            final = final + cost.gather(1, choice.parents)
+        if config.word_reward:
+            final = final + config.word_reward * (self.past.position + 1)[:, None].to(final.dtype)
+        if penalties is not None:
+            self.sentences = replace(self.sentences, penalties=penalties.gather(1, choice.kept))
         self._note_finished(choice, final)
         record = self._record(choice, final, readout) if need_attention else Record(choice, final, None, None)
         self._follow(choice)
@@ -170,7 +190,7 @@ class Bank:
         self.coverage = None if self.coverage is None else self.coverage.index_select(0, rows)
 
     def close_up(self, order: Integers) -> None:
-        """Goes on with these sentences, by number, in this order, which moves few of them: see `closed_up`."""
+        """Goes on with these sentences, by number, in this order, which moves few: see `closed_up`."""
         count, width, device = len(order), self.scores.shape[1], self.scores.device
         moved = np.flatnonzero(order != np.arange(count))
         holes, movers = torch.from_numpy(moved).to(device), torch.from_numpy(order[moved]).to(device)
@@ -245,20 +265,42 @@ class Bank:
         width = self.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
 
-    def _chosen(self, readout: Readout, choose: Choose) -> Choice:
-        """The choice of this step."""
+    def _chosen(self, readout: Readout, choose: Choose, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
+        """The choice of this step, and the penalties of its candidates `(B,C)`, if there are any."""
+        cost = cost if self.config.coverage_kind == "summary" and choose is choose_best else None
+        if cost is not None or self.sentences.penalties is not None:
+            return self._weighed(self._ruled(self.model.predict(readout, self.memory)), choose, cost)
         beam = self.config.beam_size
         if choose is not choose_best or len(self.tokens) * self.model.sizes.tgt < MANY:
-            return choose(self._ruled(self.model.predict(readout, self.memory)), self.scores, beam)
+            return choose(self._ruled(self.model.predict(readout, self.memory)), self.scores, beam), None
         # All that is made of so many logits is the log of their sum, and which may be among the best.
         logits = self.model.logits(readout, self.memory)
         sums, tops = block_maxima(logits, BLOCK)
         if readout.copy_gate is not None:
             mixed = with_copies(logits, readout, self.memory, sums[:, None])
-            return choose(self._ruled(mixed), self.scores, beam)
-        return choose_best(
-            self._ruled(logits), self.scores - sums.view(self.scores.shape), beam, self._tops(logits, tops)
-        )
+            return choose(self._ruled(mixed), self.scores, beam), None
+        scores = self.scores - sums.view(self.scores.shape)
+        return choose_best(self._ruled(logits), scores, beam, self._tops(logits, tops)), None
+
+    def _weighed(self, log_probs: Tensor, choose: Choose, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
+        """A choice by more than log-probabilities: by what the hypotheses would be ranked by if they ended here."""
+        penalties, ranks, weighed = self.sentences.penalties, self.scores, log_probs
+        if penalties is not None:
+            assert self.history is not None
+            history = self._in_columns(self.history[:, : self.past.places - 1])
+            ranks, weighed = ranks + penalties, penalize_repeats(log_probs, history, self.config.repetition_penalty)
+        if cost is not None:
+            ranks = ranks + cost * self._divisor()
+        choice, more = choose_weighed(choose, log_probs, self.scores, weighed, ranks, self.config.beam_size)
+        return choice, None if penalties is None else penalties.gather(1, choice.parents) + more
+
+    def _divisor(self) -> Tensor:
+        """The length penalty of the hypotheses with the words of this step, `(B,1)`."""
+        return self.divisors.index_select(0, self.past.position)[:, None]
+
+    def _in_columns(self, ids: Tensor) -> Tensor:
+        """Where the distributions have these words."""
+        return ids if self.memory.kept is None else self.memory.kept.columns.of(ids)
 
     def _tops(self, logits: Tensor, tops: Tensor) -> Tensor | None:
         """The maxima of blocks under the rules, where they are known sooner than made anew."""
@@ -279,10 +321,14 @@ class Bank:
         def of_rows(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.repeat_interleave(width, 0)
 
-        history = None if self.history is None else self.history[:, : self.past.places - 1]
+        history = self.history if self.config.no_repeat_ngram else None
+        if history is not None:
+            history = history[:, : self.past.places - 1]
+            if self.may_repeat is not None:
+                again = self.may_repeat[history.clamp(min=0, max=len(self.may_repeat) - 1)]
+                history = history.masked_fill(again, NOTHING)
         written = of_rows(position if history is not None or sentences.least is not None else None)
-        if (kept := self.memory.kept) is not None:
-            history, wanted = (None if ids is None else kept.columns.of(ids) for ids in (history, wanted))
+        history, wanted = (None if ids is None else self._in_columns(ids) for ids in (history, wanted))
         return apply_rules(log_probs, self.config, written, history, of_rows(wanted), of_rows(sentences.least))
 
     def _cost(self, readout: Readout) -> Tensor:
@@ -290,7 +336,7 @@ class Bank:
         assert readout.attention is not None
         before = 0.0 if self.coverage is None else self.coverage
         self.coverage = readout.attention + before  # never the readout's own tensor: `put` writes into it
-        mask = self.memory.mask.repeat_interleave(self.scores.shape[1], 0)
+        mask = to_be_covered(self.memory.mask).repeat_interleave(self.scores.shape[1], 0)
         cost = coverage_penalty(self.config.coverage_kind, self.coverage, mask, self.config.coverage_penalty)
         return cost.view(self.scores.shape)
 
@@ -298,14 +344,17 @@ class Bank:
         """Counts the hypotheses that ended in this step, and says which sentences are done."""
         now = self.sentences
         n_finished, best = now.n_finished + choice.ended.sum(1), now.best
-        top = choice.kept_scores.amax(1)  # (B,)
+        top = (choice.kept_scores if now.penalties is None else choice.kept_scores + now.penalties).amax(1)  # (B,)
         if best is not None:
             ended = final.masked_fill(~choice.ended, -INFINITY)
             best = torch.cat([best, ended], 1).topk(best.shape[1], 1)[0]
-            # As if the rest cost nothing, at the largest divisor.
-            satisfied = best[:, -1] >= top / self.divisors.index_select(0, now.last)
+            # As if the rest cost nothing, at the largest divisor and with the reward of the most words.
+            bound = top / self.divisors.index_select(0, now.last)
+            if self.config.word_reward:
+                bound = bound + self.config.word_reward * (now.last + 1).to(bound.dtype)
+            satisfied = best[:, -1] >= bound
         else:
-            satisfied = n_finished >= self.config.beam_size
+            satisfied = n_finished >= self.config.patience * self.config.beam_size
         # Where no live hypothesis is left, all ways were forbidden or have ended.
         done = now.done | satisfied | (now.last <= self.past.position) | (top == -INFINITY)
         self.sentences = replace(now, done=done, n_finished=n_finished, best=best)
@@ -346,12 +395,3 @@ class Bank:
 
 def _is_there(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None
-
-
-def closed_up(live: Integers) -> Integers:
-    """The sentences that are left, by number, in an order in which as many as can be stay where they are."""
-    count = len(live)
-    order = np.arange(count)
-    holes = np.setdiff1d(order, live, assume_unique=True)
-    order[holes] = live[live >= count]
-    return order

@@ -7,7 +7,7 @@ Letters as in `models/base.py`, and:
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +55,35 @@ def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor 
     ended[:, beam_size:] = False
     kept = is_end.sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
     return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
+
+
+def choose_weighed(
+    choose: Choose, log_probs: Tensor, scores: Tensor, weighed: Tensor, ranks: Tensor, beam_size: int
+) -> tuple[Choice, Tensor]:
+    """A choice by other numbers than log-probabilities, which stay the model's own in what it says.
+
+    Args:
+        choose: how to choose.
+        log_probs: the model's `(N,X)`.
+        scores: log-probabilities of the hypotheses, `(B,W)`.
+        weighed: what stands in place of `log_probs` in the choice.
+        ranks: what stands in place of `scores`.
+        beam_size: K.
+
+    Returns:
+        The choice, and how much more than its own log-probability the last token of each candidate weighed `(B,C)`.
+    """
+    choice = choose(weighed, ranks, beam_size)
+    places = choice.parents * log_probs.shape[1] + choice.tokens
+
+    def of_candidates(values: Tensor) -> Tensor:
+        return values.reshape(len(places), -1).gather(1, places)
+
+    own = of_candidates(log_probs)
+    found = scores.gather(1, choice.parents) + own
+    found = found.masked_fill(choice.scores == -INFINITY, -INFINITY)  # candidates that stand for none
+    more = torch.where(own > -INFINITY, of_candidates(weighed) - own, 0.0)
+    return replace(choice, scores=found, kept_scores=found.gather(1, choice.kept)), more
 
 
 def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None) -> tuple[Tensor, Tensor]:

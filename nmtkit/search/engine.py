@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
-from nmtkit.search.bank import Bank, Record, closed_up
+from nmtkit.search.bank import Bank, Integers, Record
 from nmtkit.search.choose import Choose, choose_best
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
@@ -66,6 +67,7 @@ class Engine:
         need_attention: whether to return attention, and p_gen, as well.
         choose: another way to choose the hypotheses to go on with; its steps are never recorded.
         steps: whether steps are recorded as CUDA graphs.
+        may_repeat: words that may repeat in spite of `no_repeat_ngram` `(V,)`, bool, on the model's device.
         shortlist: candidates for the words of the sources, on the model's device; each sentence is continued by its
             own only, and log-probabilities are of them. Its steps are never recorded. None: by all words.
 
@@ -83,6 +85,7 @@ class Engine:
         choose: Choose = choose_best,
         steps: Steps = "auto",
         shortlist: Shortlist | None = None,
+        may_repeat: Tensor | None = None,
     ) -> None:
         assert not model.training, "the model is in training mode: call model.eval() first"
         if n_best > config.beam_size:
@@ -97,6 +100,7 @@ class Engine:
         require_recordable(steps, self.device, shortlist is not None)
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.choose, self.steps, self.shortlist = need_attention, choose, steps, shortlist
+        self._may_repeat = None if may_repeat is None else pad(may_repeat, (0, 1))
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
 
     @property
@@ -105,38 +109,34 @@ class Engine:
         return sum(replay.replayed for replay in self._replays.values())
 
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
-    def run(self, feed: Feed, prefix: Tensor | None = None) -> Iterator[Found]:
+    def run(self, feed: Feed) -> Iterator[Found]:
         """Searches for all sentences of a feed; they come out as they are done.
 
         Args:
-            feed: see `Feed`.
-            prefix: forced tokens of the first batch `(B,P)`, padded with PAD; no others take its slots then.
+            feed: see `Feed`. No others take the slots of sentences with a forced prefix.
 
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
         """
         with _Reading(self.device) as reading:
             while (given := feed(None, None)) is not None:
-                yield from self._of_one_bank(given, feed, prefix, reading)
-                prefix = None
+                yield from self._of_one_bank(given, feed, reading)
             yield from reading.rest()
 
-    def _begun(self, batch: Batch, prefix: Tensor | None = None) -> tuple[Bank, Record]:
+    def _begun(self, batch: Batch) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
-        bank = Bank.begin(self.model, batch, self.config, self.n_best, prefix, self.shortlist)
+        bank = Bank.begin(self.model, batch, self.config, self.n_best, self._may_repeat, self.shortlist)
         return bank, bank.step(self.choose, self.need_attention)
 
-    def _of_one_bank(
-        self, given: tuple[Sequence[int], Batch], feed: Feed, prefix: Tensor | None, reading: "_Reading"
-    ) -> Iterator[Found]:
-        fresh, record = self._begun(given[1], prefix)
-        width = given[1].src.shape[1]
-        replay = self._recorder(fresh, width) if prefix is None else None
+    def _of_one_bank(self, given: tuple[Sequence[int], Batch], feed: Feed, reading: "_Reading") -> Iterator[Found]:
+        fresh, record = self._begun(given[1])
+        width, free_to_begin = given[1].src.shape[1], given[1].prefix is None
+        replay = self._recorder(fresh, width) if free_to_begin else None
         bank = fresh if replay is None else replay.bank
         table = _Table(len(bank.scores), self.device)
         table.put(np.arange(given[1].size), *given, fresh.limits, record, self.model.config.copies)
         every = CPU_LOOKS_EVERY if self.device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
-        waits, steps = prefix is None, 1
+        waits, steps = free_to_begin, 1
         while True:
             if steps % every == 0 or table.is_due():
                 table.look(bank)
@@ -195,6 +195,7 @@ def beam_search(
     need_attention: bool = False,
     prefix: Tensor | None = None,
     choose: Choose = choose_best,
+    may_repeat: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
@@ -216,6 +217,7 @@ def beam_search(
         prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
         choose: another way to choose the hypotheses to go on with.
+        may_repeat: words that may repeat in spite of `no_repeat_ngram` `(V,)`, bool.
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
@@ -224,10 +226,19 @@ def beam_search(
         RecipeError: `n_best` is more than `beam_size`, or a coverage penalty is asked of a model without attention.
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
-    waiting = [(range(batch.size), batch)]
-    engine = Engine(model, config, n_best, need_attention, choose)
-    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None, prefix))
+    waiting = [(range(batch.size), replace(batch, prefix=prefix))]
+    engine = Engine(model, config, n_best, need_attention, choose, may_repeat=may_repeat)
+    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
     return [found[number] for number in range(batch.size)]
+
+
+def closed_up(live: Integers) -> Integers:
+    """The sentences that are left, by number, in an order in which as many as can be stay where they are."""
+    count = len(live)
+    order = np.arange(count)
+    holes = np.setdiff1d(order, live, assume_unique=True)
+    order[holes] = live[live >= count]
+    return order
 
 
 class _Table:

@@ -5,13 +5,16 @@ rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.search.scoring import CoverageKind, LengthPenalty
+from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 from nmtkit.settings import Beam, Field, Length, Settings, model_validator
 
 INFINITY = float("inf")
@@ -34,8 +37,17 @@ class RuleSettings(Settings):
     """The tokens that max_length_ratio allows beside those for each source token."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """No hypothesis holds the same n-gram twice, for n-grams of so many tokens: 3 is trigram blocking, 0 no rule."""
+    no_repeat_except: str = ""
+    """Words, with blanks between them, that may repeat: an n-gram that holds one of them is never blocked."""
+    repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
+    """A token that the hypothesis holds already is ranked by its log-probability times this; 1 is no rule."""
     forbid_unknown: bool = False
     """Never write the unknown word."""
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether a rule asks for the words that a hypothesis has."""
+        return self.no_repeat_ngram > 0 or self.repetition_penalty > 1
 
     @model_validator(mode="after")
     def _lengths_leave_room(self) -> "RuleSettings":
@@ -59,9 +71,15 @@ class SearchConfig(RuleSettings):
     coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
     """Strength (beta) of the penalty for badly spread attention; needs a model with attention."""
     coverage_kind: CoverageKind = "gnmt"
-    """What it punishes: gnmt source words that got little attention, summary those that got more than one word's."""
+    """What it punishes: gnmt, at the end, source words that got little attention; summary, in every step, those that
+    got more than one word's."""
+    word_reward: float = Field(default=0.0, ge=0.0, le=1e3)
+    """What every token, EOS counted, adds to the score after the length penalty; most useful with length penalty none.
+    """
     stop: Literal["first_k", "exact"] = "first_k"
     """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
+    patience: float = Field(default=1.0, ge=0.01, le=100.0)
+    """With first_k a sentence is done with beam_size times so many ended hypotheses."""
 
 
 def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
@@ -112,7 +130,8 @@ def apply_rules(
         log_probs: `(N,X)`; written into.
         settings: which rules.
         written: how many tokens each hypothesis has, `(N,)`; not needed where neither `history` nor `least` is given.
-        history: those tokens `(N,t)`, something negative behind them; needed by `no_repeat_ngram` only.
+        history: those tokens `(N,t)`, something negative behind them and in place of those that may repeat; needed by
+            `no_repeat_ngram` only.
         wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
         least: the fewest tokens of each hypothesis `(N,)`, see `least_lengths`; None: any number.
 
@@ -140,7 +159,7 @@ def forbid_repeats(log_probs: Tensor, history: Tensor, written: Tensor, size: in
 
     Args:
         log_probs: `(N,X)`; written into.
-        history: its tokens `(N,t)`, something negative behind them.
+        history: its tokens `(N,t)`, something negative behind them and in place of those that may repeat.
         written: how many they are, `(N,)`.
         size: of the n-grams, at least 1.
     """
@@ -150,10 +169,29 @@ def forbid_repeats(log_probs: Tensor, history: Tensor, written: Tensor, size: in
     places = (written - size + 1)[:, None] + torch.arange(size - 1, device=history.device)  # of what stands last
     tail = history.gather(1, places.clamp(min=0))[:, None]  # (N,1,size-1): what the next token would complete
     ends = grams[:, :, -1]  # (N,t-size+1)
-    again = (grams[:, :, :-1] == tail).all(2) & (ends >= 0) & (written >= size)[:, None]
+    again = (grams[:, :, :-1] == tail).all(2) & (grams >= 0).all(2) & (written >= size)[:, None]
     # Added, not assigned: a token that ends several n-grams stays forbidden if any of them matches.
     ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
     log_probs.scatter_add_(1, ends.clamp(min=0), ban)
+
+
+def penalize_repeats(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
+    """What continuations are ranked by where tokens that are there already shall not come again.
+
+    Keskar et al. 2019, "CTRL", section 4.1, for log-probabilities, which are never positive: those of tokens that the
+    hypothesis holds are multiplied.
+
+    Args:
+        log_probs: `(N,X)`.
+        history: tokens of each hypothesis `(N,t)`, something negative behind them.
+        penalty: 1 or more.
+
+    Returns:
+        `(N,X)`, another tensor.
+    """
+    held = torch.zeros_like(log_probs, dtype=torch.bool)
+    held.scatter_(1, history.clamp(min=PAD), history >= 0)  # PAD, which never follows, may be written in any order
+    return torch.where(held, log_probs * penalty, log_probs)
 
 
 def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:
@@ -179,3 +217,26 @@ def force(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
 def _possible(log_probs: Tensor) -> Tensor:
     """At least the log of the smallest number: what a rule demands must not die of a probability of zero."""
     return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
+
+
+def score_of_given(
+    config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: npt.NDArray[np.floating[Any]] | None
+) -> float:
+    """What a search would have ranked a hypothesis by.
+
+    Args:
+        config: of the search.
+        ids: its tokens, extended ones of copied words, without EOS.
+        log_probs: theirs, and that of EOS if it has ended, `(T,)`.
+        attention: `(T,S)`, EOS of the source counted; None where there is none.
+    """
+    summed = float(log_probs.sum())
+    if config.repetition_penalty > 1:
+        again = [place for place, token in enumerate(ids) if token in ids[:place]]
+        summed += (config.repetition_penalty - 1) * float(log_probs[again].sum())
+    score = summed / float(length_penalty(config.length_penalty, torch.tensor(len(log_probs)), config.alpha))
+    if config.coverage_penalty and attention is not None:
+        coverage = torch.from_numpy(attention).sum(0)[:-1]  # EOS is not to be covered
+        words = torch.ones_like(coverage).bool()
+        score += float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
+    return score + config.word_reward * len(log_probs)

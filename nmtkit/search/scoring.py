@@ -7,6 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+UNSEEN = 2.0**-24
+"""Attention below this counts as this: the smallest number of the narrowest type that a model computes in."""
 
 LengthPenalty = Literal["none", "average", "gnmt"]
 CoverageKind = Literal["gnmt", "summary"]
@@ -49,17 +53,19 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
     Args:
         kind: which one.
         coverage: attention summed over the target words so far, `(..., S)`.
-        mask: which source words are real, in the shape of `coverage` or one that broadcasts to it.
+        mask: which source words are to be covered, in the shape of `coverage` or one that broadcasts to it; EOS is not.
         beta: the strength, 0 or more.
 
     Returns:
-        Zero or less, `(...)`, and finite. For `gnmt` a word that was never looked at costs a large amount, so that
-        hypotheses that miss words still compare.
+        Zero or less, `(...)`, and finite, in float32 or wider. For `gnmt` a word that was never looked at costs as
+        much as one with attention of `UNSEEN`, in every type, so that hypotheses that miss words still compare.
     """
-    numbers = torch.finfo(coverage.dtype)
+    coverage = coverage.to(torch.promote_types(coverage.dtype, torch.float32))
     if kind == "summary":
-        cost = -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
-    else:
-        covered = coverage.clamp(min=numbers.tiny, max=1.0)
-        cost = beta * covered.log().masked_fill(~mask, 0.0).sum(-1)
-    return cost.clamp(min=numbers.min)
+        return -beta * (coverage.clamp(min=1.0) - 1.0).masked_fill(~mask, 0.0).sum(-1)
+    return beta * coverage.clamp(min=UNSEEN, max=1.0).log().masked_fill(~mask, 0.0).sum(-1)
+
+
+def to_be_covered(mask: Tensor) -> Tensor:
+    """Source words without the EOS behind them: of a mask `(B,S)` of real tokens all but the last one, `(B,S)`."""
+    return mask & pad(mask[:, 1:], (0, 1))

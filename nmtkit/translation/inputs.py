@@ -7,14 +7,16 @@ from itertools import zip_longest
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtkit.data.batch import Batch, collate, in_order_batches
-from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import EOS, UNK
 from nmtkit.data.words import known_ids
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.layers.packed import Precision
 from nmtkit.models.base import Seq2Seq
+from nmtkit.search.rules import SearchConfig
 
 
 @dataclass(frozen=True)
@@ -235,3 +237,19 @@ def make_batch(
         n_oov=max(len(source.oov) for source in sources),
         width=width,
     )
+
+
+def words_that_may_repeat(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:
+    """The tokens that `no_repeat_except` names `(V,)`, bool, whether they begin a word or not; None: it names none.
+
+    Raises:
+        RecipeError: the vocabulary lacks one.
+    """
+    words = config.no_repeat_except.split()
+    if not words:
+        return None
+    shown = [token.removeprefix(MARK) for token in tokenizer.vocabulary.tokens]
+    lacking = [word for word in words if word not in shown]
+    if lacking:
+        raise RecipeError(f"no_repeat_except: {lacking[0]!r} is no token of the target vocabulary; name one that is")
+    return torch.tensor([token in words for token in shown], device=device)

@@ -16,8 +16,7 @@ from nmtkit.errors import DataError
 from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.search.engine import Engine, Steps
-from nmtkit.search.rules import SearchConfig
-from nmtkit.search.scoring import coverage_penalty, length_penalty
+from nmtkit.search.rules import SearchConfig, score_of_given
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import (
@@ -28,8 +27,9 @@ from nmtkit.translation.inputs import (
     refuse_one_text,
     require_pairs,
     roomy,
+    words_that_may_repeat,
 )
-from nmtkit.translation.result import EMPTY, FloatArray, Translation, copied_from
+from nmtkit.translation.result import EMPTY, Translation, copied_from
 from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
@@ -155,7 +155,15 @@ class Translator(TextModel):
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""
         attend = wanted.attention or self.replacer is not None or (wanted.copies and self.copies)
-        engine = Engine(self.model, self.config, wanted.n_best, attend, steps=self.steps, shortlist=self.shortlist)
+        engine = Engine(
+            self.model,
+            self.config,
+            wanted.n_best,
+            attend,
+            steps=self.steps,
+            shortlist=self.shortlist,
+            may_repeat=words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
+        )
 
         def search(take: Take) -> Iterator[tuple[int, Answer]]:
             taken: dict[int, SourceLine] = {}
@@ -267,7 +275,7 @@ class Translator(TextModel):
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,
                     finished=finished,
-                    score=self._score(float(log_probs.sum()), length, weights),
+                    score=score_of_given(self.config, tgt[number].extended, log_probs, weights),
                     log_prob=float(log_probs.sum()),
                     token_log_probs=log_probs.tolist(),
                     attention=weights if need_attention else None,
@@ -315,16 +323,6 @@ class Translator(TextModel):
         chosen = torch.zeros(batch.tgt_mask.shape)
         chosen[batch.tgt_mask] = torch.cat(parts).cpu()
         return readout, chosen
-
-    def _score(self, log_prob: float, length: int, attention: FloatArray | None) -> float:
-        """What the search would have ranked it by; `length` counts EOS."""
-        config = self.config
-        score = log_prob / float(length_penalty(config.length_penalty, torch.tensor(length), config.alpha))
-        if config.coverage_penalty and attention is not None:
-            coverage = torch.from_numpy(attention).sum(0)
-            real = torch.ones_like(coverage).bool()
-            score += float(coverage_penalty(config.coverage_kind, coverage, real, config.coverage_penalty))
-        return score
 
     # ------------------------------------------------------------------------------------- what is looked at for them
 

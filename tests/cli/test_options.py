@@ -44,7 +44,10 @@ def test_a_number_out_of_bounds(console: Command, command: str, option: str, val
         assert bound in done.err
 
 
-@pytest.mark.parametrize("key", sorted(SEARCH.keys() - {"coverage_kind", "length_penalty"}))
+OTHERS = {"coverage_kind", "length_penalty", "no_repeat_except", "stop"}  # not numbers
+
+
+@pytest.mark.parametrize("key", sorted(SEARCH.keys() - OTHERS))
 def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None:
     whole, metadata = SearchConfig.model_fields[key].annotation is int, SearchConfig.model_fields[key].metadata
     option = search_type(key)

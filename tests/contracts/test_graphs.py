@@ -32,6 +32,15 @@ SEARCHES: list[dict[str, Any]] = [
         "coverage_penalty": 0.2,
         "stop": "exact",
     },
+    {
+        "beam_size": 3,
+        "repetition_penalty": 1.4,
+        "no_repeat_ngram": 3,
+        "coverage_penalty": 1.5,
+        "coverage_kind": "summary",
+        "word_reward": 0.2,
+        "patience": 1.5,
+    },
 ]
 
 

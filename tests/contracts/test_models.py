@@ -166,6 +166,7 @@ SMALL_ENOUGH = 1e-10
 
 # Ids from VOCABULARY on are unknown words, numbered within their sentence; models that cannot copy read and write UNK.
 SOURCES = [[5, 13, 7, 14, 13, 9], [4], [12, 11, 13], [13, 5, 14, 6, 7, 15, 8], [13]]
+MAY_REPEAT = [4, 9]
 TARGETS = [[9, 14, 7], [4, 10, 11, 12, 6, 5], [13, 6], [], [13, 13]]
 
 
@@ -477,6 +478,8 @@ def test_sentences_that_take_free_slots_equal_those_searched_alone(model: Seq2Se
         {"beam_size": 4},
         {"beam_size": 3, "no_repeat_ngram": 2, "min_length": 3, "forbid_unknown": True, "length_penalty": "gnmt"},
         {"beam_size": 2, "stop": "exact", "length_penalty": "none", "coverage_penalty": 0.2},
+        {"beam_size": 3, "repetition_penalty": 1.5, "patience": 2.0, "no_repeat_ngram": 1, "min_length": 3},
+        {"beam_size": 3, "coverage_penalty": 2.0, "coverage_kind": "summary", "word_reward": 0.3, "stop": "exact"},
     ],
     ids=str,
 )
@@ -485,10 +488,13 @@ def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq, settings: dic
     if not model.has_attention:
         settings = {**settings, "coverage_penalty": 0.0}
     config = SearchConfig.model_validate({**settings, "max_length": 6})
-    sources = SOURCES[:3]
-    found = beam_search(model, batch_of(sources), config, n_best=config.beam_size)
+    sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
+    may_repeat[MAY_REPEAT] = True
+    found = beam_search(model, batch_of(sources), config, config.beam_size, may_repeat=may_repeat)
     for source, hypotheses in zip(sources, found, strict=True):
-        plain = reference_search.search(model, lambda ids, own=source: batch_of([own], [ids]), config, config.beam_size)
+        plain = reference_search.search(
+            model, lambda ids, own=source: batch_of([own], [ids]), config, config.beam_size, may_repeat=MAY_REPEAT
+        )
         assert [one.ids + [EOS] * one.finished for one in hypotheses] == [list(one.tokens) for one in plain]
         for one, other in zip(hypotheses, plain, strict=True):
             assert one.score == pytest.approx(other.score, abs=1e-9)

@@ -39,9 +39,9 @@ SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [
 WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
 
 
-def feed_of(sources: Sequence[Sequence[int]], slots: int) -> Feed:
+def feed_of(sources: Sequence[Sequence[int]], slots: int, prefix: Tensor | None) -> Feed:
     """Sentences for a bank of so many slots, in their order."""
-    whole, waiting = batch_of(sources), list(range(len(sources)))
+    whole, waiting = replace(batch_of(sources), prefix=prefix), list(range(len(sources)))
 
     def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
         taken = [waiting.pop(0) for _ in waiting[: count or slots]]
@@ -59,7 +59,7 @@ def searched(
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     engine = Engine(model, config, config.beam_size, need_attention=model.has_attention, shortlist=shortlist)
-    found = dict(engine.run(feed_of(sources, slots), prefix))
+    found = dict(engine.run(feed_of(sources, slots, prefix)))
     return [found[number] for number in range(len(sources))]
 
 

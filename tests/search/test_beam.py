@@ -18,7 +18,7 @@ from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import choose, engine
 from nmtkit.search.choose import best_candidates, first_of_best
 from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig
+from nmtkit.search.rules import SearchConfig, score_of_given
 from nmtkit.search.scoring import CoverageKind, LengthPenalty
 from nmtkit.search.trace import Hypothesis
 
@@ -377,7 +377,7 @@ class LookingModel(TableModel):
 
 
 def test_coverage_penalty_by_hand() -> None:
-    # Two ways of three tokens: "A A" looks at word 0 only; "A B" looks at both. The source has two words.
+    # Two ways of three tokens: "A A" looks at word 0 only; "A B" looks at both. The source has two words, and EOS.
     rows = {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}
     tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
     for last, following in rows.items():
@@ -386,11 +386,11 @@ def test_coverage_penalty_by_hand() -> None:
     tables[0, 2, [A, B], EOS] = 0.0
     model = LookingModel(tables)
     config = SearchConfig(beam_size=3, length_penalty="none")
-    ((first, second, third),) = beam_search(model, sources(2), config, 3)
+    ((first, second, third),) = beam_search(model, sources(3), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, A], [A, B], [A]]
-    ((first, second, third),) = beam_search(model, sources(2), config.model_copy(update={"coverage_penalty": 0.1}), 3)
+    ((first, second, third),) = beam_search(model, sources(3), config.model_copy(update={"coverage_penalty": 0.1}), 3)
     assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
-    missed = 0.1 * math.log(torch.finfo(torch.float64).tiny)
+    missed = 0.1 * math.log(2**-24)
     assert first.score == first.log_prob == pytest.approx(math.log(0.3))
     assert second.score == pytest.approx(math.log(0.5) + missed)
     assert second.log_prob == pytest.approx(math.log(0.5))
@@ -398,14 +398,14 @@ def test_coverage_penalty_by_hand() -> None:
 
 
 def test_summary_coverage_penalty_by_hand() -> None:
-    # "A A" looks at word 0 three times, "A B" twice (EOS looks at word 1), "A" twice.
+    # "A A" looks at word 0 three times, "A B" twice (its EOS looks at word 1), "A" twice.
     tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
     for last, following in {BOS: {A: 1.0}, A: {A: 0.5, B: 0.3, EOS: 0.2}, B: {EOS: 1.0}}.items():
         for token, probability in following.items():
             tables[0, :2, last, token] = math.log(probability)
     tables[0, 2, [A, B], EOS] = 0.0
     config = SearchConfig(beam_size=3, length_penalty="none", coverage_penalty=0.75, coverage_kind="summary")
-    ((first, second, third),) = beam_search(LookingModel(tables), sources(2), config, 3)
+    ((first, second, third),) = beam_search(LookingModel(tables), sources(3), config, 3)
     assert [first.ids, second.ids, third.ids] == [[A, B], [A, A], [A]]
     assert first.score == pytest.approx(math.log(0.3) - 0.75)
     assert second.score == pytest.approx(math.log(0.5) - 1.5)
@@ -417,21 +417,68 @@ def test_no_coverage_penalty_leaves_nothing(kind: CoverageKind) -> None:
     with pytest.raises(RecipeError, match="coverage_penalty"):
         unlimited().changed({"coverage_penalty": 1e308})
     config = unlimited().changed({"coverage_penalty": 1e6, "coverage_kind": kind})
-    for hypotheses in beam_search(LookingModel(random_tables(12, 4, 9)), sources(*[2] * 12), config, 5):
+    for hypotheses in beam_search(LookingModel(random_tables(12, 4, 9)), sources(*[3] * 12), config, 5):
         assert hypotheses
         assert all(math.isfinite(hypothesis.score) for hypothesis in hypotheses)
 
 
 def test_coverage_is_that_of_the_hypothesis_s_own_path() -> None:
-    lengths = [2] * 12
+    lengths = [3] * 12
     config = unlimited().model_copy(update={"coverage_penalty": 0.3, "length_penalty": "gnmt"})
     found = beam_search(LookingModel(random_tables(12, 4, 9)), sources(*lengths), config, 5, need_attention=True)
     for hypotheses in found:
         for hypothesis in hypotheses:
             assert hypothesis.attention is not None
-            covered = np.clip(hypothesis.attention.sum(0, dtype=np.float64), torch.finfo(torch.float64).tiny, 1.0)
+            covered = np.clip(hypothesis.attention[:, :2].sum(0, dtype=np.float64), 2**-24, 1.0)  # EOS is no word
             expected = hypothesis.log_prob / ((5 + len(hypothesis.token_log_probs)) / 6) + 0.3 * np.log(covered).sum()
             assert hypothesis.score == pytest.approx(float(expected))
+
+
+def test_summary_coverage_turns_a_search_away_from_a_repetition() -> None:
+    """In every step: with a beam of one nothing could be chosen among at the end."""
+    rows = {BOS: {A: 0.6, B: 0.4}, A: {A: 1.0}, B: {B: 0.9, EOS: 0.1}}
+    tables = torch.full((1, 4, 8, 8), -math.inf, dtype=torch.float64)
+    for last, following in rows.items():
+        for token, probability in following.items():
+            tables[0, :3, last, token] = math.log(probability)
+    tables[0, 3, [A, B], EOS] = 0.0
+    config = SearchConfig(beam_size=2, length_penalty="none", coverage_kind="summary", max_length=4)
+    (free,) = beam_search(LookingModel(tables), sources(3), config, 2)
+    (kept,) = beam_search(LookingModel(tables), sources(3), config.changed({"coverage_penalty": 5.0}), 2)
+    assert free[0].ids == [A, A, A]
+    assert kept[0].ids[0] == B
+    assert kept[0].log_prob == pytest.approx(sum(kept[0].token_log_probs))
+
+
+def test_patience_and_word_reward_by_hand() -> None:
+    tables = torch.full((1, 4, 8, 8), -math.inf, dtype=torch.float64)
+    for last, following in {BOS: {A: 0.7, EOS: 0.3}, A: {A: 0.5, EOS: 0.5}}.items():
+        for token, probability in following.items():
+            tables[0, :, last, token] = math.log(probability)
+    config = SearchConfig(beam_size=1, length_penalty="none", max_length=4)
+    model = TableModel(tables)
+    assert [one.ids for one in beam_search(model, sources(3), config)[0]] == [[A]]
+    config = config.changed({"beam_size": 2})
+    (found,) = beam_search(model, sources(3), config, 2)
+    assert [one.ids for one in found] == [[A], []]
+    (found,) = beam_search(model, sources(3), config.changed({"word_reward": 1.0, "patience": 2.0}), 2)
+    assert [one.ids for one in found] == [[A, A, A], [A, A]]
+    assert found[0].score == pytest.approx(math.log(0.7 * 0.5**3) + 4)
+    assert found[0].log_prob == pytest.approx(math.log(0.7 * 0.5**3))
+
+
+def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
+    tables = torch.full((1, 3, 8, 8), -math.inf, dtype=torch.float64)
+    for last, following in {BOS: {A: 1.0}, A: {A: 0.6, B: 0.4}, B: {EOS: 1.0}}.items():
+        for token, probability in following.items():
+            tables[0, :2, last, token] = math.log(probability)
+    tables[0, 2, [A, B], EOS] = 0.0
+    config = SearchConfig(beam_size=2, length_penalty="none", repetition_penalty=2.0)
+    ((first, second),) = beam_search(TableModel(tables), sources(3), config, 2)
+    assert [first.ids, second.ids] == [[A, B], [A, A]]
+    assert second.log_prob == pytest.approx(math.log(0.6))
+    assert second.score == pytest.approx(2 * math.log(0.6))
+    assert score_of_given(config, second.ids, torch.tensor(second.token_log_probs), None) == pytest.approx(second.score)
 
 
 @pytest.mark.parametrize("size", [5, 63, 64, 65, 128, 1000, 1024])

@@ -14,8 +14,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
-from nmtkit.search.bank import closed_up
-from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.engine import Engine, Feed, beam_search, closed_up
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
+from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty, to_be_covered
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,19 @@ def test_coverage_penalty_is_the_log_of_what_is_missing() -> None:
 
 def test_a_word_never_looked_at_costs_much_but_not_everything() -> None:
     one, two = coverage_penalty("gnmt", torch.tensor([[0.0, 1.0], [0.0, 0.0]]), torch.ones(2, 2, dtype=torch.bool), 1.0)
-    assert -math.inf < two < one < -80
+    assert one == pytest.approx(24 * math.log(0.5))
+    assert two == 2 * one
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_floor_of_attention_is_one_for_all_types(dtype: torch.dtype) -> None:
+    seen = coverage_penalty("gnmt", torch.zeros(1, 3, dtype=dtype), torch.tensor([[True, True, False]]), 0.5)
+    assert seen.tolist() == pytest.approx([24 * math.log(0.5)])
+
+
+def test_the_end_of_a_source_is_not_to_be_covered() -> None:
+    mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
+    assert to_be_covered(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
 
 
 def test_summary_coverage_is_what_was_looked_at_twice() -> None:

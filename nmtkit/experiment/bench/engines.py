@@ -313,9 +313,12 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
     if config.coverage_penalty:
         lacking.append(f"coverage_penalty {config.coverage_penalty} (take 0)")
     if config.stop != "first_k":
-        lacking.append(f"stop {config.stop}, which only a recipe can set (take first_k)")
+        lacking.append(f"stop {config.stop} (take first_k)")
     if config.min_length_ratio:
         lacking.append(f"min_length_ratio {config.min_length_ratio} (take 0)")
+    for key, none in (("word_reward", 0.0), ("repetition_penalty", 1.0), ("patience", 1.0), ("no_repeat_except", "")):
+        if getattr(config, key) != none:
+            lacking.append(f"{key} {getattr(config, key)} (take {none or 'none'})")
     if lacking:
         raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(lacking)}")
 
