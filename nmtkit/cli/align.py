@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import inference, options
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reporting import tell
 from nmtkit.data.alignments import SYMMETRIZATIONS, SoftAlignment, SoftWriter, Symmetrization, pharaoh
@@ -58,6 +57,7 @@ class Listing:
 
 
 @click.command()
+@results.output
 @inference.which_run
 @inference.precision("fp32")
 @inference.source_file
@@ -114,6 +114,7 @@ class Listing:
 @inference.layer
 @inference.head
 @inference.batches
+@options.quiet
 @options.grouped(PairFiles, "texts")
 @options.grouped(Listing, "listing")
 def command(
@@ -147,11 +148,11 @@ def command(
 
     \b
     Examples:
-      nmtkit align --source test.en --target test.fr > test.align
-      nmtkit align -m runs/en-fr --reverse-model runs/fr-en --source test.en --target test.fr > test.align
+      nmtkit align --source test.en --target test.fr -o test.align
+      nmtkit align -m runs/en-fr --reverse-model runs/fr-en --source test.en --target test.fr -o test.align
       nmtkit align --source test.en --target test.fr --source-words test.tok.en --target-words test.tok.fr
-      nmtkit align --source test.en --target test.fr --soft test.npz --threshold 0.3 > test.align
-      nmtkit align --source train.en --target train.fr --shortlist en-fr.shortlist > train.align
+      nmtkit align --source test.en --target test.fr --soft test.npz --threshold 0.3 -o test.align
+      nmtkit align --source train.en --target train.fr --shortlist en-fr.shortlist -o train.align
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
@@ -162,7 +163,7 @@ def command(
         backward = inference.open_asked(replace(how, model=reverse_model))
         method = method or "grow-diag"
     half_empty = 0
-    with console.LineProgress("pairs") as progress, file as writer, listing.counting(translator.tokenizers) as counts:
+    with results.progress("pairs") as shown, file as writer, listing.counting(translator.tokenizers) as counts:
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
@@ -171,7 +172,7 @@ def command(
                 writer.add(one, reverse)
             if counts is not None:
                 counts.add(links, one.src_ids, one.tgt_ids)
-            progress.advance(1)
+            shown.advance(1)
     if half_empty:
         tell(f"{half_empty} pairs have one empty side: their lines are empty")
 

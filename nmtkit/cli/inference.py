@@ -12,10 +12,10 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import click
 
-from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, grouped, together
-from nmtkit.cli.reporting import tell
+from nmtkit.cli.reporting import note, tell
+from nmtkit.cli.results import Prompt, progress
 from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs
@@ -24,6 +24,7 @@ from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.rules import SearchConfig
 from nmtkit.settings import MOST_THREADS, parse_json
+from nmtkit.translation.paragraphs import Paragraph
 from nmtkit.translation.result import Translation, copied_spans, moses_line
 from nmtkit.translation.summarizer import Summary
 from nmtkit.translation.translator import Translator
@@ -221,7 +222,7 @@ batches: Decorator = together(
 
 def open_asked(how: Opening, task: str | None = None) -> Translator:
     """Opens the run that was asked for, and says on stderr which run, which weights and which device it is."""
-    return open_run(how, task, tell)
+    return open_run(how, task, note)
 
 
 def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
@@ -241,10 +242,11 @@ def read_translation(line: str, where: str) -> Translation:
         record = parse_json(line, where)
     except DataError as fault:
         raise DataError(f"{fault}, so it is not what `nmtkit translate --json` prints; {plain}") from fault
-    if isinstance(record, dict) and "windows" in record:
+    if isinstance(record, dict) and (pieces := {"windows", "sentences"} & record.keys()):
+        what, option = ("summary", "--window") if "windows" in pieces else ("translation", "--split-sentences")
         raise DataError(
-            f"{where}: a summary of several windows, each of an article of its own, cannot be rescored as one; "
-            "leave --window out, or write the summaries as plain text"
+            f"{where}: a {what} of several {pieces.pop()}, each read by itself, cannot be rescored as one; "
+            f"leave {option} out, or write plain text"
         )
     try:
         best = record["best"]
@@ -308,12 +310,19 @@ class Printer:
 
     def write_windows(self, summary: Summary) -> None:
         """Writes the summary of one article that was read in windows."""
-        self._count(summary.windows)
+        self._write_pieces(summary.text, "windows", summary.windows)
+
+    def write_sentences(self, paragraph: Paragraph) -> None:
+        """Writes the translation of one line that was cut into sentences."""
+        self._write_pieces(paragraph.text, "sentences", paragraph.sentences)
+
+    def _write_pieces(self, text: str, name: str, pieces: Sequence[Translation]) -> None:
+        self._count(pieces)
         if self.as_json:
-            windows = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in summary.windows]
-            write_json_line({"line": self.lines, "text": summary.text, "windows": windows})
+            records = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in pieces]
+            write_json_line({"line": self.lines, "text": text, name: records})
         else:
-            _write(summary.text)
+            _write(text)
 
     def say_unfinished(self, results: str, remedy: str) -> None:
         """Says on stderr how many results reached the length limit, and by which options it is raised."""
@@ -339,14 +348,25 @@ class Printer:
         return fields
 
 
-def write_found(found: Generator[Sequence[Written], None, None], write: Callable[[Written], None], what: str) -> None:
+def write_found(
+    found: Generator[Sequence[Written], None, None],
+    write: Callable[[Written], None],
+    what: str,
+    prompt: Prompt | None = None,
+) -> None:
     """Writes what is found, as soon as it is, with a line on stderr that says how many of `what` are done."""
-    with console.LineProgress(what) as progress, closing(found):
+    if prompt:
+        prompt.ask()
+    with progress(what) as shown, closing(found):
         for some in found:
             for one in some:
                 write(one)
             sys.stdout.flush()
-            progress.advance(len(some))
+            shown.advance(len(some))
+            if prompt:
+                prompt.ask()
+    if prompt:
+        prompt.end()
 
 
 def write_json_line(record: dict[str, Any]) -> None:

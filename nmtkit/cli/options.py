@@ -9,12 +9,15 @@ from typing import Any
 
 import click
 
+from nmtkit.errors import DataError
 from nmtkit.settings import LARGEST, MOST_THREADS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE = click.Path(path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, path_type=Path)
+QUIET = "nmtkit.quiet"
+"""Where the context of a command keeps whether notes are unwanted."""
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
@@ -94,11 +97,58 @@ def one_device(ctx: click.Context, parameter: click.Parameter, given: str) -> st
     return given
 
 
+def input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The files of an argument, none for standard input; all are there, so that none is missed after hours of others.
+
+    Raises:
+        DataError: one is not there, or is a folder.
+        click.BadParameter: "-", which is standard input, stands among others.
+    """
+    if given == (Path("-"),):
+        return ()
+    for path in given:
+        if path == Path("-"):
+            raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
+        if not path.exists() or path.is_dir():
+            raise DataError(f"{path}: cannot read it: {'it is a folder' if path.is_dir() else 'there is no such file'}")
+    return given
+
+
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:
     """The overrides of a recipe, among them what `training_threads` says."""
     return (*overrides, f"training.threads={threads}") if threads else overrides
 
 
+def _from_source(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def with_files(files: tuple[Path, ...], source: tuple[Path, ...], **given: Any) -> Any:
+        if files and source:
+            raise click.UsageError("--source says the same as FILE: give the files in one way")
+        return command(files=files or source, **given)
+
+    return with_files
+
+
+files: Decorator = together(
+    click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE, callback=input_files),
+    click.option(
+        "--source",
+        type=FILE,
+        multiple=True,
+        callback=input_files,
+        help="The same as FILE, for those used to the option.",
+    ),
+    _from_source,
+)
+"""Gives a command the files to read, none for standard input."""
+quiet: Decorator = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=lambda ctx, parameter, given: ctx.meta.update({QUIET: given}),
+    help="Print results, warnings and errors only: no model line, no notes, no progress.",
+)
 model: Decorator = click.option(
     "-m",
     "--model",

@@ -9,7 +9,7 @@ import click
 from nmtkit import console, pictures
 from nmtkit.cli import inference, options
 from nmtkit.cli.reading import STDIN, stdin_lines
-from nmtkit.cli.reporting import save_picture, tell
+from nmtkit.cli.reporting import note, save_picture
 from nmtkit.console.shading import show_attention
 from nmtkit.data.records import WRITE_OUT, refuse_json_lines
 from nmtkit.errors import DataError
@@ -79,6 +79,7 @@ def _is_html(output: Path | None) -> bool:
 @inference.layer
 @inference.head
 @inference.search_options("beam_size", "length_penalty")
+@options.quiet
 @inference.opening
 def command(
     how: Opening,
@@ -124,7 +125,7 @@ def command(
         return
     save_picture(output, _drawing(translator, source, target, grid, layers, what))
     if what == "attention" and not layers and headed(translator.model) and _is_html(output):
-        tell("this is the mean of one layer's heads; --layers shows every layer and head")
+        note("this is the mean of one layer's heads; --layers shows every layer and head")
 
 
 def _drawing(

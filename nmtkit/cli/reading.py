@@ -1,13 +1,15 @@
-"""Standard input as lines of text, for the commands that read it."""
+"""Files, or standard input, as lines of text, for the commands that read them."""
 
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
 
-from nmtkit.data.records import parse_record, refuse_json_lines, text_of
-from nmtkit.data.text import sound_lines
+from nmtkit.data.records import LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.data.text import read_lines, sound_lines
 from nmtkit.errors import DataError
 
 STDIN = "standard input"
@@ -30,34 +32,50 @@ def stdin_lines() -> Iterator[str]:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def text_windows(remedy: str, most: int) -> Iterator[list[str]]:
-    """The windows of standard input, which holds text; `remedy` is what to do where it holds JSON lines.
+def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list[str]]:
+    """The windows of files one after the other, or of standard input where there are none; they hold text.
+
+    `remedy` is what to do where they hold JSON lines.
 
     Raises:
-        DataError: it cannot be read, or holds JSON lines by the looks of its first window.
+        DataError: one cannot be read, or holds JSON lines by the looks of its beginning.
     """
+    if files:
+        yield from windows(chain.from_iterable(_text_of_file(file, remedy) for file in files), most)
+        return
     for number, window in enumerate(windows(stdin_lines(), most)):
-        if not number:
+        if not number:  # who types cannot be asked for more lines before the first is answered
             refuse_json_lines(window, STDIN, remedy)
         yield window
 
 
-def stdin_field(name: str) -> Iterator[str]:
-    """The values of one key of standard input, where each line is a JSON object; an empty line has an empty value.
+def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
+    lines = read_lines(file)
+    first = list(islice(lines, LOOKED_AT))
+    refuse_json_lines(first, str(file), remedy)
+    yield from chain(first, lines)
+
+
+def field_lines(files: Sequence[Path], name: str, option: str = "--article-field", joint: str = " ") -> Iterator[str]:
+    """The values of one key of files, or of standard input where there are none; each line is a JSON object.
+
+    An empty line has an empty value. A list of strings is put together with `joint`. Messages call the option that
+    names the key `option`.
 
     Raises:
         DataError: a line is no such object, or its value is neither a string nor a list of strings.
     """
-    for number, line in enumerate(stdin_lines(), start=1):
-        if not line.strip():
-            yield ""
-            continue
-        where = f"{STDIN}, line {number}"
-        try:
-            record = parse_record(line, where)
-        except DataError as fault:
-            raise DataError(f"{fault}; plain text is read without --article-field") from fault
-        yield text_of(record, name, where, "name another with --article-field")
+    for place, lines in [(str(file), read_lines(file)) for file in files] or [(STDIN, stdin_lines())]:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                yield ""
+                continue
+            where = f"{place}, line {number}"
+            try:
+                record = parse_record(line, where)
+            except DataError as fault:
+                raise DataError(f"{fault}; plain text is read without {option}") from fault
+            yield text_of(record, name, where, f"name another with {option}", joint)
 
 
 MOST_CHARACTERS = 1 << 22

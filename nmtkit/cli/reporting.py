@@ -5,13 +5,28 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import click
+
 from nmtkit import console, pictures
+from nmtkit.cli.options import QUIET
 from nmtkit.data.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 
 tell = partial(console.say, stderr=True)
 """Says something about the results, which have standard output for themselves."""
+
+
+def is_quiet() -> bool:
+    """Whether the command that runs was asked to be `--quiet`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
+
+def note(text: str) -> None:
+    """Tells what is good to know, unless notes are unwanted; what is lost or doubtful is told by `tell`."""
+    if not is_quiet():
+        tell(text)
 
 
 def show_report(report: DataReport) -> None:
@@ -27,7 +42,7 @@ def save_picture(output: Path, save: Callable[[Path], object]) -> None:
         save(output)
     for warning in found:
         tell(str(warning.message))
-    tell(f"wrote {output}")
+    note(f"wrote {output}")
 
 
 def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:

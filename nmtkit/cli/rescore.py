@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit import console
-from nmtkit.cli import inference
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.inference import pair_windows, read_translation, write_json_line
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
@@ -19,6 +18,7 @@ from nmtkit.translation.translator import Translator
 
 
 @click.command()
+@results.output
 @inference.which_run
 @inference.precision("fp32")
 @inference.source_file
@@ -31,6 +31,7 @@ from nmtkit.translation.translator import Translator
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each pair, with scores of its tokens.")
 @inference.search_options("length_penalty")
 @inference.batches
+@options.quiet
 def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
     """Print the log-probabilities of given translations or summaries under a model.
 
@@ -43,13 +44,13 @@ def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
 
     \b
     Examples:
-      nmtkit rescore --source test.en --target test.de > scores.tsv
+      nmtkit rescore --source test.en --target test.de -o scores.tsv
       nmtkit rescore -m runs/mine --source test.en.gz --target system.de --json
-      nmtkit translate --json < test.en > found.jsonl && nmtkit rescore --source test.en --target found.jsonl
+      nmtkit translate --json test.en -o found.jsonl && nmtkit rescore --source test.en --target found.jsonl
     """
     translator = inference.open_asked(how)
     log_prob, n_tokens, n_pairs, n_cut = 0.0, 0, 0, 0
-    with console.LineProgress("pairs") as progress:
+    with results.progress("pairs") as shown:
         for found in _rescored(translator, source, target):
             for one in found:
                 n_pairs += 1
@@ -60,7 +61,7 @@ def command(how: Opening, source: Path, target: Path, as_json: bool) -> None:
                     write_json_line(numbers | {"tokens": one.tokens, "token_log_probs": one.token_log_probs})
                 else:
                     sys.stdout.write(f"{one.score:.6f}\t{one.log_prob:.6f}\n")
-            progress.advance(len(found))
+            shown.advance(len(found))
     if n_cut:
         tell(f"{n_cut} of {n_pairs} sources were longer than {translator.max_source_tokens} tokens and were cut")
     if n_tokens:

@@ -1,21 +1,42 @@
 """`nmtkit translate`."""
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from nmtkit.cli import inference
+from nmtkit.cli import inference, options, results
 from nmtkit.cli.inference import Printer, write_found
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
-from nmtkit.cli.reporting import tell
+from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.data.records import WRITE_OUT
 from nmtkit.data.text import read_lines
 from nmtkit.experiment.opening import Opening
+from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
 from nmtkit.translation.unknowns import parse_dictionary
 
 
+@dataclass(frozen=True)
+class UnknownWords:
+    """What is done about words that the target vocabulary lacks."""
+
+    replace_unknown: bool
+    dictionary: Path | None
+
+    def __post_init__(self) -> None:
+        if self.dictionary is not None and not self.replace_unknown:
+            raise click.UsageError("--dictionary is for --replace-unknown; give both")
+
+    def entries(self) -> dict[str, str] | None:
+        """The dictionary; raises DataError if it cannot be read."""
+        return None if self.dictionary is None else parse_dictionary(read_lines(self.dictionary), str(self.dictionary))
+
+
 @click.command()
+@results.output
+@options.files
 @inference.which_run_where
 @inference.precision("auto")
 @inference.engine
@@ -35,12 +56,28 @@ from nmtkit.translation.unknowns import parse_dictionary
     metavar="FILE",
     help="Translations for --replace-unknown: SOURCE TAB TARGET on each line. Other words are copied.",
 )
+@click.option(
+    "--split-sentences",
+    is_flag=True,
+    help="Cut each line into sentences, translate each by itself, and join them into one line again.",
+)
 @inference.workers
 @inference.batches
+@options.quiet
+@options.grouped(UnknownWords, "unknown")
 def command(
-    how: Opening, form: str, scores: bool, as_json: bool, replace_unknown: bool, dictionary: Path | None
+    how: Opening,
+    files: tuple[Path, ...],
+    form: str,
+    scores: bool,
+    as_json: bool,
+    unknown: UnknownWords,
+    split_sentences: bool,
 ) -> None:
-    """Translate standard input: one line out for each line in, in order.
+    """Translate FILEs, or standard input: one line out for each line in, in order.
+
+    FILEs are plain or .gz. Several are translated one after the other, as one text, into one output. At a terminal,
+    translate prints a prompt and answers line by line.
 
     An empty line gives an empty line. --n-best K prints up to K lines for each line: "NUMBER TAB SCORE TAB
     LOG-PROBABILITY TAB TRANSLATION". NUMBER counts input lines from 1. The beam is at least K wide. The score is the
@@ -54,23 +91,50 @@ def command(
     If the model copies, --json gives for each token the probability that the model generated it ("p_gen") and the
     source token that it was copied from ("copied"). "copied_spans" are tokens that were copied in one piece.
 
+    Models learn single sentences, so a paragraph on one line is badly translated as a whole. --split-sentences cuts it
+    after . ! ? and their kin, but not after titles (Dr.), initials, abbreviations with inner points (e.g.) and short
+    numbers (am 3. Mai). Two sentences stay one where the first ends in such a word.
+
     \b
     Examples:
-      nmtkit translate < input.txt > output.txt
-      nmtkit translate -m runs/mine --beam-size 10 --length-penalty gnmt:0.6 < input.txt
-      nmtkit translate --n-best 3 < input.txt
-      nmtkit translate --json < input.txt | jq .best.score
-      nmtkit translate --replace-unknown --dictionary names.tsv < input.txt
+      nmtkit translate input.txt -o output.txt
+      nmtkit translate -m runs/mine part1.txt part2.txt.gz -o output.txt
+      cat input.txt | nmtkit translate --n-best 3
+      nmtkit translate --beam-size 10 --length-penalty gnmt:0.6 input.txt
+      nmtkit translate --json input.txt | jq .best.score
+      nmtkit translate --replace-unknown --dictionary names.tsv input.txt
+      nmtkit translate --split-sentences article.txt
     """
-    if dictionary is not None and not replace_unknown:
-        raise click.UsageError("--dictionary is for --replace-unknown; give both")
-    entries = None if dictionary is None else parse_dictionary(read_lines(dictionary), str(dictionary))
+    if split_sentences and (how.n_best > 1 or scores):
+        raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
+    entries = unknown.entries()
     translator = inference.open_asked(how, "translation")
-    if replace_unknown:
+    if unknown.replace_unknown:
         if translator.config.forbid_unknown:
-            tell("the recipe's search.forbid_unknown is off, for --replace-unknown")
+            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
         translator = translator.replacing_unknown(entries)
-    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, replace_unknown)
-    windows = text_windows(WRITE_OUT, translator.window)
-    write_found(translator.stream(windows, how.n_best, need_copies=as_json), printer.write, "lines")
+    printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
+    prompt = results.Prompt(files, "a line", "translated")
+    windows = text_windows(files, WRITE_OUT, translator.window)
+    if split_sentences:
+        paragraphs = ParagraphTranslator(translator).stream(windows, as_json)
+        write_found(paragraphs, printer.write_sentences, "lines", prompt)
+    else:
+        found = translator.stream(_noting_paragraphs(windows), how.n_best, need_copies=as_json)
+        write_found(found, printer.write, "lines", prompt)
     printer.say_unfinished("translations", "--max-length-ratio or --max-length")
+
+
+def _noting_paragraphs(windows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The windows as they are; the first line that looks like a paragraph is told of."""
+    lines, told = 0, is_quiet()
+    for window in windows:
+        first = None if told else next((row for row, line in enumerate(window) if looks_like_paragraph(line)), None)
+        if first is not None:
+            told = True
+            tell(
+                f"line {lines + first + 1} looks like a paragraph; models learn single sentences: --split-sentences "
+                "translates it sentence by sentence"
+            )
+        lines += len(window)
+        yield window

@@ -1,14 +1,15 @@
 """Summaries of articles longer than the model can read in one go, window by window."""
 
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import overload
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.metrics import split_sentences
 from nmtkit.translation.inputs import refuse_one_text
+from nmtkit.translation.paragraphs import stream_in_pieces
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
@@ -58,27 +59,11 @@ class Summarizer:
         self, windows: Iterable[Sequence[str]], need_copies: bool = False
     ) -> Generator[list[Summary], None, None]:
         """What `search` finds for articles that arrive, in order; see `Translator.stream`."""
-        counts: deque[int] = deque()  # windows of the articles whose summaries are not out
-        own: list[Translation] = []
-        whole = replace(self.translator, max_source_tokens=None)
-        with closing(whole.stream(self._cut(windows, counts), need_copies=need_copies)) as found:
-            for some in found:
-                summaries = []
-                for best in some:
-                    own.append(best[0])
-                    if len(own) >= counts[0]:
-                        read = own[: counts.popleft()]
-                        summaries.append(Summary(" ".join(one.text for one in read if one.text), read))
-                        own.clear()
-                if summaries:
-                    yield summaries
-
-    def _cut(self, windows: Iterable[Sequence[str]], counts: deque[int]) -> Iterator[list[str]]:
-        """The windows of articles, those of several at a time; an empty article, which has none, has an empty one."""
-        for articles in windows:
-            parts = [article_windows(article, self.translator.tokenizers.src, self.window) for article in articles]
-            counts.extend(map(len, parts))
-            yield [window for own in parts for window in own or [""]]
+        whole, tokenizer = replace(self.translator, max_source_tokens=None), self.translator.tokenizers.src
+        cut = partial(article_windows, tokenizer=tokenizer, size=self.window)
+        with closing(stream_in_pieces(whole, windows, cut, need_copies)) as groups:
+            for group in groups:
+                yield [Summary(" ".join(one.text for one in read if one.text), read) for read in group]
 
 
 def article_windows(article: str, tokenizer: Tokenizer, size: int) -> list[str]:

@@ -81,3 +81,12 @@ def test_where_nothing_is_known_it_is_a_file(console: Command, monkeypatch: pyte
     assert done.code == 2
     assert "nmtkit: error: a file: " in done.err
     assert "standard output" not in done.err
+
+
+@pytest.mark.parametrize("ending", ["txt", "txt.gz"])
+def test_results(corpus: Path, trained: Path, console: Command, tmp_path: Path, ending: str) -> None:
+    with largest_file(10):
+        done = console("translate", "-m", trained, "-o", f"out.{ending}", corpus / "test.src")
+    assert done.code == 2
+    assert f"nmtkit: error: out.{ending}: cannot write it: " in done.err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,159 @@
+"""Paragraphs on one line: cut into sentences, each translated by itself, and put together again."""
+
+import re
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import overload
+
+from nmtkit.translation.inputs import refuse_one_text
+from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
+
+_SPACED = re.compile(r"(?<![.!?…।۔؟])([.!?…।۔؟]+[\"'”’»)\]]*)\s+(?=(\S+))")
+"""Marks that end a sentence where white space follows, and the word behind it."""
+_UNSPACED = re.compile(r"(?<=[。！？｡])(?![。！？｡」』）”’])\s*|(?<=[。！？｡][」』）”’])\s*")
+_CLOSING_UNSPACED = "」』）”’"
+_OPENING = "\"'“‘«„‚([¿¡-–—"
+_TITLE = re.compile(
+    "Mrs?|Ms|Dr|Prof|Rev|Hon|Gov|Sen|Rep|Gen|Col|Capt|Lt|Sgt|St|Mt|Ste|Hrn?|Fr|Mme|Mlle|MM|Sra?|Srta|Dra|Sig|Dott|"
+    "vs|cf|ca|approx|bzw|evtl|ggf|inkl|vgl|sog|env"
+)
+"""Words before a point that never ends a sentence ..."""
+_BEFORE_NUMBER = re.compile(
+    "[Nn]os?|Nrn?|[Vv]ol|[Ff]igs?|Abb|Tab|Eq|[Aa]rt|Abs|pp?|Bd|pág|Jan|Feb|Mar|Apr|Aug|Sept?|Oct|Nov|Dec"
+)
+"""... and those where it does not if a number follows."""
+
+MOST_LETTERS = 40
+"""Of a word before a point that is looked at."""
+PARAGRAPH_SENTENCES, PARAGRAPH_BYTES = 3, 100
+"""A line with so many sentences and so much text is taken for a paragraph: lines to train on are seldom more than two
+sentences."""
+
+
+def sentences_of(line: str) -> list[str]:
+    """The sentences of a line, in order; an empty line has none.
+
+    A sentence ends at ". ! ? …", and the quotes and brackets that close there, where white space and then no small
+    letter follow; at the Chinese and Japanese marks "。！？" wherever they stand; at "। ۔ ؟". A point ends none after a
+    title (Dr.), a single capital letter (J. Smith), letters with points between them (e.g., z.B., U.S.), a number of
+    one or two digits (German: am 3. Mai), and words such as "Fig." before a number. So two sentences stay one where the
+    first ends in such a word. Not known are other abbreviations before a capital letter, sentences that begin with a
+    small letter, and languages that end sentences otherwise (Thai, Lao).
+    """
+    found, begin = [], 0
+    for end in _SPACED.finditer(line):
+        word = line[max(begin, end.end(1) - MOST_LETTERS) : end.end(1)].split()[-1]
+        if _ends(word, end[2]):
+            found.append(line[begin : end.end(1)])
+            begin = end.end()
+    found.append(line[begin:])
+    return [part.strip() for piece in found for part in _UNSPACED.split(piece) if part.strip()]
+
+
+def _ends(word: str, following: str) -> bool:
+    """Whether a sentence ends between two words; the first has the mark."""
+    first = following.lstrip(_OPENING)[:1]
+    if first.islower():
+        return False
+    word = word.lstrip(_OPENING)
+    if not word.endswith(".") or word.endswith(".."):
+        return True
+    word = word[:-1]
+    if first.isdigit() and _BEFORE_NUMBER.fullmatch(word):
+        return False
+    short = re.fullmatch(r"\d\d?|[^\W\d_]", word) and not word.islower()
+    return not (short or _TITLE.fullmatch(word) or re.fullmatch(r"(\w\.)+\w", word))
+
+
+def join_sentences(sentences: Iterable[str]) -> str:
+    """One line of the sentences: a space between them, but none behind a mark such as "。"; empty ones are left out."""
+    text = ""
+    for sentence in filter(None, sentences):
+        ended = text.rstrip(_CLOSING_UNSPACED)[-1:] or "。"
+        text += ("" if ended in "。！？｡" else " ") + sentence
+    return text
+
+
+def looks_like_paragraph(line: str) -> bool:
+    """Whether a line holds far more than the lines that models are trained on; see `PARAGRAPH_SENTENCES`."""
+    return len(line.encode("utf-8", "replace")) >= PARAGRAPH_BYTES and len(sentences_of(line)) >= PARAGRAPH_SENTENCES
+
+
+def stream_in_pieces(
+    translator: Translator,
+    windows: Iterable[Sequence[str]],
+    cut: Callable[[str], list[str]],
+    need_copies: bool = False,
+) -> Generator[list[list[Translation]], None, None]:
+    """What a model finds for the pieces of each line, in order; see `Translator.stream`.
+
+    Args:
+        translator: the model, and how it searches.
+        windows: lines that arrive.
+        cut: the pieces of a line; one without any has no translations.
+        need_copies: as of `Translator.stream`.
+    """
+    counts: deque[int] = deque()  # pieces of the lines that are not out
+    own: list[Translation] = []
+    with closing(translator.stream(_pieces(windows, cut, counts), need_copies=need_copies)) as found:
+        for some in found:
+            lines = []
+            for best in some:
+                own.append(best[0])
+                if len(own) >= counts[0]:
+                    lines.append(own[: counts.popleft()])
+                    own.clear()
+            if lines:
+                yield lines
+
+
+def _pieces(
+    windows: Iterable[Sequence[str]], cut: Callable[[str], list[str]], counts: deque[int]
+) -> Iterator[list[str]]:
+    """The pieces of several lines at a time; a line that has none has an empty one."""
+    for lines in windows:
+        parts = [cut(line) for line in lines]
+        counts.extend(map(len, parts))
+        yield [piece for own in parts for piece in own or [""]]
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """The translation of one line that was cut into sentences."""
+
+    text: str
+    """Those of its sentences, in order; see `join_sentences`."""
+    sentences: list[Translation]
+    """What was found for each; none for an empty line."""
+
+
+@dataclass(frozen=True)
+class ParagraphTranslator:
+    """Cuts each line into sentences as `sentences_of` does, and translates each by itself; lines stay lines."""
+
+    translator: Translator
+
+    @overload
+    def translate(self, lines: str) -> str: ...  # type: ignore[overload-overlap]  # as `Translator.translate`
+
+    @overload
+    def translate(self, lines: Sequence[str]) -> list[str]: ...
+
+    def translate(self, lines: str | Sequence[str]) -> str | list[str]:
+        """The translation of each line, or of the one that is given by itself; an empty line gives an empty line."""
+        if isinstance(lines, str):
+            return self.translate([lines])[0]
+        refuse_one_text(lines=lines)
+        with closing(self.stream([lines])) as groups:
+            return [found.text for group in groups for found in group]
+
+    def stream(
+        self, windows: Iterable[Sequence[str]], need_copies: bool = False
+    ) -> Generator[list[Paragraph], None, None]:
+        """What is found for lines that arrive, in order; see `Translator.stream`."""
+        with closing(stream_in_pieces(self.translator, windows, sentences_of, need_copies)) as groups:
+            for group in groups:
+                yield [Paragraph(join_sentences(one.text for one in found), found) for found in group]

@@ -1,0 +1,163 @@
+"""Files as arguments, `--output`, `--quiet`, the prompt, and paragraphs: what translate and its kin share."""
+
+import gzip
+import os
+import pty
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import Command, sentence_pairs
+
+from nmtkit import Translator
+from nmtkit.cli import main
+from nmtkit.translation.paragraphs import ParagraphTranslator
+
+LINES = [source for source, _ in sentence_pairs(9, 11)]
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> list[Path]:
+    """Two files that are `LINES` together, the second packed."""
+    first, second = tmp_path / "first.txt", tmp_path / "second.txt.gz"
+    first.write_text("".join(line + "\n" for line in LINES[:5]))
+    second.write_bytes(gzip.compress("".join(line + "\n" for line in LINES[5:]).encode()))
+    return [first, second]
+
+
+def test_files_are_one_text(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
+    given = "".join(line + "\n" for line in LINES)
+    piped = console("translate", "-m", trained, "--n-best", 2, stdin=given)
+    assert len(piped.out.splitlines()) == 2 * len(LINES)
+    done = console("translate", "-m", trained, "--n-best", 2, *texts)
+    assert (done.code, done.out) == (0, piped.out)
+    done = console("translate", "-m", trained, "--n-best", 2, "--source", texts[0], "--source", texts[1])
+    assert (done.code, done.out) == (0, piped.out)
+    out = tmp_path / "new" / "out.txt"
+    done = console("translate", "-m", trained, "--n-best", 2, *texts, "-o", out)
+    assert (done.code, done.out, out.read_text()) == (0, "", piped.out)
+    assert f"wrote {out}" in done.err
+    done = console("translate", "-m", trained, "--n-best", 2, "-", "-o", tmp_path / "out.gz", stdin=given)
+    assert (done.code, gzip.decompress((tmp_path / "out.gz").read_bytes()).decode()) == (0, piped.out)
+
+
+@pytest.mark.parametrize("name", ["rescore", "align"])
+def test_output_of_pairs(trained: Path, corpus: Path, console: Command, tmp_path: Path, name: str) -> None:
+    pairs = ["--source", corpus / "test.src", "--target", corpus / "test.tgt"]
+    printed = console(name, "-m", trained, *pairs)
+    done = console(name, "-m", trained, *pairs, "-q", "--output", tmp_path / "out")
+    assert (done.code, done.out, (tmp_path / "out").read_text()) == (0, "", printed.out)
+    assert "model " in printed.err
+    assert "model " not in done.err
+    assert ("perplexity" in done.err) == (name == "rescore"), "results stay"
+
+
+def test_no_file_that_is_read_is_replaced(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
+    before = [text.read_bytes() for text in texts]
+    (tmp_path / "link").symlink_to(texts[1])
+    for output in (texts[0], tmp_path / "link", tmp_path / "." / texts[1].name):
+        done = console("translate", "-m", trained, *texts, "-o", output)
+        assert (done.code, "-o names a file that is read" in done.err) == (2, True)
+    done = console("align", "-m", trained, "--source", texts[0], "--target", texts[1], "-o", texts[1])
+    assert (done.code, "-o names a file that is read" in done.err) == (2, True)
+    assert [text.read_bytes() for text in texts] == before
+
+
+def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], tmp_path: Path) -> None:
+    out, bad = tmp_path / "out", tmp_path / "bad"
+    out.write_text("what was there\n")
+    bad.write_bytes(b"ba\n\xff\n")
+    done = console("translate", "-m", trained, texts[0], bad, "-o", out)
+    assert (done.code, "bad, line 2: not UTF-8" in done.err) == (2, True)
+    assert out.read_text() == "what was there\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "first.txt", "out", "second.txt.gz"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["first.txt", "nosuch"], "nosuch: cannot read it: there is no such file"),
+        (["first.txt", "."], ".: cannot read it: it is a folder"),
+        (["first.txt", "-"], "standard input (-) cannot stand among files"),
+        (["first.txt", "--source", "first.txt"], "--source says the same as FILE"),
+        (["first.txt", "lines.json"], "lines.json: each line is a JSON object"),
+        (["first.txt", "-o", "."], "is a directory"),
+        (["--split-sentences", "--n-best", "2", "first.txt"], "leave --n-best, --scores out"),
+    ],
+)
+def test_mistakes(trained: Path, console: Command, texts: list[Path], words: list[str], message: str) -> None:
+    texts[0].with_name("lines.json").write_text('{"src": "ba"}\n')
+    done = console("translate", "-m", trained, *words)
+    assert (done.code, message in done.err) == (2, True), done
+    assert "Traceback" not in done.err
+
+
+def test_quiet_leaves_results_warnings_and_errors(trained: Path, console: Command, texts: list[Path]) -> None:
+    said = console("translate", "-m", trained, texts[0])
+    assert said.err.startswith("model ")
+    done = console("translate", "-m", trained, "-q", texts[0])
+    assert (done.code, done.out, done.err) == (0, said.out, "")
+    done = console("translate", "-m", trained, "-q", "--max-length", 1, texts[0])
+    assert "reached the length limit" in done.err
+    assert console("translate", "-m", "nosuch", "-q", texts[0]).err.startswith("nmtkit: error: nosuch")
+
+
+PARAGRAPH = " ".join(f"{line.capitalize()}." for line in LINES)
+
+
+def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(f"ba ce\n{PARAGRAPH}\n\n{PARAGRAPH}\n")
+    whole = console("translate", "-m", trained, "text")
+    assert whole.err.count("looks like a paragraph") == 1
+    assert "line 2 looks like a paragraph" in whole.err
+    done = console("translate", "-m", trained, "text", "--split-sentences")
+    assert (done.code, "paragraph" in done.err) == (0, False)
+    one_by_one = console("translate", "-m", trained, stdin="".join(f"{line.capitalize()}.\n" for line in LINES))
+    joined = " ".join(filter(None, one_by_one.out.splitlines()))
+    short, first, empty, second = done.out.splitlines()
+    assert (short, first, empty, second) == (whole.out.splitlines()[0], joined, "", joined)
+    translator = ParagraphTranslator(Translator.load(str(trained), device="cpu"))
+    assert translator.translate(["ba ce", PARAGRAPH, ""]) == [short, joined, ""]
+    assert translator.translate(PARAGRAPH) == joined
+    in_json = console("translate", "-m", trained, "text", "--split-sentences", "--json", "-o", "found.json")
+    assert in_json.code == 0
+    done = console("rescore", "-m", trained, "--source", "text", "--target", "found.json")
+    assert (done.code, "a translation of several sentences" in done.err) == (2, True)
+
+
+def typed(keys: bytes, *words: object) -> tuple[int, str]:
+    """What a terminal shows after some keys, and the exit code of the command in it."""
+    process, terminal = pty.fork()
+    if not process:
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww")
+        )
+        sys.argv = ["nmtkit", *map(str, words)]
+        try:
+            main()
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(int(end.code or 0))
+        os._exit(99)
+    os.write(terminal, keys)
+    shown = b""
+    with suppress(OSError):  # the end of a terminal
+        while part := os.read(terminal, 1 << 16):
+            shown += part
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), shown.decode()
+
+
+def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
+    """Whoever types is asked; nobody else is, nor with --quiet."""
+    answer = console("translate", "-m", trained, stdin="ba ce di\n")
+    assert "type a line" not in answer.err
+    code, shown = typed(b"ba ce di\n\x04", "translate", "-m", trained)
+    assert code == 0, shown
+    hint, asked, answered = map(shown.index, ("type a line on each line", "> ", answer.out.strip()))
+    assert hint < asked < answered
+    code, shown = typed(b"ba ce di\n\x04", "translate", "-m", trained, "-q")
+    assert code == 0, shown
+    assert answer.out.strip() in shown
+    assert "type" not in shown
+    assert "> " not in shown
