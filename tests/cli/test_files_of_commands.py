@@ -130,9 +130,7 @@ def typed(keys: bytes, *words: object) -> tuple[int, str]:
     """What a terminal shows after some keys, and the exit code of the command in it."""
     process, terminal = pty.fork()
     if not process:
-        sys.stdin, sys.stdout, sys.stderr = (
-            os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww")
-        )
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
         sys.argv = ["nmtkit", *map(str, words)]
         try:
             main()

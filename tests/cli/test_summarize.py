@@ -374,3 +374,19 @@ def test_translate_has_the_same_search(console: Command, tmp_path: Path) -> None
         assert len(tokens) == len(set(tokens)) >= 6
     replaced = console("translate", "--replace-unknown", "--json", stdin=given)
     assert all("replaced" in json.loads(line)["best"] for line in replaced.out.splitlines())
+
+
+def test_evaluate_gives_the_figures_of_summarize_and_score(console: Command, tmp_path: Path) -> None:
+    """Articles and summaries of JSON lines; a reference in sentences keeps them apart."""
+    path = tmp_path / "test.jsonl"
+    records = [{"article": article, "summary": ["The dog sleeps.", "A cat sings."]} for article in ARTICLES if article]
+    path.write_text(joined(list(map(json.dumps, records))))
+    done = console("evaluate", "news", "--source", path, "--ref", path, "--json", "-o", tmp_path / "out")
+    assert done.code == 0, done
+    articles = joined([article for article in ARTICLES if article])
+    assert (tmp_path / "out").read_text() == console("summarize", "-m", "news", stdin=articles).out
+    assert console("summarize", "-m", "news", "--article-field", "article", path).out == (tmp_path / "out").read_text()
+    plain = ["--json", "--no-significance"]
+    scored = json.loads(console("score-summaries", tmp_path / "out", "--ref", path, *plain).out)
+    assert json.loads(done.out)["scores"] == scored["systems"][0]["scores"]
+    assert len(scored["systems"][0]["scores"]) == 4

@@ -1,0 +1,171 @@
+"""`nmtkit evaluate`."""
+
+import json
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+
+from nmtkit.cli import inference, options, results, scoring
+from nmtkit.cli.inference import write_found
+from nmtkit.cli.options import FILE
+from nmtkit.cli.reading import field_lines, windows
+from nmtkit.cli.reporting import note, tell
+from nmtkit.cli.summarize import LONGER
+from nmtkit.corpora.published import published_set
+from nmtkit.experiment.opening import Opening
+from nmtkit.experiment.saved import find_run
+from nmtkit.metrics import TOKENIZERS, Score, metric_names, score_all
+from nmtkit.metrics.systems import require_equal_counts
+from nmtkit.recipe import Recipe
+from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class TestFiles:
+    """Where the test set is."""
+
+    source: Path | None
+    ref: tuple[Path, ...]
+    test_set: str | None
+    article_field: str
+    summary_field: str
+
+    def __post_init__(self) -> None:
+        if (self.test_set is None) != (self.source is not None and bool(self.ref)) or (
+            self.test_set is not None and (self.source is not None or self.ref)
+        ):
+            raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
+
+    def read(self) -> tuple[list[str], list[list[str]]]:
+        """The sources, and a list for each reference.
+
+        Raises:
+            NmtkitError: they cannot be read, or differ in length.
+        """
+        if self.test_set is not None:
+            published = published_set(self.test_set)
+            return published.sources, published.references
+        assert self.source is not None
+        sources = _texts(self.source, self.article_field, "--article-field", " ")
+        refs = [_texts(path, self.summary_field, "--summary-field", "\n") for path in self.ref]
+        require_equal_counts([(str(self.source), sources), *zip(map(str, self.ref), refs, strict=True)])
+        return sources, refs
+
+    @property
+    def called(self) -> str:
+        """What the test set is called."""
+        return self.test_set or str(self.source)
+
+
+def _texts(path: Path, field: str, option: str, joint: str) -> list[str]:
+    """The lines of a text file, or one field of a file whose name ends in .jsonl or .jsonl.gz."""
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return list(field_lines([path], field, option, joint))
+    return scoring.read_texts(str(path), f"give a file whose name ends in .jsonl, and {option} KEY")
+
+
+@dataclass(frozen=True)
+class Measures:
+    """By what the outputs are scored; what is not said is as the recipe of the run has it."""
+
+    metrics: str | None
+    tokenize: str | None
+    lowercase: bool | None
+
+    def score(self, texts: list[str], refs: list[list[str]], sources: list[str], recipe: Recipe) -> list[Score]:
+        """The scores, in order."""
+        usual = recipe.evaluation.options
+        lowercase = usual.lowercase if self.lowercase is None else self.lowercase
+        chosen = replace(usual, tokenize=self.tokenize or usual.tokenize, lowercase=lowercase)
+        return score_all(texts, refs, self.names(recipe), chosen, sources)
+
+    def names(self, recipe: Recipe) -> list[str]:
+        """The metrics; raises NmtkitError if one is unknown."""
+        return metric_names(recipe.tested if self.metrics is None else self.metrics.replace(",", " ").split())
+
+
+@click.command()
+@click.argument("run", required=False)
+@inference.which_run_where
+@click.option("--source", type=FILE, help="The test set, plain or .gz; .jsonl has articles under --article-field.")
+@click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated.")
+@click.option(
+    "--test-set",
+    metavar="NAME/PAIR",
+    help="A test set of sacrebleu instead, such as wmt14/en-de; downloaded the first time.",
+)
+@click.option("--article-field", metavar="KEY", default="article", show_default=True, help="Of --source in .jsonl.")
+@click.option("--summary-field", metavar="KEY", default="summary", show_default=True, help="Of --ref in .jsonl.")
+@results.output_option
+@click.option(
+    "--metrics", metavar="LIST", help="As `nmtkit score` has them, e.g. bleu,ter. Default: as after training."
+)
+@click.option("--tokenize", type=click.Choice(TOKENIZERS), help="Tokenizer of BLEU. Default: the recipe's.")
+@click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's.")
+@inference.precision("auto")
+@inference.engine
+@inference.search_options()
+@inference.shortlist
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object: scores with signatures, time, counts.")
+@inference.workers
+@inference.batches
+@options.quiet
+@options.grouped(TestFiles, "files")
+@options.grouped(Measures, "measures")
+def command(
+    how: Opening, run: str | None, files: TestFiles, measures: Measures, output: Path | None, as_json: bool
+) -> None:
+    """Translate or summarize a test set with a RUN, and score it.
+
+    Prints one line, "RUN  TEST SET  METRIC VALUE ...". The figures are those of `nmtkit translate` (or `summarize`)
+    and `nmtkit score` (or `score-summaries`); signatures go to stderr. -o keeps the outputs, one line each.
+
+    \b
+    Examples:
+      nmtkit evaluate runs/mine --source test.en --ref test.de
+      nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de
+      nmtkit evaluate runs/news --source test.jsonl.gz --ref test.jsonl.gz --json
+      nmtkit evaluate --source test.en --ref a.de --ref b.de --metrics bleu,chrf,ter --beam-size 10
+    """
+    if run is not None and how.model is not None:
+        raise click.UsageError("RUN and -m name the same thing: give one of them")
+    how = replace(how, model=run or how.model)
+    saved, _ = find_run(how.model)
+    measures.names(saved.recipe)
+    sources, refs = files.read()
+    read = results.files_among({"source": files.source, "ref": files.ref})
+    with nullcontext() if output is None else results.output_file(output, read) as kept:
+        translator = inference.open_asked(how)
+        begun = time.monotonic()
+        found = _found(translator, sources)
+        seconds = time.monotonic() - begun
+        texts = [one.text for one in found]
+        if kept is not None:
+            kept.writelines(text + "\n" for text in texts)
+    cut, unfinished = sum(one.src_left_out > 0 for one in found), sum(not one.finished for one in found)
+    if cut:
+        tell(f"{cut} of {len(found)} sources were longer than {translator.max_source_tokens} tokens and were cut")
+    if unfinished:
+        tell(f"{unfinished} of {len(found)} outputs reached the length limit before their end; --max-length raises it")
+    scores = measures.score(texts, refs, sources, saved.recipe)
+    if as_json:
+        facts = {"run": str(saved.folder.path), "test_set": files.called, "lines": len(texts), "seconds": seconds}
+        record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
+        click.echo(json.dumps(record, indent=2, ensure_ascii=False))
+        return
+    for score in scores:
+        note(f"{score.name}: {score.signature}")
+    figures = (f"{score.name} {score.value:.2f}" for score in scores)
+    click.echo("  ".join([str(saved.folder.path), files.called, *figures]))
+
+
+def _found(translator: Translator, sources: list[str]) -> list[Translation]:
+    """The best output for each source, searched as the commands do that only print it."""
+    most = translator.window if translator.task == "translation" else max(1, translator.window // LONGER)
+    found: list[Translation] = []
+    write_found(translator.stream(windows(sources, most)), lambda best: found.append(best[0]), "lines")
+    return found

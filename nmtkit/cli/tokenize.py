@@ -1,0 +1,80 @@
+"""`nmtkit tokenize`, and what it shares with `nmtkit detokenize`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from nmtkit.cli import options, results
+from nmtkit.cli.options import Decorator
+from nmtkit.cli.reading import text_windows
+from nmtkit.cli.reporting import note
+from nmtkit.data.records import WRITE_OUT
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.errors import DataError
+from nmtkit.experiment.saved import find_run
+
+AT_ONCE = 1024
+"""Lines that are read at a time."""
+
+
+def side_option(default: str) -> Decorator:
+    """The option of which tokenizer of a run."""
+    return click.option(
+        "--side",
+        type=click.Choice(["source", "target"]),
+        default=default,
+        show_default=True,
+        help="Whose tokenizer; the same where the run has a joint vocabulary.",
+    )
+
+
+def open_tokenizer(model: str | None, side: str) -> Tokenizer:
+    """The tokenizer of one side of a run, without its model; says on stderr which it is."""
+    run, why = find_run(model)
+    pair = run.load_tokenizers()
+    tokenizer = pair.src if side == "source" else pair.tgt
+    kind = f"{tokenizer.config.kind}, {len(tokenizer.vocabulary):,} tokens"
+    note(f"{side} tokenizer of {run.folder.path} ({why}): {kind}")
+    return tokenizer
+
+
+def write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str) -> None:
+    """Writes what becomes of each line, as soon as it is read; a fault of one is told with its number."""
+    prompt = results.Prompt(files, "a line", done)
+    prompt.ask()
+    count = 0
+    for window in text_windows(files, WRITE_OUT, AT_ONCE):
+        for line in window:
+            count += 1
+            try:
+                sys.stdout.write(change(line) + "\n")
+            except DataError as fault:
+                raise DataError(f"line {count}: {fault}") from fault
+        sys.stdout.flush()
+        prompt.ask()
+    prompt.end()
+
+
+@click.command()
+@results.output
+@options.files
+@options.model
+@side_option("source")
+@options.quiet
+def command(model: str | None, files: tuple[Path, ...], side: str) -> None:
+    """Cut FILEs, or standard input, into the tokens of a run: one line out for each line in.
+
+    Tokens are separated by one space. "▁" begins a word, as sentencepiece has it. A token that the vocabulary lacks
+    keeps its spelling. `nmtkit detokenize` gives the text back, up to what the tokenizer itself normalizes: white
+    space, compatible characters, and case if the recipe says so.
+
+    \b
+    Examples:
+      nmtkit tokenize -m runs/mine input.txt -o input.tok
+      echo "A man is sleeping." | nmtkit tokenize
+      nmtkit tokenize --side target test.de | nmtkit detokenize
+    """
+    tokenizer = open_tokenizer(model, side)
+    write_lines(files, lambda line: " ".join(tokenizer.tokens(line)), "tokenized")

@@ -1,0 +1,67 @@
+"""Published test sets by name, such as wmt14/en-de: sacrebleu's catalogue and download."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sacrebleu.dataset import DATASETS
+
+from nmtkit.data.text import read_lines
+from nmtkit.errors import DataError, NmtkitError
+from nmtkit.registry import near_names
+
+WAIT = 30.0
+"""Seconds that a server may be silent."""
+
+
+@dataclass(frozen=True)
+class PublishedSet:
+    """A test set."""
+
+    sources: list[str]
+    references: list[list[str]]
+    """One list a reference, each as long as the sources."""
+
+
+def published_set(name: str) -> PublishedSet:
+    """A test set of sacrebleu, which downloads it the first time and keeps it in ~/.sacrebleu, or $SACREBLEU.
+
+    Args:
+        name: the set and its language pair, such as "wmt14/en-de" or "wmt14/full/en-de".
+
+    Raises:
+        DataError: there is no such set or language pair.
+        NmtkitError: it cannot be downloaded.
+    """
+    test_set, _, pair = name.rpartition("/")
+    if test_set not in DATASETS:
+        raise DataError(
+            f"unknown test set {name!r}; a name is a set and a language pair, such as wmt14/en-de: "
+            + near_names(test_set or name, sorted(DATASETS))
+        )
+    pairs = sorted(DATASETS[test_set].langpairs)
+    if pair not in pairs:
+        raise DataError(f"{test_set} has no language pair {pair!r}: {near_names(pair, pairs)}")
+    with _downloading(name):
+        source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
+        references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
+    return PublishedSet(list(read_lines(source)), [list(read_lines(path)) for path in references])
+
+
+@contextmanager
+def _downloading(name: str) -> Iterator[None]:
+    """Gives whatever sacrebleu raises one message: its faults are those of many libraries, and sometimes an exit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(WAIT)
+    try:
+        yield
+    except (Exception, SystemExit) as fault:
+        said = f" ({fault})" if isinstance(fault, Exception) else ""
+        test_set, _, pair = name.rpartition("/")
+        raise NmtkitError(
+            f"{name}: cannot download it{said}; without a network, get it elsewhere by `sacrebleu -t {test_set} -l "
+            f"{pair} --echo src` and `--echo ref`, and give the files to --source and --ref"
+        ) from fault
+    finally:
+        socket.setdefaulttimeout(before)

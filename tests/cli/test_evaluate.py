@@ -1,0 +1,119 @@
+"""Translating and scoring a test set in one go."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from conftest import Command, sentence_pairs
+from sacrebleu.dataset import DATASETS
+
+PAIRS = sentence_pairs(12, 21)
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> list[object]:
+    """The options of a test set of `PAIRS`."""
+    for name, side in (("t.src", 0), ("t.tgt", 1)):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in PAIRS))
+    return ["--source", tmp_path / "t.src", "--ref", tmp_path / "t.tgt"]
+
+
+def test_the_figures_are_those_of_translate_and_score(
+    trained: Path, console: Command, test_set: list[object], tmp_path: Path
+) -> None:
+    metrics = ["--metrics", "bleu,chrf,ter"]
+    done = console("evaluate", trained, *test_set, *metrics, "--json", "-o", "out")
+    assert done.code == 0, done
+    found = json.loads(done.out)
+    assert (found["lines"], found["sources_cut"]) == (len(PAIRS), 0)
+    translated = console("translate", "-m", trained, "t.src").out
+    assert (tmp_path / "out").read_text() == translated
+    scored = console("score", "-", "--ref", "t.tgt", *metrics, "--json", stdin=translated)
+    assert found["scores"] == json.loads(scored.out)["systems"][0]["scores"]
+    assert len(found["scores"]) == 3
+
+    (tmp_path / "other.tgt").write_text("BA\n" * len(PAIRS))
+    options = ["--ref", "other.tgt", "--lowercase", "--tokenize", "char", "--beam-size", 1]
+    done = console("evaluate", "-m", trained, *test_set, *options, *metrics[:1], "bleu", "--json")
+    assert done.code == 0, done
+    greedy = console("translate", "-m", trained, "t.src", "--beam-size", 1).out
+    refs = ["--ref", "t.tgt", "--ref", "other.tgt", "--lowercase", "--tokenize", "char", "--metrics", "bleu"]
+    scored = console("score", "-", *refs, "--json", stdin=greedy)
+    assert json.loads(done.out)["scores"] == json.loads(scored.out)["systems"][0]["scores"]
+
+
+def test_one_line_and_nothing_else(trained: Path, console: Command, test_set: list[object]) -> None:
+    done = console("evaluate", trained, *test_set, "-q", "--metrics", "bleu ter")
+    assert (done.code, done.err) == (0, "")
+    run, source, bleu, value, ter, other = done.out.split()
+    assert (run, source, bleu, ter) == (str(trained), str(test_set[1]), "BLEU", "TER")
+    assert done.out.count("\n") == 1
+    assert 0 <= float(value) <= 100
+    assert float(other) >= 0
+    assert "nrefs:1" in console("evaluate", trained, *test_set).err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give --source FILE and --ref FILE, or --test-set NAME alone"),
+        (["--source", "t.src"], "give --source FILE and --ref FILE"),
+        (["--test-set", "wmt14/en-de", "--ref", "t.tgt"], "or --test-set NAME alone"),
+        (["--source", "t.src", "--ref", "short"], "t.src has 12 lines, "),
+        (["--source", "t.src", "--ref", "nosuch"], "nosuch: cannot read it"),
+        (["--source", "t.src", "--ref", "t.tgt", "-o", "t.tgt"], "-o names a file that is read"),
+        (["--source", "t.src", "--ref", "t.tgt", "--metrics", "blue"], "did you mean 'bleu'?"),
+        (["--source", "t.src", "--ref", "t.tgt", "-m", "other"], "RUN and -m name the same thing"),
+        (["--test-set", "wmt14/en-dx"], "wmt14 has no language pair 'en-dx': did you mean 'en-de'?"),
+        (["--test-set", "wtm14/en-de"], "unknown test set 'wtm14/en-de'"),
+        (["--test-set", "wmt14"], "a name is a set and a language pair, such as wmt14/en-de: did you mean 'wmt14'?"),
+    ],
+)
+@pytest.mark.usefixtures("test_set")
+def test_mistakes_of_evaluate(trained: Path, console: Command, tmp_path: Path, words: list[str], message: str) -> None:
+    (tmp_path / "short").write_text("BA\n")
+    before = (tmp_path / "t.tgt").read_text()
+    done = console("evaluate", trained, *words)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert (tmp_path / "t.tgt").read_text() == before
+
+
+def sgml(folder: Path, side: int) -> bytes:
+    lines = (f'<seg id="{number}">{pair[side]}</seg>\n' for number, pair in enumerate(PAIRS, start=1))
+    return ("<doc docid='a'>\n" + "".join(lines) + "</doc>\n").encode()
+
+
+def test_a_published_test_set_is_downloaded_by_sacrebleu(
+    trained: Path, console: Command, test_set: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an archive of our own: sacrebleu opens the address, checks the sum, unpacks and reads, as with its own."""
+    wmt = DATASETS["wmt14"]
+    for name, folder in (("_outdir", tmp_path / "kept"), ("_rawdir", tmp_path / "kept" / "raw")):
+        monkeypatch.setattr(wmt, name, str(folder))
+    with tarfile.open(tmp_path / "test.tgz", "w:gz") as archive:
+        for side, name in enumerate(wmt.langpairs["en-de"]):
+            member = tarfile.TarInfo(name)
+            member.size = len(sgml(tmp_path, side))
+            archive.addfile(member, io.BytesIO(sgml(tmp_path, side)))
+
+    monkeypatch.setattr(wmt, "data", [(tmp_path / "none.tgz").as_uri()])
+    done = console("evaluate", trained, "--test-set", "wmt14/en-de")
+    assert (done.code, done.out) == (2, "")
+    assert "wmt14/en-de: cannot download it" in done.err
+    assert "sacrebleu -t wmt14 -l en-de --echo src" in done.err
+    assert len(done.err.splitlines()) == 1
+
+    monkeypatch.setattr(wmt, "data", [(tmp_path / "test.tgz").as_uri()])
+    done = console("evaluate", trained, "--test-set", "wmt14/en-de")  # its sum is not that of WMT's archive
+    assert (done.code, "wmt14/en-de: cannot download it" in done.err) == (2, True)
+
+    (tmp_path / "kept" / "raw" / "wmt14.test.tgz").unlink()
+    monkeypatch.setattr(wmt, "md5", None)
+    done = console("evaluate", trained, "-q", "--test-set", "wmt14/en-de")
+    assert done.code == 0, done
+    plain = console("evaluate", trained, "-q", *test_set)
+    assert done.out == plain.out.replace(str(test_set[1]), "wmt14/en-de")
