@@ -8,14 +8,23 @@ from nmtkit.version import __version__
 if TYPE_CHECKING:
     from nmtkit.experiment.run import Run as Run
     from nmtkit.recipe import Recipe as Recipe
+    from nmtkit.translation.paragraphs import ParagraphTranslator as ParagraphTranslator
+    from nmtkit.translation.summarizer import Summarizer as Summarizer
     from nmtkit.translation.translator import Translator as Translator
 
-__all__ = ["Recipe", "Run", "Translator", "__version__"]
+__all__ = ["ParagraphTranslator", "Recipe", "Run", "Summarizer", "Translator", "__version__"]
+
+_ROOMS = {
+    "ParagraphTranslator": "translation.paragraphs",
+    "Recipe": "recipe",
+    "Run": "experiment.run",
+    "Summarizer": "translation.summarizer",
+    "Translator": "experiment.opening",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `Recipe`, `Run` and `Translator` on use, so that `nmtkit --help` needs no torch."""
-    rooms = {"Recipe": "recipe", "Run": "experiment.run", "Translator": "experiment.opening"}
-    if name not in rooms:
+    """Imports what is in `__all__` on use, so that `nmtkit --help` needs no torch."""
+    if name not in _ROOMS:
         raise AttributeError(f"module 'nmtkit' has no attribute {name!r}")
-    return getattr(import_module(f"nmtkit.{rooms[name]}"), name)
+    return getattr(import_module(f"nmtkit.{_ROOMS[name]}"), name)

@@ -132,8 +132,10 @@ def main() -> None:
     except NmtkitError as fault:
         click.echo(f"nmtkit: error: {fault}", err=True)
         code = fault.exit_code
-    except click.ClickException as fault:
-        fault.show()
+    except click.ClickException as fault:  # in the same words as every other mistake
+        context = fault.ctx if isinstance(fault, click.UsageError) else None
+        remedy = f" (see `{context.command_path} --help`)" if context else ""
+        click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("nmtkit: stopped", err=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import Command, sentence_pairs
 
-from nmtkit import Translator
+from nmtkit import ParagraphTranslator, Translator
 from nmtkit.cli import main
-from nmtkit.translation.paragraphs import ParagraphTranslator
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 

@@ -44,6 +44,9 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
     done = nmtkit("translate", "--beam-sise", "3")
     assert done.code == 2
     assert "--beam-size" in done.err
+    assert done.err.startswith("nmtkit: error: ")
+    assert done.err.count("\n") == 1
+    assert "see `nmtkit translate --help`" in done.err
 
 
 def test_completion(nmtkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_a_number_out_of_bounds(console: Command, command: str, option: str, val
     for value in values.split():
         done = console(*command.split(), option, value)
         assert done.code == 2
-        assert done.err.count("Error: ") == 1
+        assert done.err.count("nmtkit: error: ") == 1
         assert option in done.err
         assert f"{value} is not" in done.err
         assert bound in done.err

@@ -8,6 +8,7 @@ import pytest
 import torch
 from copy_model import CopyModel
 
+from nmtkit import Summarizer
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
@@ -15,7 +16,7 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans, moses_line
 from nmtkit.translation.stream import Waiting
-from nmtkit.translation.summarizer import Summarizer, article_windows
+from nmtkit.translation.summarizer import article_windows
 from nmtkit.translation.translator import Translator
 
 KNOWN = ["the dog sees the old man .", "the man , who is old , sleeps ."]
