@@ -17,7 +17,7 @@ from nmtkit.cli.summarize import LONGER
 from nmtkit.corpora.published import published_set
 from nmtkit.experiment.opening import Opening
 from nmtkit.experiment.saved import find_run
-from nmtkit.metrics import TOKENIZERS, Score, metric_names, score_all
+from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS, Comparison, Score, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.recipe import Recipe
 from nmtkit.translation.result import Translation
@@ -104,7 +104,9 @@ class Measures:
 @click.option(
     "--metrics", metavar="LIST", help="As `nmtkit score` has them, e.g. bleu,ter. Default: as after training."
 )
-@click.option("--tokenize", type=click.Choice(TOKENIZERS), help="Tokenizer of BLEU. Default: the recipe's.")
+@click.option(
+    "--tokenize", type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)), help="Tokenizer of BLEU. Default: the recipe's."
+)
 @click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's.")
 @inference.precision("auto")
 @inference.engine
@@ -122,7 +124,7 @@ def command(
     """Translate or summarize a test set with a RUN, and score it.
 
     Prints one line, "RUN  TEST SET  METRIC VALUE ...". The figures are those of `nmtkit translate` (or `summarize`)
-    and `nmtkit score` (or `score-summaries`); signatures go to stderr. -o keeps the outputs, one line each.
+    and `nmtkit score` (or `score-summaries`). Lines to paste, with signatures, go to stderr. -o keeps the outputs.
 
     \b
     Examples:
@@ -158,7 +160,7 @@ def command(
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
-        note(f"{score.name}: {score.signature}")
+        note(Comparison(score).line(width=2))
     figures = (f"{score.name} {score.value:.2f}" for score in scores)
     click.echo("  ".join([str(saved.folder.path), files.called, *figures]))
 

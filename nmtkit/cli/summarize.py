@@ -92,9 +92,7 @@ class Articles:
 @inference.batches
 @options.quiet
 @options.grouped(Articles, "articles")
-def command(
-    how: Opening, articles: Articles, form: str, as_json: bool, window: int | None, lead: int | None
-) -> None:
+def command(how: Opening, articles: Articles, form: str, as_json: bool, window: int | None, lead: int | None) -> None:
     """Summarize FILEs, or standard input: one line out for each article in, in order.
 
     FILEs are plain or .gz. Several are summarized one after the other into one output. At a terminal, summarize prints
