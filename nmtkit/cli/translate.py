@@ -15,6 +15,7 @@ from nmtkit.data.records import WRITE_OUT
 from nmtkit.data.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
+from nmtkit.translation.translator import Translator
 from nmtkit.translation.unknowns import parse_dictionary
 
 
@@ -29,9 +30,16 @@ class UnknownWords:
         if self.dictionary is not None and not self.replace_unknown:
             raise click.UsageError("--dictionary is for --replace-unknown; give both")
 
-    def entries(self) -> dict[str, str] | None:
-        """The dictionary; raises DataError if it cannot be read."""
-        return None if self.dictionary is None else parse_dictionary(read_lines(self.dictionary), str(self.dictionary))
+    def open(self, how: Opening) -> Translator:
+        """The run that was asked for, which does that; raises NmtkitError if it or the dictionary cannot be opened."""
+        path = self.dictionary
+        entries = None if path is None else parse_dictionary(read_lines(path), str(path))
+        translator = inference.open_asked(how, "translation")
+        if not self.replace_unknown:
+            return translator
+        if translator.config.forbid_unknown:
+            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
+        return translator.replacing_unknown(entries)
 
 
 @click.command()
@@ -107,12 +115,7 @@ def command(
     """
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
-    entries = unknown.entries()
-    translator = inference.open_asked(how, "translation")
-    if unknown.replace_unknown:
-        if translator.config.forbid_unknown:
-            note("the recipe's search.forbid_unknown is off, for --replace-unknown")
-        translator = translator.replacing_unknown(entries)
+    translator = unknown.open(how)
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
     prompt = results.Prompt(files, "a line", "translated")
     windows = text_windows(files, WRITE_OUT, translator.window)
