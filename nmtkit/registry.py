@@ -9,12 +9,30 @@ from nmtkit.errors import RecipeError
 T = TypeVar("T")
 
 
-def near_names(given: str, valid: Iterable[str]) -> str:
-    """Says which valid name is nearest to the one given, and lists them all; one sentence each."""
+MOST_NAMES = 60
+"""How many valid names a message lists; of more it lists the nearest."""
+MOST_KEYS = 20
+"""The same for the keys of a recipe."""
+_NEAR = 5
+"""How many of more names than that."""
+
+
+def near_names(given: str, valid: Iterable[str], most: int = MOST_NAMES, what: str = "valid names") -> str:
+    """Says which valid name is nearest to the one given, and lists them; one sentence each.
+
+    Args:
+        given: the wrong name.
+        valid: the names that there are.
+        most: list so many at most: of more the nearest, and how many others there are.
+        what: what the list is called.
+    """
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}valid names: {', '.join(names)}"
+    if len(names) <= most:
+        return f"{hint}{what}: {', '.join(names)}"
+    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=0.0)
+    return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
 
 
 class Registry(Generic[T]):

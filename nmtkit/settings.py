@@ -32,7 +32,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import core_schema
 
 from nmtkit.errors import DataError, RecipeError
-from nmtkit.registry import Registry, near_names
+from nmtkit.registry import MOST_KEYS, Registry, near_names
 
 __all__ = ["Field", "field_validator", "model_validator"]  # of pydantic, passed on to the settings of every part
 
@@ -422,13 +422,13 @@ def _settings_at(cls: type[BaseModel], path: KeyPath) -> tuple[type[BaseModel] |
             continue
         kept.append(part)
         if found:
-            here = [c for field in found for c in _classes_of(field)]
+            here = [c for field in found for c in classes_of(field)]
         elif not isinstance(part, int):
             break
     return (here[0] if len(here) == 1 else None), tuple(kept)
 
 
-def _classes_of(field: FieldInfo) -> list[type[BaseModel]]:
+def classes_of(field: FieldInfo) -> list[type[BaseModel]]:
     """The groups of settings that a field may hold."""
     named: list[type[BaseModel]] = [c for one in field.metadata if isinstance(one, OneOf) for c in one.classes()]
     return named or _classes_in(field.annotation)
@@ -440,19 +440,20 @@ def _classes_in(annotation: Any) -> list[type[BaseModel]]:
     return [c for part in get_args(annotation) for c in _classes_in(part)]
 
 
-def _paths(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+def paths_of(cls: type[BaseModel], above: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key of a group of settings and of the groups below it, each of which may be of several kinds."""
     for key, field in cls.model_fields.items():
         yield (*above, key)
-        for inner in _classes_of(field):
-            yield from _paths(inner, (*above, key))
+        for inner in classes_of(field):
+            yield from paths_of(inner, (*above, key))
 
 
 def _advice(path: KeyPath, owner: type[BaseModel] | None, root: type[BaseModel]) -> str:
     """What an unknown key may have been meant for: a key that is elsewhere, if it is in one place, or one like it."""
-    elsewhere = {known for known in _paths(root) if known[-1] == path[-1]}
+    elsewhere = {known for known in paths_of(root) if known[-1] == path[-1]}
     if len(elsewhere) == 1 and path not in elsewhere:
         return f": did you mean {'.'.join(map(str, elsewhere.pop()))!r}?"
-    return f": {near_names(str(path[-1]), owner.model_fields)}" if owner else ""
+    return f": {near_names(str(path[-1]), owner.model_fields, MOST_KEYS)}" if owner else ""
 
 
 def _sentence(

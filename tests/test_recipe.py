@@ -10,6 +10,7 @@ import pytest
 from nmtkit import metrics, recipe
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment import checks
+from nmtkit.models.base import MODELS
 
 TEXT = """\
 data:
@@ -285,3 +286,63 @@ def test_a_model_of_a_recipe_is_written_out_by_a_process_that_made_none() -> Non
     program = "from nmtkit.recipe import load; print(load('demo').to_yaml() == load('demo').to_yaml())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout == "True\n", done.stderr
+
+
+def test_layers_are_those_of_both_sides_of_a_transformer(base: Path) -> None:
+    """Whoever says it later wins, as with any key; both in one place contradict each other."""
+
+    def depths(*overrides: str) -> tuple[int, int]:
+        dumped = recipe.load(child, overrides).model.model_dump()
+        return dumped["encoder_layers"], dumped["decoder_layers"]
+
+    child = base.with_name("child.yaml")
+    child.write_text("extends: base.yaml\nmodel: {kind: transformer, layers: 6}\n")
+    assert depths() == (6, 6)
+    assert depths("model.encoder_layers=4") == (4, 6)
+    assert depths("model.encoder_layers=4", "model.layers=2") == (2, 2)
+    assert recipe.load(child).to_yaml() == recipe.load(child, ["model.encoder_layers=6"]).to_yaml()
+    child.write_text("extends: base.yaml\nmodel: {kind: transformer, encoder_layers: 5}\n")
+    assert depths("model.layers=2") == (2, 2)
+    for wrong in ("layers: 6, decoder_layers: 6", "layers: 0"):
+        child.write_text(f"extends: base.yaml\nmodel: {{kind: transformer, {wrong}}}\n")
+        with pytest.raises(RecipeError, match=r"child\.yaml, line 2: `model.*layers"):
+            recipe.load(child)
+    loaded = [recipe.load(base, [f"model={{kind: {kind}, layers: 1}}"]) for kind in MODELS.names()]
+    assert len(loaded) > 5
+
+
+def test_a_wrong_key_is_told_few_others(base: Path) -> None:
+    with pytest.raises(RecipeError, match=r"did you mean 'training\.lr'\?$"):
+        recipe.load(base, ["lr=3"])
+    with pytest.raises(RecipeError, match="did you mean 'lr'") as told:
+        recipe.load(base, ["training.lrr=3"])
+    assert len(str(told.value)) < 200
+
+
+def test_paths_have_no_detours(base: Path) -> None:
+    """But a run of before, whose paths had them, is of the same text, and keeps the names that it knows it by."""
+    (base.parent / "texts").mkdir()
+    below = base.parent / "below"
+    below.mkdir()
+    child = below / "child.yaml"
+    child.write_text("extends: ../base.yaml\ndata: {folder: ../texts, train: {src: ../c.src}}\n")
+    data = recipe.load(child).data
+    assert data.folder == str(base.parent / "texts")
+    child.write_text("extends: ../base.yaml\ndata: {train: {src: ../c.src}}\n")
+    now = recipe.load(child)
+    assert now.data.train.src == [str(base.parent / "c.src")]
+    before = recipe.load(child, [f"data.train.src={below / '..' / 'c.src'}"])
+    assert before.data.train.src == [f"{below}/../c.src"]
+    assert checks.is_same_text(before, now)
+    assert checks.differences_of_recipes(before, now) == []
+    other = recipe.load(child, ["data.train.src=d.src"])
+    assert not checks.is_same_text(before, other)
+
+
+def test_a_path_through_a_link_stays(base: Path) -> None:
+    elsewhere = base.parent / "far" / "away"
+    elsewhere.mkdir(parents=True)
+    (elsewhere.parent / "a.src").write_text("a\n", encoding="utf-8")
+    (base.parent / "link").symlink_to(elsewhere)
+    base.write_text(TEXT.replace("src: a.src", "src: link/../a.src"), encoding="utf-8")
+    assert recipe.load(base).data.train.src == [str(base.parent / "link/../a.src")]

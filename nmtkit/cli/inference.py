@@ -116,7 +116,10 @@ def search_options(*keys: str) -> Decorator:
 
 
 _weights: Decorator = click.option(
-    "--weights",
+    "--checkpoint",
+    "weights",
+    cls=options.SpelledOtherwise,
+    also=["--weights"],
     default="auto",
     metavar="WHICH",
     help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "

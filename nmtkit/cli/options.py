@@ -1,7 +1,7 @@
 """Options that several commands share, so that they are spelled and explained alike; loaded without torch."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -71,6 +71,36 @@ def grouped(kind: type[Any], name: str) -> Decorator:
         return with_object
 
     return decorate
+
+
+class SpelledOtherwise(click.Option):
+    """An option with further spellings, which work and which `--help` does not show.
+
+    Args:
+        names: as of `click.Option`.
+        also: the spellings that are not shown.
+        more: as of `click.Option`.
+    """
+
+    def __init__(self, names: Sequence[str], also: Sequence[str] = (), **more: Any) -> None:
+        super().__init__([*names, *also], **more)
+        self._also = {*also}
+
+    def _only_shown(self, tell: Callable[[click.Context], Any], ctx: Any) -> Any:
+        every = self.opts
+        self.opts = [name for name in every if name not in self._also]
+        try:
+            return tell(ctx)
+        finally:
+            self.opts = every
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """As click does, without them."""
+        return self._only_shown(super().get_help_record, ctx)  # type: ignore[no-any-return]  # it has the type above
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """As click does, without them."""
+        return self._only_shown(super().get_error_hint, ctx)  # type: ignore[no-any-return]  # as above
 
 
 def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
@@ -152,6 +182,8 @@ quiet: Decorator = click.option(
 model: Decorator = click.option(
     "-m",
     "--model",
+    cls=SpelledOtherwise,
+    also=["--run"],
     metavar="RUN",
     multiple=True,
     callback=one_run,
@@ -184,7 +216,12 @@ overrides: Decorator = click.option(
     help="Override a key of the recipe, e.g. --set training.lr=0.001. May be repeated.",
 )
 run_folder: Decorator = click.option(
-    "--run", "run_path", metavar="DIR", help="The run's folder. Default: runs/NAME, NAME being the recipe's."
+    "--run",
+    "run_path",
+    cls=SpelledOtherwise,
+    also=["-m", "--model"],
+    metavar="DIR",
+    help="The run's folder. Default: runs/NAME, NAME being the recipe's.",
 )
 
 

@@ -135,7 +135,7 @@ def ready_recipe(corpus: Corpus, written: Written) -> str:
             data[split] = None
         elif split in theirs:
             data[split] |= {kind: [] for kind in FILE_KINDS if kind in theirs[split] and kind not in data[split]}
-    about = {"extends": entry.recipe, "name": corpus.name, "data": {"folder": ".", **data}}
+    about = {"extends": entry.recipe, "name": entry.recipe, "data": {"folder": ".", **data}}
     return f"# {entry.title}\n" + dump_yaml(about)
 
 

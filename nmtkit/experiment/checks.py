@@ -150,6 +150,11 @@ def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
 
+def is_same_text(before: Recipe, now: Recipe) -> bool:
+    """Whether two recipes take the same files in the same way, however their paths are spelled."""
+    return not any(_differences(before.data.model_dump(mode="json"), now.data.model_dump(mode="json")))
+
+
 def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
     """What must stay the same, stages by their names."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
@@ -167,8 +172,15 @@ def _differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted(before.keys() | now.keys()):
             yield from _differences(before.get(name), now.get(name), f"{key}.{name}" if key else name)
-    elif before != now:
+    elif _spelled_alike(before) != _spelled_alike(now):
         yield f"`{key}` was {before!r} and is {now!r}"
+
+
+def _spelled_alike(value: Any) -> Any:
+    """The same for two spellings of one path; earlier versions left `..` in it."""
+    if isinstance(value, list):
+        return [_spelled_alike(one) for one in value]
+    return os.path.normpath(value) if isinstance(value, str) and "/../" in value else value
 
 
 @dataclass

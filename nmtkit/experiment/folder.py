@@ -111,6 +111,11 @@ class RunFolder:
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
 
 
+def folders_in(runs: Path) -> list[RunFolder]:
+    """The runs in a folder, by their names; none if there is no such folder."""
+    return [folder for folder in map(RunFolder, sorted(runs.glob("[!.]*"))) if folder.exists()]
+
+
 class Hold:
     """The right to write in a run's folder, which is made if need be; `hold` gives it.
 

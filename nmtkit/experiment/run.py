@@ -12,6 +12,7 @@ from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.checks import (
     differences_of_recipes,
+    is_same_text,
     require_data,
     require_embeddings,
     require_fitting_stages,
@@ -156,10 +157,11 @@ class Run(SavedRun):
             )
 
     def with_found(self, recipe: Recipe) -> Recipe:
-        """The recipe, with what this run has found where the recipe says `auto`."""
+        """The recipe, with what this run has found where it says `auto`, and its own names of the same files."""
         before, now = self.recipe.training, recipe.training
         known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
-        return recipe.model_copy(update={"training": now.model_copy(update=known)})
+        data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
+        return recipe.model_copy(update={"training": now.model_copy(update=known), "data": data})
 
     def settle(self, device: torch.device, notify: Notify) -> None:
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.

@@ -10,9 +10,10 @@ import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import CheckpointError
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.experiment.folder import RUNS, RunFolder, folders_in
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
+from nmtkit.registry import near_names
 from nmtkit.task import TASKS
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
@@ -132,13 +133,13 @@ def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = Non
     if model is not None:
         return _named_run(model, runs)
     if given := os.environ.get(MODEL_VARIABLE):
-        run, _ = _named_run(given, runs)
-        if not run.folder.path.is_dir():
+        try:
+            return _named_run(given, runs)[0], f"${MODEL_VARIABLE}"
+        except CheckpointError as fault:
             raise CheckpointError(
                 f"${MODEL_VARIABLE} names {given}, and there is no such folder; set it to a run's folder, or name one "
-                "with -m RUN"
-            )
-        return run, f"${MODEL_VARIABLE}"
+                f"with -m RUN; {runs_there(given, runs)}"
+            ) from fault
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
     newest = next((run for run in map(SavedRun, finished) if task is None or run.recipe.task == task), None)
@@ -151,10 +152,22 @@ def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = Non
     return newest, f"the newest finished run{of_task} under {runs}/"
 
 
+def runs_there(given: str, runs: Path = RUNS) -> str:
+    """Says which runs there are, for a message about one that is not there."""
+    there = [folder.path.name for folder in folders_in(runs)]
+    if not there:
+        return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
+    return near_names(Path(given).name, there, what=f"runs under {runs}/")
+
+
 def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
     folder = RunFolder(Path(model))
-    if not folder.path.exists() and (runs / model).is_dir():
+    if not folder.path.exists():
         folder = RunFolder(runs / model)
+        if not folder.path.is_dir():
+            raise CheckpointError(
+                f"{model}: not the folder of a run: there is no such folder; {runs_there(model, runs)}"
+            )
     if folder.replaced.is_dir() and not folder.has_state():
         why = "the earlier run, for that which is to replace it has no state yet"
         return SavedRun(RunFolder(folder.replaced)), why

@@ -22,7 +22,7 @@ hypothesis stands is a tensor of the state, since the hypotheses of one step may
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Literal
 
@@ -71,6 +71,9 @@ def refuse_tie_of_two_vocabularies(tie: Tie, sizes: VocabularySizes) -> None:
 
 class ModelConfig(Settings):
     """Base of every model's `Config`. A subclass declares `kind: Literal["its_name"] = "its_name"`."""
+
+    shorthands: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Keys that stand for several others, instead of which they are given."""
 
     kind: str
     """Which model."""

@@ -59,7 +59,7 @@ from nmtkit.models.base import (
 )
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
-from nmtkit.settings import Field, Width, field_validator
+from nmtkit.settings import Depth, Field, Width, field_validator
 
 
 class IntraAttentionConfig(RecurrentConfig):
@@ -71,6 +71,8 @@ class IntraAttentionConfig(RecurrentConfig):
     """Numbers per word, on either side."""
     hidden_size: Width = Field(default=256, ge=2)
     """Units of the decoder; half of them are those of each direction of the encoder."""
+    layers: Depth = Field(default=1, ge=1, le=1)
+    """Recurrent layers of the encoder and of the decoder: one, as in the paper."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
     matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""

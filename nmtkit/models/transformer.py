@@ -12,8 +12,9 @@ for this: softmax_i(W_q s_t . W_k h_i / sqrt(H)).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,7 @@ from nmtkit.settings import Depth, Field, Width, field_validator, model_validato
 class TransformerConfig(ModelConfig):
     """The defaults suit small corpora; the paper's "base" is 512, 2048, 8 heads, 6 + 6 layers, post-norm."""
 
+    shorthands: ClassVar = {"layers": ("encoder_layers", "decoder_layers")}
     kind: Literal["transformer"] = "transformer"
     """Which model."""
     hidden_size: Width = Field(default=256, ge=2)
@@ -61,6 +63,8 @@ class TransformerConfig(ModelConfig):
     """Inner width of the feed-forward part (d_ff)."""
     heads: int = Field(default=4, ge=1)
     """Attention heads; they divide hidden_size."""
+    layers: Depth | None = Field(default=None, ge=1)
+    """Layers of the encoder and of the decoder, instead of encoder_layers and decoder_layers; not beside them."""
     encoder_layers: Depth = Field(default=3, ge=1)
     """Layers of the encoder."""
     decoder_layers: Depth = Field(default=3, ge=1)
@@ -88,6 +92,16 @@ class TransformerConfig(ModelConfig):
     copying: Literal["none", "head", "learned"] = "none"
     """Whether words of the source can be copied, those that the vocabulary lacks too: none; by the attention of
     alignment_layer and alignment_heads; or by one more attention, learned for this, which then is the one shown."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _layers_of_both(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("layers") is None:
+            return given
+        both = cls.shorthands["layers"]
+        if beside := [key for key in both if key in given]:
+            raise ValueError(f"`layers` stands for {' and '.join(both)}: give it alone, without {beside[0]}")
+        return {key: given[key] for key in given if key != "layers"} | dict.fromkeys(both, given["layers"])
 
     @field_validator("alignment_heads", mode="before")
     @classmethod

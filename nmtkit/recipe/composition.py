@@ -151,7 +151,9 @@ class Recipe(Settings):
             if stage.name in names[:number]:
                 raise ValueError(f"two stages are called {stage.name!r}; give each a name of its own")
             if stage.name in WEIGHTS:
-                raise ValueError(f"a stage cannot be called {stage.name!r}: --weights {stage.name} has another meaning")
+                raise ValueError(
+                    f"a stage cannot be called {stage.name!r}: --checkpoint {stage.name} has another meaning"
+                )
             for key in stage.data:
                 if key not in STAGE_LIMITS:
                     raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import RecipeError
+from nmtkit.models.base import MODELS
 from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
 from nmtkit.registry import near_names
 from nmtkit.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value, shortened
@@ -31,13 +32,29 @@ class Layer:
     def over(self, base: "Layer") -> "Layer":
         """This one over another, key by key; a group whose `kind` changes starts afresh: its old keys do not fit."""
         replaced: set[KeyPath] = set()
-        data = laid(base.data, self.data, replaced)
+        kind = _kind_of_model(self) or _kind_of_model(base)
+        upper, base = self.spelled_out(kind), base.spelled_out(kind)
+        data = laid(base.data, upper.data, replaced)
         kept = {
             path: place
             for path, place in base.places.items()
             if not any(path[:n] in replaced for n in range(1, len(path) + 1))
         }
-        return Layer(data, {**kept, **self.places}, self.name)
+        return Layer(data, {**kept, **upper.places}, self.name)
+
+    def spelled_out(self, kind: str) -> "Layer":
+        """With the keys of a kind of model in place of one that stands for several, so that each can be replaced."""
+        given, places = self.data.get("model"), dict(self.places)
+        model = dict(given) if kind and isinstance(given, dict) else {}
+        for short, keys in MODELS.get(kind).Config.shorthands.items() if model else ():
+            if model.get(short) is None or model.keys() & {
+                *keys
+            }:  # both are a fault, which is told where it is checked
+                continue
+            model |= dict.fromkeys(keys, model.pop(short))
+            for key in keys:
+                places["model", key] = places.get(("model", short), self.name)
+        return replace(self, data={**self.data, "model": model}, places=places) if model else self
 
     def only(self, keys: Collection[str]) -> "Layer":
         """Without the other keys."""
@@ -57,6 +74,13 @@ class Layer:
         places = {path: place for path, place in self.places.items() if path[:2] != above or path == above}
         below = {(*above, *path): place for path, place in stage.places.items()}
         return replace(self, data={**self.data, "stages": stages}, places={**places, **below})
+
+
+def _kind_of_model(layer: Layer) -> str:
+    """The kind of model that it names; empty if it names none that there is."""
+    model = layer.data.get("model")
+    kind = model.get("kind") if isinstance(model, dict) else None
+    return kind if isinstance(kind, str) and kind in MODELS.names() else ""
 
 
 def shipped(presets: bool = False) -> list[str]:
@@ -124,7 +148,20 @@ def _settle(files: Any, kinds: Iterable[str], path: Path) -> None:
 def _beside(name: str, path: Path) -> str:
     """A file's path from the recipe's folder; only a file that is not there but here is meant from here."""
     beside = path.parent.resolve() / name
-    return name if os.path.exists(name) and not os.path.exists(beside) else str(beside)
+    return name if os.path.exists(name) and not os.path.exists(beside) else _whole(name, path.parent)
+
+
+def _whole(name: str, start: Path) -> str:
+    """A path begun at a folder, without `..`, but where that would be another place, beyond a link.
+
+    One that is whole already stays as it is: a run knows its text by it.
+    """
+    path = start.resolve() / name
+    if os.path.isabs(name):
+        return str(path)
+    plain = os.path.normpath(path)
+    same = not os.path.exists(path) or (os.path.exists(plain) and os.path.samefile(path, plain))
+    return plain if same else str(path)
 
 
 def _make_whole(group: dict[str, Any], start: Path) -> None:
@@ -132,7 +169,7 @@ def _make_whole(group: dict[str, Any], start: Path) -> None:
     if isinstance(group.get("folder"), str) and group["folder"]:
         whole = start.resolve() / group["folder"]
         if os.path.isdir(whole):
-            group["folder"] = str(whole)
+            group["folder"] = _whole(group["folder"], start)
 
 
 def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:

@@ -183,7 +183,7 @@ class Checkpoints:
     def blamed_on_last(self) -> contextlib.AbstractContextManager[None]:
         """Inside, the message of a fault names the state's file, and what is left of the run."""
         left = others_beside(self.last)
-        use = f"; the weights that are there can still be used (--weights FILE): {left}" if left else ""
+        use = f"; the weights that are there can still be used (--checkpoint FILE): {left}" if left else ""
         return blamed(self.last, f"copy the file again, or train anew in another folder (--run DIR){use}")
 
     def kept(self) -> list[Kept]:

@@ -1,5 +1,7 @@
 """Options: numbers have bounds, which are told to who goes beyond them; one run is one run."""
 
+from pathlib import Path
+
 import click
 import pytest
 from conftest import Command
@@ -76,12 +78,35 @@ def test_a_number_within_bounds() -> None:
         f"align --reverse-model A --reverse-model B {FILES}",
         "plot-attention -m A -m B",
         "average -m A -m B",
+        "rescore -m A --run B --source a --target b",
     ],
 )
 def test_several_models_are_not_taken_for_the_last_of_them(console: Command, words: str) -> None:
     done = console(*words.split())
     assert done.code == 2
     assert "A and B: one run is taken here" in done.err
+
+
+def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: Path) -> None:
+    for name in ("demo", "captions", "news"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "recipe.yaml").write_text(f"name: {name}\n", encoding="utf-8")
+    (tmp_path / "runs" / "notes").mkdir()
+    for option in ("-m", "--model", "--run"):
+        done = console("translate", option, "caption", "--checkpoint", "best")
+        assert done.code == 2
+        assert "did you mean 'captions'? runs under runs/: captions, demo, news" in done.err
+
+
+def test_old_spellings_work_and_are_not_shown(console: Command) -> None:
+    shown = console("translate", "--help").out
+    assert ("--checkpoint" in shown, "-m, --model RUN" in shown) == (True, True)
+    assert ("--weights" in shown, "--run" in shown) == (False, False)
+    shown = console("train", "--help").out
+    assert ("--run DIR" in shown, "--model" in shown) == (True, False)
+    for option in ("--weights", "--checkpoint"):
+        done = console("translate", option)
+        assert (done.code, option in done.err) == (2, True)
 
 
 def test_the_bootstrap_has_bounds_in_python_too() -> None:

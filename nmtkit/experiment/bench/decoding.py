@@ -300,7 +300,7 @@ def _cold(work: DecodingWork, run: SavedRun) -> dict[str, list[float]]:
     """How long a process takes that translates one line, and one that only loads torch, in turns."""
     line = next(line for line in work.sources if line.strip())
     command = TASKS.get(run.recipe.task).command
-    words = [command, "-m", str(run.folder.path), "--weights", work.how.weights, "--device", work.how.device]
+    words = [command, "-m", str(run.folder.path), "--checkpoint", work.how.weights, "--device", work.how.device]
     beam = (work.how.search_settings or {}).get("beam_size")
     words += ["--beam-size", str(beam)] if beam else []
     programs = {f"nmtkit {command}": ["-m", "nmtkit", *words], "import torch": ["-c", "import torch"]}
