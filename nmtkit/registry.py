@@ -31,7 +31,7 @@ def near_names(given: str, valid: Iterable[str], most: int = MOST_NAMES, what: s
     hint = f"did you mean {close[0]!r}? " if close else ""
     if len(names) <= most:
         return f"{hint}{what}: {', '.join(names)}"
-    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=0.0)
+    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=0.4) or names[:_NEAR]
     return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
 
 

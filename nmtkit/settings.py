@@ -85,7 +85,7 @@ def name_in(registry: Registry[Any]) -> Any:
             raise ValueError(f"not one of its values: {near_names(str(given), registry.names())}")
         return given
 
-    return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]})]
+    return Annotated[str, BeforeValidator(member), Field(json_schema_extra={"enum": [*registry.names()]}), registry]
 
 
 class Settings(BaseModel):

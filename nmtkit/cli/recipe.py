@@ -1,6 +1,8 @@
 """`nmtkit recipe`: ls, show, check, explain, schema."""
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,8 @@ from nmtkit.cli import options
 from nmtkit.errors import RecipeError
 from nmtkit.experiment import checks
 from nmtkit.files import write_whole
-from nmtkit.registry import near_names
-from nmtkit.settings import Settings
+from nmtkit.registry import MOST_KEYS, near_names
+from nmtkit.settings import Settings, paths_of
 
 
 @click.group("recipe")
@@ -30,16 +32,34 @@ def command() -> None:
 
 @command.command("ls")
 def list_recipes() -> None:
-    """List the recipes that come with nmtkit, and presets for others to extend.
+    """List the recipes that come with nmtkit: first those whose text is here, and that a CPU trains.
 
     \b
     Example:
       nmtkit recipe ls
     """
-    loaded = [recipe.load(name) for name in recipe.shipped()]
-    loaded += [recipe.load(name, recipe.ANY_TEXT) for name in recipe.shipped(presets=True)]
-    rows = [[one.name, one.model.kind, one.description] for one in loaded]
-    console.table("", ["recipe", "model", "what it is for"], rows)
+    groups: dict[str, list[list[str]]] = {
+        "ready: the text is here": [],
+        "the text must be fetched first (recipes/README.md says from where)": [],
+        "needs a GPU, or much time, and its text must be fetched": [],
+        "presets, for your own text: train --preset, or `extends` in a recipe": [],
+    }
+    ready, fetched, large, presets = groups.values()
+    for name in recipe.shipped():
+        one = recipe.load(name)
+        here = all(map(os.path.exists, one.data.paths()))
+        (large if "GPU" in one.description else ready if here else fetched).append(_listed(one))
+    presets += [_listed(recipe.load(name, recipe.ANY_TEXT)) for name in recipe.shipped(presets=True)]
+    for title, rows in groups.items():
+        if rows:
+            console.table(title, ["recipe", "what it is for"], rows)
+            console.say("")
+
+
+def _listed(one: recipe.Recipe) -> list[str]:
+    folder = Path(one.data.folder)
+    fetch = f" (nmtkit fetch {folder.name})" if folder.parent.name == "corpora" and not folder.is_dir() else ""
+    return [one.name, one.description + fetch]
 
 
 @command.command("show")
@@ -85,20 +105,56 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     "--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Show the values of this recipe."
 )
 def explain_keys(key: str | None, name: str) -> None:
-    """Explain a recipe's keys: meaning, default, and the value in one recipe.
+    """Explain a recipe's keys: meaning, default, the value in one recipe, and what else may stand there.
+
+    KEY is a key, the last part of one, a group of keys, or one kind of a group.
 
     \b
     Examples:
       nmtkit recipe explain
+      nmtkit recipe explain model.kind
+      nmtkit recipe explain model.transformer
+      nmtkit recipe explain training.schedule.kind
+      nmtkit recipe explain optimizer
       nmtkit recipe explain search
       nmtkit recipe explain model.attention_size --recipe multi30k-en-de-rnnsearch
       nmtkit recipe explain stages --recipe demo-news-pointer-generator
     """
     loaded = recipe.load(name)
-    rows = [row for row in _rows(loaded, "") if key is None or row[0] == key or row[0].startswith(f"{key}.")]
+    every = _rows(loaded, "")
+    asked = key or ""
+    rows = [row for row in every if not asked or f".{row[0]}.".endswith(f".{asked}.") or row[0].startswith(f"{asked}.")]
+    shown = [(row[0], row[3]) for row in rows]
+    for one in recipe.keys_elsewhere(asked):
+        if one.path == asked and rows and rows[0][0] != asked:  # a group, whose keys are told by themselves
+            continue
+        if (one.path, meaning := " ".join(one.meaning.split())) not in shown:
+            rows.append([one.path, f"({', '.join(one.kinds)})" if one.kinds else "-", one.default, meaning])
     if not rows:
-        raise RecipeError(f"no key `{key}` in a recipe: {near_names(key or '', [r[0] for r in _rows(loaded, '')])}")
+        paths = {path if "." in asked else path[-1:] for path in paths_of(recipe.Recipe)}
+        keys = {".".join(map(str, path)) for path in paths}
+        raise RecipeError(f"no key `{key}` in a recipe: {near_names(asked, keys, MOST_KEYS)}")
+    if asked not in [row[0] for row in rows] and (group := recipe.meaning_of(asked)):
+        console.say(f"{asked}: {' '.join(group.split())}\n")
     console.table("", ["key", f"in {loaded.name}", "default", "meaning"], rows)
+    for path in dict.fromkeys([asked, *(row[0] for row in rows if row[0].endswith(f".{asked}"))]):
+        _show_choices(path, recipe.choices(path))
+
+
+def _show_choices(key: str, found: Sequence[recipe.Choice]) -> None:
+    """What may stand for a key, a line each."""
+    if not found:
+        return
+    console.say("")
+    if not any(one.meaning for one in found):
+        console.say(f"{key} is one of: {', '.join(one.name for one in found)}")
+        return
+    with_keys = any(one.keys for one in found)
+    rows = [[one.name, one.meaning, *([", ".join(one.keys)] if with_keys else [])] for one in found]
+    console.table("", [key, "what it is", *(["its keys"] if with_keys else [])], rows)
+    if with_keys:
+        group = key.removesuffix(".kind")
+        console.say(f"\nmore of the keys of one kind: nmtkit recipe explain {group}.{found[-1].name}")
 
 
 def _rows(settings: Any, prefix: str) -> list[list[str]]:
@@ -110,8 +166,14 @@ def _rows(settings: Any, prefix: str) -> list[list[str]]:
         elif key == "stages" and value:
             rows += _rows_of_stages(settings)
         else:
-            default = "(required)" if field.is_required() else _short(field.get_default(call_default_factory=True))
-            rows.append([f"{prefix}{key}", _short(value), default, " ".join(type(settings).meaning(key).split())])
+            rows.append(
+                [
+                    f"{prefix}{key}",
+                    _short(value),
+                    _short(recipe.default_of(field)),
+                    " ".join(type(settings).meaning(key).split()),
+                ]
+            )
     return rows
 
 

@@ -35,7 +35,8 @@ def write_line(text: str, file: TextIO) -> None:
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stream: Stream = "stdout") -> None:
     """Prints a table; a column that holds only numbers is set to the right.
 
-    In a terminal, long cells are folded to fit; elsewhere the table is as wide as it needs to be.
+    Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS or 80 columns.
+    Where that is not enough, words are folded in a terminal; elsewhere they stay whole, and the table is wider.
     """
     file = sys.stdout if stream == "stdout" else sys.stderr
     console = console_on(file)
@@ -48,6 +49,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         grid.add_row(*(Text(cell) for cell in row))
+    _fit(grid, [list(columns), *cells], console)
     if not console.is_terminal:
         console.width = max(console.width, Console(width=1_000_000).measure(grid).maximum, cell_len(title))
     with console.capture() as captured:
@@ -55,6 +57,21 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     for line in captured.get().splitlines():
         file.write(line.rstrip() + "\n")
     file.flush()
+
+
+def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
+    """Narrows the widest columns until the table fits, or none can be narrower without a break within a word."""
+    columns = list(zip(*cells, strict=True))
+    least = [max(cell_len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    widths = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in columns]
+    too_many = Console(width=1_000_000).measure(grid).maximum - console.width
+    if console.is_terminal and too_many > sum(widths) - sum(least):
+        return  # rich folds words
+    while too_many > 0 and widths != least:
+        widest = max(range(len(widths)), key=lambda n: widths[n] if widths[n] > least[n] else 0)
+        widths[widest] -= 1
+        grid.columns[widest].width = widths[widest]
+        too_many -= 1
 
 
 def _is_number(cell: str) -> bool:

@@ -136,7 +136,8 @@ class DataConfig(Settings):
     valid: Files | None = None
     """Pairs to watch the training by."""
     test: Files | None = None
-    """Pairs to be translated and scored at the end."""
+    """Pairs to be translated and scored at the end. null: none, e.g. --set data.test=null where the extended recipe has
+    one."""
     max_length: int = Field(default=256, ge=1)
     """The most tokens of a side of a training pair; a longer one is handled as `over_long` says."""
     max_tgt_length: int | None = Field(default=None, ge=1)

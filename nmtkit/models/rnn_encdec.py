@@ -1,4 +1,4 @@
-"""The recurrent encoder-decoder without attention: the whole source passes through one vector.
+"""The recurrent encoder-decoder of Cho et al. 2014 and Sutskever et al. 2014: no attention, the source is one vector.
 
 With `feed_context`, and a `maxout_size`, it is the RNN encoder-decoder of Cho et al. 2014 (appendix A.1; also the
 RNNencdec of Bahdanau et al. 2015): the summary `c = tanh(V h)` of the source sets the decoder's first state and is read

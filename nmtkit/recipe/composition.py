@@ -50,7 +50,7 @@ class EvaluationConfig(Settings):
     """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False
     """Whether BLEU ignores case."""
-    metrics: list[Name] | None = None
+    metrics: Annotated[list[Name] | None, METRICS] = None
     """What validation measures beside loss and perplexity; names as in `nmtkit score --metrics`. If not given: bleu, of
     summaries rouge. The test after training measures it as well."""
     batch_tokens: int = Field(default=4096, ge=1)
@@ -113,7 +113,9 @@ class Recipe(Settings):
     """The recipe's name, and its run's: its file's name without `.yaml`, unless given. A word or several, no path."""
     description: str = ""
     """What the recipe is for, in a sentence."""
-    task: str = Field(default="translation", json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()]))
+    task: Annotated[str, TASKS] = Field(
+        default="translation", json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()])
+    )
     """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
     """Seeds the weights, the order of the data and dropout."""

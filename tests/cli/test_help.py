@@ -1,12 +1,16 @@
 """Help, completion, recipes and the doctor."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from conftest import Command
 
+from nmtkit import recipe
 from nmtkit.cli import COMMANDS
+from nmtkit.experiment import checks
+from nmtkit.models.base import MODELS
 
 SUBCOMMANDS = [
     *([name] for name in COMMANDS),
@@ -77,6 +81,70 @@ def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
     assert done.code == 0, done
     schema = json.loads(nmtkit("recipe", "schema").out)
     assert "training" in schema["properties"]
+
+
+def test_explain_lists_what_may_stand_there(console: Command) -> None:
+    shown = console("recipe", "explain", "model.kind").out
+    for kind in MODELS.names():
+        (line,) = [line for line in paragraphs(shown) if line.startswith(f"{kind} ")]
+        assert re.search(r"\b(19|20)\d\d\b", line), line  # the paper
+        config = MODELS.get(kind).Config
+        assert all(key in line for key in config.model_fields if key != "kind"), line
+    assert len(MODELS.names()) > 5
+    for key, values in {
+        "training.schedule.kind": ["luong_halving", "warmup_share"],
+        "optimizer": ["training.optimizer", "Zeiler 2012"],
+        "model.score": ["Luong et al. 2015, eq. 8"],
+        "model.norm": ["pre, post"],
+        "model.alignment_heads": ["mean, a number"],
+        "model.transformer": ["model.heads", "d_ff"],
+        "task": ["summarization, translation"],
+        "evaluation.metrics": ["chrf++"],
+        "tokenizer.kind": ["bpe, unigram, char, word"],
+        "data.test": ["--set data.test=null", "data.test.jsonl"],
+        "lr": ["training.lr "],
+    }.items():
+        done = console("recipe", "explain", key)
+        assert done.code == 0, done
+        assert all(value in " ".join(paragraphs(done.out)) for value in values), done
+    done = console("recipe", "explain", "lrr")
+    assert "did you mean 'lr'" in done.err
+    assert len(done.err) < 200
+
+
+def paragraphs(table: str) -> list[str]:
+    """The rows of a table, each with what its cells go on with below, column by column."""
+    rows: list[list[str]] = []
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in re.split(r"\s{3,}", line.strip())]
+        if line[:1] not in ("", " ") or not rows:
+            rows.append([])
+        rows[-1] += cells
+    return [" ".join(cells) for cells in rows]
+
+
+def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path: Path) -> None:
+    def groups() -> list[str]:
+        return console("recipe", "ls").out.split("\n\n")
+
+    ready, fetched, large, presets, _ = groups()
+    assert all(max(map(len, group.splitlines())) <= 80 for group in (ready, large, presets))
+    assert "\ndemo " in ready
+    assert "\nlibreoffice-help-en-de-transformer " in fetched
+    assert "\npreset-tiny " in presets
+    for name in recipe.shipped():
+        one = recipe.load(name)
+        weights = int(dict(checks.dry_run(one))["parameters"].split()[0].replace(",", ""))
+        updates = sum(stage.training.max_updates or 0 for stage in one.by_stage().values())
+        work = weights * updates * one.batch.batch_tokens * one.training.accumulate
+        limited = updates or one.training.max_minutes
+        assert (f"\n{name} " in large) == (work > 1e15 or not limited), (name, work)
+    folder = tmp_path / "corpora" / "libreoffice-help-en-de"
+    folder.mkdir(parents=True)
+    for split in ("train", "valid", "test"):
+        for side in ("en", "de"):
+            (folder / f"{split}.{side}").write_text("a\n", encoding="utf-8")
+    assert "\nlibreoffice-help-en-de-transformer " in groups()[0]
 
 
 WORDS_OF_DOCTOR = ("nmtkit", "torch", "sentencepiece", "will be used", "torch.compile")

@@ -83,3 +83,15 @@ def test_what_is_there_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_at_all_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "lengths", [], [("all", [])]) == ["lengths"]
     assert printed(capsys, "lengths", ["a"], [("all", [0])]) == ["lengths", "a"]
+
+
+def test_table_outside_a_terminal_is_as_narrow_as_its_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = [f"word{number}" for number in range(60)]
+    table("", ["what", "said", "n"], [["signature|of:13a|" * 2, " ".join(words), 7], ["b", "c", 10]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(cell_len, lines)) < 55  # the signature stays whole, and the prose is no wider than it must be
+    assert lines[2].startswith("signature|of:13a|signature|of:13a|   word0 ")
+    assert [word for line in lines for word in line.split() if word.startswith("word")] == words

@@ -1,0 +1,156 @@
+"""What may stand in a recipe: the kinds of a group with the keys of each, and the values of a key with choices.
+
+All of it is read from the types of the settings, the registries and the docstrings of what they name.
+"""
+
+import inspect
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from nmtkit.recipe.composition import Recipe
+from nmtkit.registry import Registry
+from nmtkit.settings import classes_of
+
+KIND = "kind"
+"""The key that chooses among the kinds of a group."""
+
+_PLAIN = {NoneType: "null", bool: "true, false", int: "a number", float: "a number", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the things that may stand for a key."""
+
+    name: str
+    meaning: str = ""
+    """A line, with the paper where there is one."""
+    keys: tuple[str, ...] = ()
+    """The keys that go with it, where it is a kind of a group."""
+
+
+@dataclass(frozen=True)
+class KeyElsewhere:
+    """A key that a recipe may have, in a group that it has not."""
+
+    path: str
+    kinds: tuple[str, ...]
+    """The kinds of the group that have it; none where the group has no kinds."""
+    default: str
+    meaning: str
+
+
+def choices(key: str) -> list[Choice]:
+    """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices."""
+    *above, last = key.split(".")
+    if last == KIND and above and (kinds := choices(".".join(above))):
+        return kinds
+    for owner in _owners(above):
+        field = owner.model_fields.get(last)
+        if field is None:
+            continue
+        groups = [group for group in classes_of(field) if _kind(group)]
+        if groups:
+            return _kinds(groups)
+        found = _members(field) or _values(field.annotation)
+        if found:
+            return found
+    return []
+
+
+def keys_elsewhere(key: str) -> list[KeyElsewhere]:
+    """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's."""
+    merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    for place, group in _groups(Recipe):
+        kind = _kind(group)
+        for name in group.model_fields:
+            asked = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
+            if name != KIND and key in asked:
+                about = (f"{place}.{name}", _short(default_of(group.model_fields[name])), group.meaning(name))
+                merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
+    return [KeyElsewhere(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
+
+
+def meaning_of(key: str) -> str:
+    """What a key is for; empty if there is none of that name."""
+    *above, last = key.split(".")
+    return next((owner.meaning(last) for owner in _owners(above) if last in owner.model_fields), "")
+
+
+def default_of(field: Any) -> Any:
+    """What a field is where nothing is said."""
+    return "(required)" if field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _groups(cls: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every group of settings below a class, of each kind, with its dotted path."""
+    for key, field in cls.model_fields.items():
+        for group in classes_of(field):
+            path = f"{above}{key}"
+            yield path, group
+            yield from _groups(group, f"{path}.")
+
+
+def _owners(path: Sequence[str]) -> list[Any]:
+    """The classes of settings that may stand at a path."""
+    here: list[Any] = [Recipe]
+    for part in path:
+        here = [group for cls in here if part in cls.model_fields for group in classes_of(cls.model_fields[part])]
+    return here
+
+
+def _kind(group: Any) -> str:
+    """The name of one of several kinds of a group; empty where there is one kind only."""
+    field = group.model_fields.get(KIND)
+    return str(field.default) if field is not None and len(get_args(field.annotation)) == 1 else ""
+
+
+def _short(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _kinds(groups: Sequence[Any]) -> list[Choice]:
+    """The kinds of a group. A class that has its module to itself is described by the module's head."""
+    modules = Counter(group.__module__ for group in groups)
+    found = []
+    for group in groups:
+        alone = modules[group.__module__] == 1
+        meaning = _first_line(sys.modules[group.__module__] if alone else group)
+        found.append(Choice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
+    return found
+
+
+def _members(field: Any) -> list[Choice]:
+    """The members of the registry that a field names."""
+    registry = next((one for one in field.metadata if isinstance(one, Registry)), None)
+    if registry is None:
+        return []
+    return [Choice(name, _first_line(registry.get(name))) for name in registry.names()]
+
+
+def _values(annotation: Any) -> list[Choice]:
+    """The values that a type lists, and in words what else it allows; empty if it lists none."""
+    parts = list(_parts(annotation))
+    if not any(get_origin(part) is Literal or part is bool for part in parts):
+        return []
+    listed = [str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    return [Choice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))]
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal or not get_args(annotation):
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from _parts(part)
+
+
+def _first_line(thing: Any) -> str:
+    """The first sentence of a docstring; of a metric its title."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return str(getattr(thing, "title", ""))
+    text = " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
+    return text.partition("; see the head")[0]
