@@ -36,6 +36,7 @@ COMMANDS = {
     "tokenize": "Cut text into the tokens of a run.",
     "detokenize": "Join the tokens of a run to text.",
     "bench": "Measure decoding, beside other engines, and training.",
+    "runs": "List the runs that there are; remove and rename them.",
     "average": "Average checkpoints of a run into one.",
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Show versions, devices, and which device will be used and why.",

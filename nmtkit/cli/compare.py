@@ -1,6 +1,7 @@
 """`nmtkit compare`."""
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from nmtkit import console, pictures, recipe
 from nmtkit.cli import options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
-from nmtkit.cli.train import carry_out
+from nmtkit.cli.train import begin_training, recorded, train_run
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.judging import ComparedRun, compare_run
@@ -65,8 +66,9 @@ def command(
         folder = RunFolder(runs / one.name)
         if not folder.result.exists():
             place = choose_device(device, one)
-            work, _ = carry_out(one, str(folder.path), resume=folder.begun(), overwrite=False, place=place)
-            work.close()
+            resume = folder.begun()
+            with recorded() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
+                train_run(work, place, resume, journal)
     found = []
     for one in loaded:
         run = Run.open(str(runs / one.name), same_as=one)

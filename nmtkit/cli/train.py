@@ -2,9 +2,10 @@
 
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -18,8 +19,10 @@ from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report, tell
 from nmtkit.data.workers import cores
+from nmtkit.errors import NmtkitError
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.experiment.folder import RunFolder, quiet
+from nmtkit.experiment.journal import Journal
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
@@ -113,7 +116,8 @@ def command(
     schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
     other. Without a validation set it holds pairs out for one (and for a test set, if none is named).
 
-    The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl.
+    The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
+    train.log: what was printed, with times of day, the command line, the versions and the commit of the code.
     Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume goes on from the saved state.
     If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
@@ -139,6 +143,7 @@ def command(
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(distributed.leave)
+        journal = ending.enter_context(recorded())
         if name is None:
             path = str(RunFolder.at(run_path, name_of_run(request)).path)
             resume = _resume(resuming, path, device)
@@ -154,8 +159,9 @@ def command(
             path = str(RunFolder.at(run_path, loaded.name).path)
             resume = _resume(resuming, path, device)
         place = choose_device(device, loaded)
-        work, stopped = carry_out(loaded, path, resume, overwrite, place, new_data)
+        work = begin_training(loaded, path, resume, overwrite, new_data)
         ending.callback(work.close)
+        stopped = train_run(work, place, resume, journal)
         if distributed.rank() == 0:
             _test(work, place, threads)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
@@ -193,14 +199,22 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
     return begun
 
 
-def carry_out(
-    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool, place: torch.device, new_data: bool = False
-) -> tuple[Run, Stopped]:
-    """Trains a recipe in a folder and shows how it goes; ends the program when a signal stops it.
+@contextmanager
+def recorded() -> Iterator[Journal]:
+    """What is written to the terminal inside goes into the journal as well, and what ended it."""
+    with closing(Journal(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
+        try:
+            yield journal
+        except Exception as fault:
+            journal.write(f"error: {fault}" if isinstance(fault, NmtkitError) else f"error: {fault!r}")
+            raise
 
-    The run is to be closed. What the arguments mean says `Run.begin`.
-    """
-    work = Run.begin(
+
+def begin_training(
+    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool = False, new_data: bool = False
+) -> Run:
+    """A run in a folder, ready to train and to be closed; what the arguments mean says `Run.begin`."""
+    return Run.begin(
         loaded,
         path,
         resume=resume,
@@ -212,15 +226,13 @@ def carry_out(
         # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
         processes=torch.get_num_threads() if distributed.size() == 1 else cores(),
     )
-    try:
-        return work, _train(work, place, resume)
-    except BaseException:
-        work.close()
-        raise
 
 
-def _train(work: Run, place: torch.device, resume: bool) -> Stopped:
+def train_run(work: Run, place: torch.device, resume: bool, journal: Journal) -> Stopped:
+    """Trains a run and shows how it goes; ends the program when a signal stops it."""
     first = distributed.rank() == 0
+    if first:
+        journal.open(work.folder)
     say = tell if first else quiet
     work.settle(place, say)
     say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")

@@ -13,10 +13,12 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from nmtkit.console.tables import console_on, write_line
+from nmtkit.console.tables import console_on, copy, write_line
 
 # A live display is redrawn at most this often, so that it costs a training step nothing.
 SECONDS_PER_FRAME = 0.2
+SECONDS_BETWEEN_LINES = 10.0
+"""The least distance of two plain lines that say how far the work is."""
 
 # Name in the metrics -> how it is shown. Others follow under their own name.
 METRICS = {
@@ -50,13 +52,14 @@ class _Display(ABC):
 
     _last_line = False  # whether the last state is told where there is no terminal
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
         """Shows nothing yet; without a `stream` it will write to stderr."""
         self._file = stream or sys.stderr
         console = console_on(self._file)
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._seconds = SECONDS_PER_FRAME if self._is_live else seconds_between_lines
         self._shown_at = time.monotonic()
+        self._copied_at = -math.inf
         self._is_news = False
         self._share: float | None = None
         # What the program writes to stdout stays there unless it is the same terminal.
@@ -89,6 +92,9 @@ class _Display(ABC):
             task.fields.update(self._fields())
             self._frame.start()
             self._frame.refresh()
+            if time.monotonic() - self._copied_at >= SECONDS_BETWEEN_LINES:
+                copy(self._line())
+                self._copied_at = time.monotonic()
         else:
             write_line(self._line(), self._file)
         self._shown_at, self._is_news = time.monotonic(), False
@@ -97,6 +103,7 @@ class _Display(ABC):
         """Writes a line that stays, above the live part."""
         if self._frame.live.is_started:
             self._frame.print(Text(text), soft_wrap=True)
+            copy(text)
         else:
             write_line(text, self._file)
 
@@ -121,7 +128,7 @@ class TrainingDisplay(_Display):
 
     _last_line = True
 
-    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 10.0) -> None:
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = SECONDS_BETWEEN_LINES) -> None:
         """See `_Display`."""
         super().__init__(stream, seconds_between_lines)
         self._shown_at = -math.inf  # the first update is shown at once

@@ -3,8 +3,10 @@
 Results go to stdout and everything about them to stderr, so that a command's output can be piped.
 """
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -13,12 +15,36 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+WIDTH = 100
+"""How wide a table is outside a terminal, where its columns can be so narrow."""
+SHORT_CELL = 24
+"""How wide a cell may be that is never broken."""
+
 Stream = Literal["stdout", "stderr"]
 
 
 def console_on(file: TextIO) -> Console:
     """A console that reads nothing in a text as markup."""
     return Console(file=file, highlight=False, markup=False, emoji=False)
+
+
+_COPIES: list[Callable[[str], object]] = []
+
+
+@contextmanager
+def copying(take: Callable[[str], object]) -> Iterator[None]:
+    """Inside, every line that is written here is handed on as well; of what moves at the foot of a terminal some."""
+    _COPIES.append(take)
+    try:
+        yield
+    finally:
+        _COPIES.remove(take)
+
+
+def copy(text: str) -> None:
+    """Hands a line to those who take copies."""
+    for take in _COPIES:
+        take(text)
 
 
 def say(text: str, stderr: bool = False) -> None:
@@ -30,13 +56,14 @@ def write_line(text: str, file: TextIO) -> None:
     """Writes a line to a file, at once."""
     file.write(text + "\n")
     file.flush()
+    copy(text)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], stream: Stream = "stdout") -> None:
     """Prints a table; a column that holds only numbers is set to the right.
 
-    Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS or 80 columns.
-    Where that is not enough, words are folded in a terminal; elsewhere they stay whole, and the table is wider.
+    Long cells are wrapped between words, so that the table fits into the terminal, or else into COLUMNS, or 100
+    columns. Where that is not enough, words are folded in a terminal; elsewhere they stay whole in a wider table.
     """
     file = sys.stdout if stream == "stdout" else sys.stderr
     console = console_on(file)
@@ -49,6 +76,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         grid.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         grid.add_row(*(Text(cell) for cell in row))
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
     _fit(grid, [list(columns), *cells], console)
     if not console.is_terminal:
         console.width = max(console.width, Console(width=1_000_000).measure(grid).maximum, cell_len(title))
@@ -56,13 +85,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
         console.print(grid)
     for line in captured.get().splitlines():
         file.write(line.rstrip() + "\n")
+        copy(Text.from_ansi(line).plain.rstrip())
     file.flush()
 
 
 def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
     """Narrows the widest columns until the table fits, or none can be narrower without a break within a word."""
     columns = list(zip(*cells, strict=True))
-    least = [max(cell_len(word) for cell in column for word in (cell.split() or [""])) for column in columns]
+    least = [max(cell_len(part) for cell in column for part in _whole_parts(cell)) for column in columns]
     widths = [max(cell_len(line) for cell in column for line in (cell.splitlines() or [""])) for column in columns]
     too_many = Console(width=1_000_000).measure(grid).maximum - console.width
     if console.is_terminal and too_many > sum(widths) - sum(least):
@@ -72,6 +102,12 @@ def _fit(grid: Table, cells: Sequence[Sequence[str]], console: Console) -> None:
         widths[widest] -= 1
         grid.columns[widest].width = widths[widest]
         too_many -= 1
+
+
+def _whole_parts(cell: str) -> list[str]:
+    """What of a cell is not broken: a heading, a number with its unit; of prose each word."""
+    lines = cell.splitlines() or [""]
+    return [part for line in lines for part in ([line] if cell_len(line) <= SHORT_CELL else line.split())]
 
 
 def _is_number(cell: str) -> bool:

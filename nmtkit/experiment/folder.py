@@ -15,6 +15,7 @@ from types import TracebackType
 from weakref import WeakValueDictionary
 
 from nmtkit.errors import NmtkitError
+from nmtkit.registry import near_names
 
 RUNS = Path("runs")
 
@@ -54,6 +55,7 @@ class RunFolder:
     metrics = _Named("metrics.jsonl")  # one JSON object a line: every update that was logged, every validation
     tensorboard = _Named("tensorboard")
     result = _Named("result.json")  # how training ended; where it is, the run is finished
+    journal = _Named("train.log")  # what training said, with times of day; nothing reads it
     test_output = _Named("test.out")  # the translations of the recipe's test set, one a line
     test_scores = _Named("test.json")
     lock = _Named("run.lock")  # locked by the process that writes here, and names it; it stays
@@ -76,6 +78,32 @@ class RunFolder:
         """Whether this is the folder of a run."""
         return self.recipe.is_file()
 
+    def parts(self) -> list[Path]:
+        """All that is here and that nmtkit writes."""
+        names = [name for name, part in vars(RunFolder).items() if isinstance(part, _Named)]
+        return [part for part in {getattr(self, name): None for name in names} if os.path.lexists(part)]
+
+    def marks(self) -> list[Path]:
+        """What only a run has beside its recipe, some of it or all."""
+        return [self.lock, self.vocabulary, self.checkpoints, self.metrics, self.result]
+
+    def writer(self) -> str:
+        """Who writes here just now, as "process 7 on a machine"; empty if nobody does, or it cannot be known."""
+        file = None
+        try:
+            import fcntl  # there is none on Windows
+
+            file = os.open(self.lock, os.O_RDONLY)
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _named(file) if file is not None else ""
+        except (OSError, ImportError):
+            return ""
+        finally:
+            if file is not None:
+                os.close(file)
+        return ""
+
     def begun(self) -> bool:
         """Whether training has left something here that a new one would replace."""
         saved = any(self.checkpoints.rglob("*.safetensors"))
@@ -92,7 +120,7 @@ class RunFolder:
 
     def parts_of_training(self) -> list[Path]:
         """All that training wrote here, and that a new training replaces; the states first."""
-        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result]
+        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result, self.journal]
         return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
@@ -114,6 +142,14 @@ class RunFolder:
 def folders_in(runs: Path) -> list[RunFolder]:
     """The runs in a folder, by their names; none if there is no such folder."""
     return [folder for folder in map(RunFolder, sorted(runs.glob("[!.]*"))) if folder.exists()]
+
+
+def runs_there(given: str, runs: Path = RUNS) -> str:
+    """Says which runs there are, for a message about one that is not there."""
+    there = [folder.path.name for folder in folders_in(runs)]
+    if not there:
+        return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
+    return near_names(Path(given).name, there, what=f"runs under {runs}/")
 
 
 class Hold:

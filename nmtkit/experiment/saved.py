@@ -10,10 +10,9 @@ import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import CheckpointError
-from nmtkit.experiment.folder import RUNS, RunFolder, folders_in
+from nmtkit.experiment.folder import RUNS, RunFolder, runs_there
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe, load
-from nmtkit.registry import near_names
 from nmtkit.task import TASKS
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
@@ -150,14 +149,6 @@ def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = Non
             f"or train one (`nmtkit train {TASKS.get(task or 'translation').demo}`)"
         )
     return newest, f"the newest finished run{of_task} under {runs}/"
-
-
-def runs_there(given: str, runs: Path = RUNS) -> str:
-    """Says which runs there are, for a message about one that is not there."""
-    there = [folder.path.name for folder in folders_in(runs)]
-    if not there:
-        return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
-    return near_names(Path(given).name, there, what=f"runs under {runs}/")
 
 
 def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:

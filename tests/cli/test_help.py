@@ -15,6 +15,7 @@ from nmtkit.models.base import MODELS
 SUBCOMMANDS = [
     *([name] for name in COMMANDS),
     *(["recipe", name] for name in ("ls", "show", "check", "explain", "schema")),
+    *(["runs", name] for name in ("rm", "mv")),
     *(["bench", name] for name in ("decode", "train")),
 ]
 
@@ -128,7 +129,7 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
         return console("recipe", "ls").out.split("\n\n")
 
     ready, fetched, large, presets, _ = groups()
-    assert all(max(map(len, group.splitlines())) <= 80 for group in (ready, large, presets))
+    assert all(max(map(len, group.splitlines())) <= 100 for group in (ready, large, presets))
     assert "\ndemo " in ready
     assert "\nlibreoffice-help-en-de-transformer " in fetched
     assert "\npreset-tiny " in presets

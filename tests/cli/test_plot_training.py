@@ -106,7 +106,7 @@ def test_a_broken_file_is_one_clear_error(tmp_path: Path, text: str, message: st
 def test_mistakes_end_in_one_message(nmtkit: Command, tmp_path: Path) -> None:
     done = nmtkit("plot-training", tmp_path / "nothing")
     assert done.code == 2
-    assert "there is no such file; name the folder of a run that has begun to train" in done.err
+    assert "not the folder of a run: there is no such folder" in done.err
     assert len(done.err.splitlines()) == 1
 
 

@@ -27,6 +27,7 @@ def console(tmp_path: Path, console: Command, monkeypatch: pytest.MonkeyPatch) -
     """The command line, where every measuring is worth it and nothing was found before."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setenv("COLUMNS", "300")  # what tables say is not wrapped
     return console
 
 
@@ -146,5 +147,5 @@ def test_preprocessing_takes_the_cores_of_all_processes(
     torch.set_num_threads(3)
     loaded = recipe.load(corpus / "tiny.yaml")
     with pytest.raises(Asked) as asked:
-        train.carry_out(loaded, str(tmp_path / "run"), False, False, torch.device("cpu"))
+        train.begin_training(loaded, str(tmp_path / "run"), False)
     assert asked.value.args == (processes,)

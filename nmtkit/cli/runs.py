@@ -1,0 +1,111 @@
+"""`nmtkit runs`: a table of them, rm, mv."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from nmtkit import console
+from nmtkit.cli import options
+from nmtkit.cli.reporting import tell
+from nmtkit.errors import NmtkitError
+from nmtkit.experiment.folder import RUNS
+from nmtkit.experiment.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
+
+SCORES_SHOWN = 2
+
+yes: options.Decorator = click.option("--yes", "-y", is_flag=True, help="Do it without being asked.")
+
+
+@click.group("runs", invoke_without_command=True)
+@click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
+@click.pass_context
+def command(ctx: click.Context, runs: Path, as_json: bool) -> None:
+    """List the runs that there are, the newest first.
+
+    For each: its recipe, whether it finished and why, its updates, the best score on the validation set, the scores on
+    the test set, its size on disk, and when it last changed.
+
+    \b
+    Examples:
+      nmtkit runs
+      nmtkit runs --json | jq '.[] | select(.state == "finished") | .name'
+      nmtkit runs rm old-try another-try
+      nmtkit runs mv demo demo-first
+    """
+    ctx.obj = runs
+    if ctx.invoked_subcommand is not None:
+        return
+    found = list_runs(runs)
+    if as_json:
+        console.say(json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=1))
+    elif found:
+        head = ["run", "recipe", "state", "updates", "validation", "test", "MB", "changed"]
+        console.table("", head, [_row(one) for one in found])
+    else:
+        tell(f"there is no run under {runs}/; `nmtkit train demo` makes one")
+
+
+def _row(one: RunSummary) -> list[str]:
+    best = "-" if one.validation is None else f"{one.metric} {one.validation:.2f}"
+    test = ", ".join(f"{name} {value:.2f}" for name, value in [*one.test.items()][:SCORES_SHOWN])
+    state = f"{one.state} ({one.why})" if one.why else one.state
+    changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.changed))
+    updates = "-" if one.updates is None else f"{one.updates:,}"
+    return [one.name, one.recipe, state, updates, best, test or "-", f"{one.size / 1e6:,.1f}", changed]
+
+
+@command.command("rm")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@yes
+@click.pass_obj
+def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
+    """Remove runs: their checkpoints, logs, and all else that nmtkit wrote there.
+
+    Other files in their folders stay. A run that is being trained is not removed.
+
+    \b
+    Examples:
+      nmtkit runs rm old-try another-try
+      nmtkit runs rm old-try --yes
+    """
+    folders = [require_run(name, runs) for name in names]
+    listed = ", ".join(str(folder.path) for folder in folders)
+    _agree(f"Remove {listed}?", yes)
+    for folder in folders:
+        remove_run(folder, tell)
+        tell(f"removed {folder.path}")
+
+
+@command.command("mv")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@yes
+@click.pass_obj
+def rename(runs: Path, old: str, new: str, yes: bool) -> None:
+    """Rename the run OLD to NEW, which is a name beside it, or a path.
+
+    To resume a run that was renamed, name it: `nmtkit train RECIPE --run runs/NEW --resume`.
+
+    \b
+    Examples:
+      nmtkit runs mv demo demo-first
+      nmtkit runs mv demo elsewhere/demo --yes
+    """
+    folder = require_run(old, runs)
+    _agree(f"Rename {folder.path} to {new}?", yes)
+    renamed = rename_run(folder, new, tell)
+    tell(f"{folder.path} is now {renamed.path}")
+
+
+def _agree(question: str, yes: bool) -> None:
+    """Asks on a terminal; raises where there is nobody to ask, or the answer is no."""
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise NmtkitError(f"nothing was done: there is no terminal to ask on ({question}); to agree, give --yes")
+    click.confirm(question, abort=True, err=True)

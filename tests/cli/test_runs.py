@@ -1,0 +1,131 @@
+"""`nmtkit runs`, and what a training writes down about itself."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from nmtkit.experiment.folder import RunFolder, hold, quiet
+from nmtkit.experiment.journal import Journal, code_state
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.version import __version__
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path, console: Command) -> Path:
+    """A folder of runs: one finished, one that was stopped, one damaged, and a folder that is none."""
+    folder = tmp_path / "runs"
+    for name in ("whole", "half", "broken"):
+        shutil.copytree(trained, folder / name)
+    (folder / "half" / "result.json").unlink()
+    (folder / "half" / "test.json").unlink()
+    (folder / "broken" / "result.json").write_text("{", encoding="utf-8")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "recipe.yaml").write_text("soup: water\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def held(runs: Path) -> Iterator[RunFolder]:
+    with hold(RunFolder(runs / "whole"), quiet):
+        yield RunFolder(runs / "whole")
+
+
+def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, console: Command) -> None:
+    assert console("runs").code == 0
+    found = {one["name"]: one for one in json.loads(console("runs", "--json").out)}
+    whole, half, broken = (found[name] for name in ("whole", "half", "broken"))
+    kept = json.loads((trained / "result.json").read_text(encoding="utf-8"))
+    scores = json.loads((trained / "test.json").read_text(encoding="utf-8"))["scores"]
+    assert (whole["recipe"], whole["state"], whole["why"]) == ("tiny", "finished", "max_updates")
+    assert (whole["updates"], whole["metric"]) == (60, "bleu")
+    assert whole["validation"] == pytest.approx(max(one["value"] for one in kept["kept"]))
+    assert whole["test"] == {score["name"]: score["value"] for score in scores}
+    assert whole["size"] == sum(path.stat().st_size for path in (runs / "whole").rglob("*") if path.is_file())
+    assert (half["state"], half["updates"], half["test"]) == ("stopped", 60, {})
+    assert (broken["state"], "result.json" in broken["why"]) == ("damaged", True)
+    table = console("runs").out
+    assert "60   bleu" in table
+    assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
+    assert "no run under elsewhere/" in console("runs", "--runs", "elsewhere").err
+
+
+def test_a_run_is_removed_and_what_is_not_ours_stays(runs: Path, console: Command) -> None:
+    (runs / "half" / "mine.txt").write_text("mine\n", encoding="utf-8")
+    done = console("runs", "rm", "whole", "half")
+    assert (done.code, "--yes" in done.err, (runs / "whole" / "recipe.yaml").is_file()) == (2, True, True)
+    assert console("runs", "rm", "whole", "half", "--yes").code == 0
+    assert not (runs / "whole").exists()
+    assert [path.name for path in (runs / "half").iterdir()] == ["mine.txt"]
+    for name, said in (
+        ("wholly", "there is no such run; runs under runs/: broken, notes"),
+        ("notes", "not the folder"),
+    ):
+        done = console("runs", "rm", "broken", name, "--yes")
+        assert (done.code, said in done.err) == (2, True), done
+    assert (runs / "notes" / "recipe.yaml").is_file()
+    assert (runs / "broken" / "recipe.yaml").is_file()
+
+
+def test_a_run_that_is_being_written_stays(held: RunFolder, console: Command) -> None:
+    writer = f"process {os.getpid()} on "
+    assert writer in next(one for one in json.loads(console("runs", "--json").out) if one["name"] == "whole")["why"]
+    for words in (["rm", "whole"], ["mv", "whole", "other"]):
+        done = console("runs", *words, "--yes")
+        assert (done.code, writer in done.err, held.recipe.is_file()) == (2, True, True)
+
+
+def test_a_run_is_renamed_with_the_text_that_it_holds(runs: Path, console: Command) -> None:
+    recipe = runs / "whole" / "recipe.yaml"
+    text = recipe.read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if "valid.src" in line).split("- ")[1]
+    recipe.write_text(text.replace(line, str(runs / "whole" / "text" / "valid.src")), encoding="utf-8")
+    assert console("runs", "mv", "whole", "half", "--yes").code == 2
+    assert console("runs", "mv", "whole", "other", "--yes").code == 0
+    assert not (runs / "whole").exists()
+    valid = SavedRun(RunFolder(runs / "other")).recipe.data.valid
+    assert valid is not None
+    assert valid.src == [str(runs / "other" / "text" / "valid.src")]
+    assert console("runs", "mv", "other", "~", "--yes").code == 2
+
+
+def test_a_training_is_written_down(trained: Path) -> None:
+    lines = (trained / "train.log").read_text(encoding="utf-8").splitlines()
+    assert "$ nmtkit train " in lines[0]
+    assert f"nmtkit {__version__}, torch " in lines[1]
+    assert f"code: {code_state()}"[:20] in lines[2]
+    assert lines == sorted(lines, key=lambda line: line[:19])
+    for said in ("update 60", "validation at update 20: bleu", "finished after update 60", "BLEU"):
+        assert any(said in line for line in lines), said
+
+
+def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    journal = Journal(["nmtkit", "train", "a b"], said.append)
+    (tmp_path / "train.log").mkdir()
+    journal.open(RunFolder(tmp_path))
+    journal.write("more")
+    journal.close()
+    assert len(said) == 1
+    assert "train.log: cannot write it" in said[0]
+
+
+def test_a_training_that_goes_on_writes_behind(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        journal = Journal(["nmtkit", "train", "a b"], quiet)
+        journal.write("waits\nfor it")
+        journal.open(RunFolder(tmp_path))
+        journal.write(word)
+        journal.close()
+        journal.write("too late")
+    said = [line[21:] for line in (tmp_path / "train.log").read_text(encoding="utf-8").splitlines()]
+    assert len(said) == 12
+    assert said[0] == said[6] == "$ nmtkit train 'a b'"
+    assert [line for line in said if line in ("waits", "for it", "first", "second", "too late")] == [
+        *("waits", "for it", "first"),
+        *("waits", "for it", "second"),
+    ]
