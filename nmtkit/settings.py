@@ -284,7 +284,7 @@ for _end in (_LineLoader, _Dumper):
     _end.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789."))
 
 
-def _collect_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int]) -> None:
+def _collect_lines(node: yaml.Node | None, path: KeyPath, lines: dict[KeyPath, int]) -> None:
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
             key = (*path, key_node.value)
@@ -335,8 +335,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     if not isinstance(data, dict):
         raise RecipeError(f"{path}: expected `key: value` lines, found a {type(data).__name__}")
     lines: dict[KeyPath, int] = {}
-    if root is not None:
-        _collect_lines(root, (), lines)
+    _collect_lines(root, (), lines)
     return data, {key: f"{path}, line {line}" for key, line in lines.items()}
 
 

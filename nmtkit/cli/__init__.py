@@ -108,7 +108,7 @@ def cli() -> None:
       nmtkit fetch --list
 
     \b
-    Shell completion (bash; zsh and fish likewise):
+    Completion of commands, options, recipes, runs, corpora and keys (bash; zsh and fish likewise):
       eval "$(_NMTKIT_COMPLETE=bash_source nmtkit)"
     """
 
@@ -123,6 +123,8 @@ def main() -> None:
     streams.prepare_streams()
     try:
         _refuse_broken_arguments()
+        if "_NMTKIT_COMPLETE" in os.environ:
+            _imported("nmtkit.cli.completing").prepare_completion()
         with suppress(ValueError):  # in another thread than the first
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was begun is cleared away, as after Ctrl-C
         code = cli.main(prog_name="nmtkit", standalone_mode=False)

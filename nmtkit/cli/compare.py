@@ -11,7 +11,7 @@ from nmtkit import console, pictures, recipe
 from nmtkit.cli import options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
-from nmtkit.cli.train import begin_training, recorded, train_run
+from nmtkit.cli.train import begin_training, journalled, train_run
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.judging import ComparedRun, compare_run
@@ -67,7 +67,7 @@ def command(
         if not folder.result.exists():
             place = choose_device(device, one)
             resume = folder.begun()
-            with recorded() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
+            with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
                 train_run(work, place, resume, journal)
     found = []
     for one in loaded:

@@ -141,7 +141,7 @@ def explain_keys(key: str | None, name: str) -> None:
         _show_choices(path, recipe.choices(path))
 
 
-def _show_choices(key: str, found: Sequence[recipe.Choice]) -> None:
+def _show_choices(key: str, found: Sequence[recipe.KeyChoice]) -> None:
     """What may stand for a key, a line each."""
     if not found:
         return

@@ -143,7 +143,7 @@ def command(
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(distributed.leave)
-        journal = ending.enter_context(recorded())
+        journal = ending.enter_context(journalled())
         if name is None:
             path = str(RunFolder.at(run_path, name_of_run(request)).path)
             resume = _resume(resuming, path, device)
@@ -200,7 +200,7 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
 
 
 @contextmanager
-def recorded() -> Iterator[Journal]:
+def journalled() -> Iterator[Journal]:
     """What is written to the terminal inside goes into the journal as well, and what ended it."""
     with closing(Journal(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
         try:

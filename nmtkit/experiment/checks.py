@@ -74,7 +74,8 @@ def require_data(recipe: Recipe) -> None:
         fetched = f"fetch them (nmtkit fetch {folder.name}), " if folder.parent.name == "corpora" else ""
         raise DataError(
             f"recipe {recipe.name}: these files are not there (looked in {places}); {fetched}"
-            f"name them under `data`, or their folder with --set data.folder=DIR:{listed}"
+            f"name them under `data`, or their folder with --set data.folder=DIR; a run that is to go on needs them "
+            f"where they were, also on another machine:{listed}"
         )
 
 

@@ -5,13 +5,13 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 from nmtkit.recipe.composition import EvaluationConfig, Recipe, Stage, recipe_schema
-from nmtkit.recipe.explaining import Choice, choices, default_of, keys_elsewhere, meaning_of
+from nmtkit.recipe.explaining import KeyChoice, choices, default_of, keys_elsewhere, meaning_of
 from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped
 
 __all__ = [
     "ANY_TEXT",
-    "Choice",
     "EvaluationConfig",
+    "KeyChoice",
     "Recipe",
     "Stage",
     "choices",

@@ -22,7 +22,7 @@ _PLAIN = {NoneType: "null", bool: "true, false", int: "a number", float: "a numb
 
 
 @dataclass(frozen=True)
-class Choice:
+class KeyChoice:
     """One of the things that may stand for a key."""
 
     name: str
@@ -43,7 +43,7 @@ class KeyElsewhere:
     meaning: str
 
 
-def choices(key: str) -> list[Choice]:
+def choices(key: str) -> list[KeyChoice]:
     """What may stand for a dotted key: the kinds of a group, or the values of a key; empty if it has no choices."""
     *above, last = key.split(".")
     if last == KIND and above and (kinds := choices(".".join(above))):
@@ -112,32 +112,32 @@ def _short(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def _kinds(groups: Sequence[Any]) -> list[Choice]:
+def _kinds(groups: Sequence[Any]) -> list[KeyChoice]:
     """The kinds of a group. A class that has its module to itself is described by the module's head."""
     modules = Counter(group.__module__ for group in groups)
     found = []
     for group in groups:
         alone = modules[group.__module__] == 1
         meaning = _first_line(sys.modules[group.__module__] if alone else group)
-        found.append(Choice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
+        found.append(KeyChoice(_kind(group), meaning, tuple(key for key in group.model_fields if key != KIND)))
     return found
 
 
-def _members(field: Any) -> list[Choice]:
+def _members(field: Any) -> list[KeyChoice]:
     """The members of the registry that a field names."""
     registry = next((one for one in field.metadata if isinstance(one, Registry)), None)
     if registry is None:
         return []
-    return [Choice(name, _first_line(registry.get(name))) for name in registry.names()]
+    return [KeyChoice(name, _first_line(registry.get(name))) for name in registry.names()]
 
 
-def _values(annotation: Any) -> list[Choice]:
+def _values(annotation: Any) -> list[KeyChoice]:
     """The values that a type lists, and in words what else it allows; empty if it lists none."""
     parts = list(_parts(annotation))
     if not any(get_origin(part) is Literal or part is bool for part in parts):
         return []
     listed = [str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)]
-    return [Choice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))]
+    return [KeyChoice(name) for name in (*listed, *(_PLAIN[part] for part in parts if part in _PLAIN))]
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

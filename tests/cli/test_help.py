@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,11 +56,49 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
     assert "see `nmtkit translate --help`" in done.err
 
 
-def test_completion(nmtkit: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("tra", ["train", "translate"]),
+        ("train demo-n", ["demo-news-attention", "demo-news-pointer-generator"]),
+        ("recipe show preset-s", ["preset-small", "preset-summaries-base"]),
+        ("train nothing-of-ours", ["nothing-of-ours"]),
+        ("translate -m ", ["first", "second"]),
+        ("translate --run s", ["second"]),
+        ("runs rm f", ["first"]),
+        ("plot-training first s", ["second"]),
+        ("fetch libreoffice-help-en-d", ["libreoffice-help-en-da", "libreoffice-help-en-de"]),
+        ("train demo --set training.lr", ["training.lr="]),
+        ("train demo --set model.kind = lu", ["luong"]),  # bash takes the sign for a word
+        ("train demo --set training.schedule.kind =", ["constant", "noam"]),
+        ("recipe explain training.optim", ["training.optimizer"]),
+        ("train --task ", ["translation", "summarization"]),
+        ("train --over", ["--overwrite"]),
+    ],
+)
+def test_completion(
+    nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: str, found: list[str]
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "recipe.yaml").touch()
     monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", "nmtkit tra")
-    monkeypatch.setenv("COMP_CWORD", "1")
-    assert [line.split(",")[1] for line in nmtkit().out.splitlines()] == ["train", "translate"]
+    monkeypatch.setenv("COMP_WORDS", f"nmtkit {words}")
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
+    assert [line.split(",")[1] for line in nmtkit(cwd=tmp_path).out.splitlines()][: len(found)] == found
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_the_script_of_bash_completes(nmtkit: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("_NMTKIT_COMPLETE", "bash_source")
+    script = tmp_path / "completion.sh"
+    script.write_text(nmtkit().out, encoding="utf-8")
+    asked = (
+        f"env() {{ printf 'plain,one\\nplain,two=\\n'; }}; compopt() {{ echo \"$@\"; }}; complete() {{ :; }}; "
+        f"source {script}; _nmtkit_completion nmtkit; echo ${{COMPREPLY[@]}}"
+    )
+    done = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["-o", "nospace", "one", "two="], done
 
 
 def test_recipe_commands(nmtkit: Command, tmp_path: Path) -> None:
