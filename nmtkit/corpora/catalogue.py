@@ -229,7 +229,10 @@ class Catalogue:
         whole = [example for entry_name in self._templates for example in self.examples(entry_name)]
         near = difflib.get_close_matches(name, [*whole, *self._templates], n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise RecipeError(f"unknown corpus {name!r}: {hint}`nmtkit fetch --list` lists them all")
+        raise RecipeError(
+            f"unknown corpus {name!r}: {hint}corpora: {', '.join(self.names())}; `nmtkit fetch --list` "
+            "says what each is"
+        )
 
     def _make(self, name: str, entry_name: str, values: Mapping[str, str]) -> Corpus:
         template = self._templates[entry_name]

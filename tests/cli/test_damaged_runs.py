@@ -49,6 +49,8 @@ def test_a_state_that_is_refused_costs_nothing_else(corpus: Path, copied: Path, 
     refused(done, "last.safetensors: damaged", "weights-00000060.safetensors")
     del before[copied / "recipe.yaml"]  # it says how long training was to go on
     after = contents(copied)
+    log = copied / "train.log"
+    assert after[log].startswith(before.pop(log))  # what was refused is told behind it
     assert {path: after.get(path) for path in before} == before
 
 
