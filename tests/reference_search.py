@@ -59,42 +59,52 @@ def allowed(
     return left
 
 
-def among(model: Seq2Seq, batch: Batch, listed: Tensor | None) -> Output:
-    """What the model says of a batch; of no words but those `listed` `(V,)`, bool, if any."""
-    memory = model.encode(batch)
-    readout = model.unroll(batch, memory, model.has_attention)
-    logits = model.logits(readout, memory)
-    if listed is not None:
-        logits = logits.masked_fill(~listed, -math.inf)
-    log_probs = log_probabilities(logits)
-    copied = log_probs if readout.copy_gate is None else with_copies(log_probs, readout, memory)
-    return Output(copied, readout.attention)
+class Sentence:
+    """What a model says of the prefixes of one sentence; of each it is asked once, however many searches need it.
+
+    Args:
+        model: any.
+        read: the sentence.
+        listed: the only words that may follow, `(V,)`, bool; None: all.
+    """
+
+    def __init__(self, model: Seq2Seq, read: Read, listed: Tensor | None = None) -> None:
+        self.model, self.read, self.listed = model, read, listed
+        self.empty = read([])
+        self.memory = model.encode(self.empty)
+        self._said: dict[tuple[int, ...], Output] = {}
+
+    def after(self, tokens: tuple[int, ...]) -> Output:
+        """Of a whole pass over these tokens as a given target."""
+        if tokens not in self._said:
+            self._said[tokens] = self._pass(self.read(tokens))
+        return self._said[tokens]
+
+    def _pass(self, batch: Batch) -> Output:
+        readout = self.model.unroll(batch, self.memory, self.model.has_attention)
+        logits = self.model.logits(readout, self.memory)
+        if self.listed is not None:
+            logits = logits.masked_fill(~self.listed, -math.inf)
+        log_probs = log_probabilities(logits)
+        copied = log_probs if readout.copy_gate is None else with_copies(log_probs, readout, self.memory)
+        return Output(copied, readout.attention)
 
 
 @torch.no_grad()
-def search(
-    model: Seq2Seq,
-    read: Read,
-    config: SearchConfig,
-    n_best: int,
-    listed: Tensor | None = None,
-    may_repeat: Collection[int] = (),
-) -> list[Plain]:
-    """The best translations of one sentence, those that ended first; `listed` is as of `among`."""
-    lengths = read([]).src_lengths
+def search(sentence: Sentence, config: SearchConfig, n_best: int, may_repeat: Collection[int] = ()) -> list[Plain]:
+    """The best translations of one sentence, those that ended first."""
+    lengths, words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
+    words[int(lengths) - 1] = False  # EOS is not to be covered
     limit, least = int(length_limits(config, lengths, None)), int(least_lengths(config, lengths))
     divisors = length_penalty(config.length_penalty, torch.arange(1, limit + 1), config.alpha).tolist()
     beam, ended = [Plain((), ())], []
     for position in range(limit):
         candidates = []
         for number, one in enumerate(beam):
-            batch = read(one.tokens)
-            output = among(model, batch, listed)
+            output = sentence.after(one.tokens)
             cost = 0.0
             if config.coverage_penalty:
                 coverage = output.attention[0].sum(0)
-                words = batch.src_mask[0].clone()
-                words[int(words.sum()) - 1] = False  # EOS
                 cost = float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
             following = output.log_probs[0, position].tolist()
             in_every_step = cost * divisors[position] if config.coverage_kind == "summary" else 0.0
