@@ -171,6 +171,8 @@ def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
     assert contents(run / "checkpoints") == {"last.safetensors": b"the new state"}
 
 
+FEW = ["--set", "training.validate_every=2", "--set", "training.save_every=2", "--set", "training.max_updates=4"]
+FEW_MORE = [*FEW[:-1], "training.max_updates=6", "--resume"]
 NEW_LIMIT = ["--set", "training.max_updates=62", "--resume"]
 
 
@@ -179,7 +181,7 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, corpus: Path, tmp_pa
     for path in corpus.iterdir():
         shutil.copy2(path, tmp_path)
     command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
-    assert nmtkit(*command).code == 0
+    assert nmtkit(*command, *FEW).code == 0
     name = "valid.src" if how == "valid" else "train.src"
     lines = (tmp_path / name).read_text().splitlines(keepends=True)
     if how == "cut":
@@ -189,17 +191,17 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, corpus: Path, tmp_pa
     else:
         (tmp_path / name).write_text("".join(reversed(lines)))
     before = contents(tmp_path / "run")
-    done = nmtkit(*command, *NEW_LIMIT)
+    done = nmtkit(*command, *FEW_MORE)
     assert done.code == 2, done
     assert f"{tmp_path / name}" in done.err
     assert "--new-data" in done.err
     assert contents(tmp_path / "run") == before
 
-    done = nmtkit(*command, *NEW_LIMIT, "--new-data")
+    done = nmtkit(*command, *FEW_MORE, "--new-data")
     assert done.code == 0, done
     assert ("the epoch begins anew" in done.err) == (how != "valid")
     # From here on this text is the run's own.
-    done = nmtkit(*command, "--set", "training.max_updates=63", "--resume")
+    done = nmtkit(*command, *FEW[:-1], "training.max_updates=8", "--resume")
     assert done.code == 0, done
     assert "the epoch begins anew" not in done.err
 
@@ -209,11 +211,11 @@ def test_resume_goes_by_what_the_files_hold(nmtkit: Command, corpus: Path, tmp_p
     for path in corpus.iterdir():
         shutil.copy2(path, tmp_path)
     command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
-    assert nmtkit(*command).code == 0
+    assert nmtkit(*command, *FEW).code == 0
     for name in ("train.src", "valid.tgt"):
         os.utime(tmp_path / name, (1, 1))
     (tmp_path / "test.src").write_text((tmp_path / "test.src").read_text().upper())  # nothing is trained with it
-    done = nmtkit(*command, *NEW_LIMIT)
+    done = nmtkit(*command, *FEW_MORE)
     assert done.code == 0, done
 
 

@@ -528,17 +528,19 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=(0.9, 0.98))
     unseen = [long for long in (sentence() for _ in range(400)) if len(long) >= 3]
     assert len(unseen) > 150
+    kept_from_training = set(map(tuple, unseen))
+    config = SearchConfig(beam_size=1, max_length=max(len(answer(source)) for source in unseen) + 2)  # longer is wrong
 
     def mistakes() -> int:
         model.eval()
         with torch.no_grad():
-            found = beam_search(model, batch_of(unseen), SearchConfig(beam_size=1))
+            found = beam_search(model, batch_of(unseen), config)
         return sum(best.ids != answer(source) for source, (best,) in zip(unseen, found, strict=True))
 
     assert mistakes() == len(unseen)
     for update in range(1, updates + 1):
         model.train()
-        sources = [source for source in (sentence() for _ in range(64)) if source not in unseen]
+        sources = [source for source in (sentence() for _ in range(64)) if tuple(source) not in kept_from_training]
         batch = batch_of(sources, [answer(source) for source in sources])
         loss = -log_probs_of_targets(model, batch)[batch.tgt_mask].mean()
         optimizer.zero_grad()

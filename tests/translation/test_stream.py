@@ -86,8 +86,13 @@ def two_threads() -> Iterator[None]:
 
 
 def fresh(work: Callable[..., None], *arguments: object) -> None:
-    """Calls it in a process in which no threads have computed, so that it can be forked, or once only in one."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    """Calls it in a process in which no threads have computed, so that it can be forked, or once only in one.
+
+    It is a copy of one that has loaded what takes long, and has computed nothing.
+    """
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["pytest", "nmtkit.models", "nmtkit.translation.summarizer", "torch._dynamo"])
+    with ProcessPoolExecutor(1, server) as pool:
         pool.submit(work, *arguments).result(timeout=500)
 
 
