@@ -90,7 +90,7 @@ def test_more_threads_are_there_than_cores(monkeypatch: pytest.MonkeyPatch, thre
 
 
 def waited_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while not condition() and time.monotonic() < until:
         time.sleep(0.01)
     return condition()

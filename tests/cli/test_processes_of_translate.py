@@ -66,12 +66,12 @@ def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
     assert process.stderr is not None
     threading.Thread(target=process.stdout.read, daemon=True).start()
     said = process.stderr.read().decode()
-    return process.wait(60), said
+    return process.wait(120), said
 
 
 def gone(workers: list[int]) -> bool:
     """Whether all end within a moment; each may be in the middle of a batch."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while any(map(alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
     return not any(map(alive, workers))
@@ -104,7 +104,7 @@ def test_no_worker_outlives_the_command(trained: Path, number: signal.Signals | 
             assert process.stdout is not None
             process.stdout.close()
             assert process.stderr is not None
-            said, found = process.stderr.read().decode(), process.wait(60)
+            said, found = process.stderr.read().decode(), process.wait(120)
         assert found == code
         assert "Traceback" not in said
         assert gone(workers)

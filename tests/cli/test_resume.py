@@ -25,7 +25,7 @@ def begin(corpus: Path, folder: Path) -> "subprocess.Popen[bytes]":
 def wait_for_update(folder: Path, update: int, process: "subprocess.Popen[bytes]") -> None:
     """Until `metrics.jsonl` tells of that update."""
     path = folder / "metrics.jsonl"
-    for _ in range(6000):
+    for _ in range(12_000):
         if path.exists() and any(f'"update": {update},' in line for line in path.read_text().splitlines()):
             return
         assert process.poll() is None, process.communicate()

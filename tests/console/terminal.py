@@ -24,5 +24,5 @@ def in_terminal(program: str, columns: int = 80, stdout: int | None = None, **va
             break
         got += piece
     os.close(leader)
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=120) == 0
     return got.decode().replace("\r\n", "\n")

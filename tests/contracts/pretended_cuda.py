@@ -38,7 +38,7 @@ IN_FLOAT32 |= {"log", "pow", "__pow__"}
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in lists, tuples and dictionaries of any depth; torch's own `tree_leaves` takes five times as long."""
+    """The tensors in lists, tuples and dictionaries of any depth; `tree_leaves` of torch takes far longer."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):

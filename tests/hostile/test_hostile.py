@@ -59,7 +59,7 @@ def straight(room: Room, warm: Warm) -> Path:
 
 
 def wait_for_update(process: Process, run: Path, update: int) -> None:
-    for _ in range(3000):
+    for _ in range(12_000):
         log = run / "metrics.jsonl"
         if log.exists() and f'"update": {update},' in log.read_text(encoding="utf-8"):
             return

@@ -70,7 +70,7 @@ class Process:
         hung = not self._warm.ended(self.pid, seconds)
         if hung:
             os.kill(self.pid, signal.SIGKILL)
-            assert self._warm.ended(self.pid, 30.0)
+            assert self._warm.ended(self.pid, 60.0)
         took = time.monotonic() - self.begun
         out = (self._folder / "out").read_bytes()
         done = Done(self._warm.codes.pop(self.pid), out, self.said, took, hung)

@@ -35,7 +35,7 @@ class Browser:
             "args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
         }
         capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while True:
             try:
                 self._session = ""
@@ -105,4 +105,4 @@ class Browser:
             self._ask("DELETE", "")
         finally:
             self._driver.terminate()
-            self._driver.wait(10)
+            self._driver.wait(60)

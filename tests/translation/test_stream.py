@@ -133,7 +133,7 @@ def test_who_types_is_answered_before_the_next_line() -> None:
     typed: queue.Queue[str] = queue.Queue()
 
     def lines() -> Iterator[list[str]]:
-        while (line := typed.get(timeout=60)) != "end":
+        while (line := typed.get(timeout=120)) != "end":
             yield [line]
 
     translator = made()
@@ -212,7 +212,7 @@ def test_one_search_waits_for_more_while_another_works() -> None:
         while taken := take(None, None):
             takers.append(name)
             if len(takers) == 1:
-                assert arrived.wait(20)
+                assert arrived.wait(120)
                 time.sleep(5 * stream.PATIENCE)
             for number, _ in taken:
                 yield number, lambda: [EMPTY]
