@@ -91,7 +91,7 @@ def fresh(work: Callable[..., None], *arguments: object) -> None:
     It is a copy of one that has loaded what takes long, and has computed nothing.
     """
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["pytest", "nmtkit.models", "nmtkit.translation.summarizer", "torch._dynamo"])
+    server.set_forkserver_preload(["pytest", "nmtkit.models", "nmtkit.translation.summarizer"])
     with ProcessPoolExecutor(1, server) as pool:
         pool.submit(work, *arguments).result(timeout=500)
 
