@@ -23,9 +23,9 @@ def command(
 ) -> None:
     """Average checkpoints of a run into one, which `translate` then uses by default.
 
-    Without FILES the average is over all weights that the run kept, or the best or newest of them (training.keep_best
-    and training.keep_recent say how many it keeps). If training has stages, these are weights of the newest stage.
-    FILES with -o need no run.
+    Without FILES it averages all checkpoints that the run kept, or the best or newest of them. A run keeps its best
+    checkpoint and its last five; training.keep_best and training.keep_recent change that. If training has stages, these
+    are checkpoints of the newest stage. FILES with -o need no run.
 
     \b
     Examples:

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -30,7 +30,7 @@ from nmtkit.metrics import Comparison
 from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Evaluated, Event, Step, Stopped
+from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
 
 EXAMPLES_SHOWN = 5
 MOST_MINUTES = 10_000_000
@@ -111,6 +111,10 @@ def command(
     threads: int | None,
 ) -> None:
     """Train the model of RECIPE: a file, or the name of a recipe that comes with nmtkit.
+
+    While it trains, "loss" is what is minimised, label smoothing and other objectives included; "ppl" is the perplexity
+    of the references alone, of the training batches and of the validation set. metrics.jsonl has both, and "nll", the
+    logarithm of "ppl".
 
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
     schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
@@ -253,14 +257,39 @@ def train_run(work: Run, place: torch.device, resume: bool, journal: Journal) ->
     if first and stopped.reason == "interrupted":
         tell(f"stopped after update {stopped.update}; the state is saved: go on with --resume")
         raise SystemExit(130)
-    say(f"finished after update {_end(stopped)}")
+    say(f"finished after {_end(stopped)}")
+    if stage is None and (warning := _warning(stopped)):
+        say(warning)
     return stopped
+
+
+ENDS = {
+    "max_updates": "all its updates are made",
+    "max_epochs": "all its epochs are read",
+    "max_minutes": "stopped by the clock",
+    "patience": "the score no longer rises",
+    "interrupted": "interrupted",
+}
+"""Why training stopped, in words."""
 
 
 def _end(stopped: Stopped) -> str:
     """After which update training ended and why, and how far the learning rate has come down by then."""
+    why = "its schedule is complete" if stopped.scheduled == 1 else ENDS[stopped.reason]
     rate = f"learning rate {stopped.lr:.2g} of {stopped.peak_lr:.2g} at its peak"
-    return f"{stopped.update} ({stopped.reason}), {rate}"
+    return f"update {stopped.update:,}: {why} ({stopped.reason}), {rate}"
+
+
+def _warning(stopped: Stopped) -> str | None:
+    """What is lost where a limit cut the schedule of the learning rate short."""
+    if stopped.scheduled in (None, 1) or stopped.reason in ("patience", "interrupted"):
+        return None
+    what = "the clock stopped training" if stopped.reason == "max_minutes" else f"{stopped.reason} ended training"
+    return (
+        f"warning: {what} at {stopped.scheduled:.0%} of the learning rate's schedule; the rate was still "
+        f"{stopped.lr:.2g} of {stopped.peak_lr:.2g}. Raise training.{stopped.reason}, or let the schedule end with the "
+        "training (training.schedule.over: budget)"
+    )
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -281,26 +310,45 @@ def _on_signals(handler: Callable[[int, FrameType | None], None]) -> None:
 
 
 def _show(display: console.TrainingDisplay, event: Event, config: TrainingConfig, stage: StageBegun | None) -> None:
-    if isinstance(event, Step):
-        shown = {
-            "tokens_per_second": event.tokens_per_second,
-            "loss": event.loss,
-            **{"perplexity" if name == "ppl" else name: term for name, term in event.terms.items() if name != "nll"},
-            "learning_rate": event.lr,
-            "gradient_norm": event.grad_norm,
-        }
+    if stage is not None:
+        config = stage.training
+    if isinstance(event, Step | Resumed):
         updates, seconds = event.update, event.seconds
         if stage is not None:
-            config, updates, seconds = stage.training, updates - stage.updates_before, seconds - stage.seconds_before
-        display.update(event.update, config.share(updates, seconds, event.epoch), shown)
-        if event.skipped:
+            updates, seconds = updates - stage.updates_before, seconds - stage.seconds_before
+        shown = _figures(event) if isinstance(event, Step) else {}
+        display.update(event.update, config.share(updates, seconds, event.epoch), shown, seconds)
+        if isinstance(event, Step) and event.skipped:
             display.message(f"update {event.update}: {event.skipped} updates left out, their loss was not finite")
     elif isinstance(event, Evaluated):
-        figures = "  ".join(f"{key} {value:.2f}" for key, value in event.metrics.items())
         best = "  (best so far)" if event.best else ""
-        display.message(f"validation at update {event.update}: {figures}{best}")
+        display.message(f"validation at update {event.update}: {_measured(event.metrics, config.best_metric)}{best}")
     elif isinstance(event, Stopped) and stage is not None:
-        display.message(f"stage {stage.name} is over after update {_end(event)}")
+        display.message(f"stage {stage.name} is over after {_end(event)}")
+        if warning := _warning(event):
+            display.message(warning)
+
+
+def _figures(step: Step) -> dict[str, float]:
+    """What the line of a step shows; of the likelihood that is `ppl`, since `nll` is its logarithm."""
+    return {
+        "tokens_per_second": step.tokens_per_second,
+        "loss": step.loss,
+        **{name: term for name, term in step.terms.items() if name != "nll"},
+        "learning_rate": step.lr,
+        "gradient_norm": step.grad_norm,
+    }
+
+
+def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
+    """What a validation measured; the loss, which is the logarithm of `ppl`, only where it decides."""
+    names = {"perplexity": "ppl"}
+    shown = [
+        f"{names.get(key, key)} {value:.2f}"
+        for key, value in metrics.items()
+        if key != "seconds" and (key != "loss" or best_metric == key)
+    ]
+    return "  ".join([*shown, f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else shown)
 
 
 def _test(work: Run, place: torch.device, threads: int | None) -> None:

@@ -24,7 +24,7 @@ SECONDS_BETWEEN_LINES = 10.0
 METRICS = {
     "tokens_per_second": "{:,.0f} tok/s",
     "loss": "loss {:.3f}",
-    "perplexity": "ppl {:.2f}",
+    "ppl": "ppl {:.2f}",
     "learning_rate": "lr {:.2e}",
     "gradient_norm": "grad {:.2f}",
 }
@@ -134,19 +134,21 @@ class TrainingDisplay(_Display):
         self._shown_at = -math.inf  # the first update is shown at once
         self._first: tuple[float, float] | None = None  # the share done at the first update shown, and when
         self._update = 0
+        self._seconds_taken = 0.0
         self._metrics: Mapping[str, float] = {}
 
-    def update(self, update: int, share: float | None, metrics: Mapping[str, float]) -> None:
+    def update(self, update: int, share: float | None, metrics: Mapping[str, float], seconds: float = 0.0) -> None:
         """Shows that `update` optimizer steps are done, and their metrics.
 
         Args:
             update: Optimizer steps done since training began, earlier runs included.
             share: How much of the training, or of its stage, that is, from 0 to 1; None if its end is not known.
             metrics: Those of `METRICS`; any others are shown after them by name.
+            seconds: What that share has taken; the time left goes by it until this display has seen more updates.
         """
         if share is not None and (self._first is None or share < (self._share or 0.0)):  # less: another stage began
             self._first = (share, time.monotonic())
-        self._update, self._metrics = update, metrics
+        self._update, self._metrics, self._seconds_taken = update, metrics, seconds
         self._tell(share)
 
     def _columns(self) -> Sequence[ProgressColumn]:
@@ -165,10 +167,12 @@ class TrainingDisplay(_Display):
 
     def _time_left(self) -> str:
         """Reckoned from the first update shown, so that it is right for a resumed training too."""
-        if self._first is None or self._share is None or self._share <= self._first[0]:
+        if self._first is None or self._share is None:
             return "? left"
-        first, then = self._first
-        return f"{_clock((time.monotonic() - then) / (self._share - first) * max(1 - self._share, 0.0))} left"
+        share, seconds = self._share - self._first[0], time.monotonic() - self._first[1]
+        if share <= 0:
+            share, seconds = self._share, self._seconds_taken
+        return f"{_clock(seconds / share * max(1 - self._share, 0.0))} left" if share and seconds else "? left"
 
 
 class WorkDisplay(_Display):

@@ -26,6 +26,12 @@ from nmtkit.recipe import Recipe, load, locate
 from nmtkit.settings import beside_package, dump_yaml
 from nmtkit.training.weights import weights_of
 
+_MAY_CHANGE = (
+    *("max_updates", "max_epochs", "max_minutes", "patience"),
+    *("log_every", "save_every", "keep_best", "keep_recent", "threads"),
+)
+"""Settings of training that may differ when a run goes on."""
+
 
 def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     """Builds the recipe's model without memory for its weights, and looks for its files; what and value of each.
@@ -146,7 +152,7 @@ def embedding_setting(recipe: Recipe) -> str:
 def differences_of_recipes(before: Recipe, now: Recipe, batches: bool = False) -> list[str]:
     """Where two recipes part in what must stay the same when a run goes on, one sentence a key.
 
-    That is all but names, limits and, unless `batches` says so, how batches are cut.
+    That is all but names, limits, what is kept and, unless `batches` says so, how batches are cut.
     """
     return list(_differences(_without_limits(before, batches), _without_limits(now, batches)))
 
@@ -160,7 +166,7 @@ def _without_limits(recipe: Recipe, batches: bool) -> dict[str, Any]:
     """What must stay the same, stages by their names."""
     data = recipe.model_dump(mode="json", exclude={"name", "description"})
     for group in (data, *data["stages"]):
-        for key in ("max_updates", "max_epochs", "max_minutes", "patience", "log_every", "save_every", "threads"):
+        for key in _MAY_CHANGE:
             group["training"].pop(key, None)
         if not batches:
             del group["batch"]

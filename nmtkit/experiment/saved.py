@@ -175,9 +175,10 @@ def weights_to_average(run: SavedRun, best: int | None = None, recent: int | Non
     kept = checkpoints.best() if recent is None else checkpoints.recent()
     wanted = recent or best or 2
     if len(kept) < wanted:
+        there = f"{len(kept)} was" if len(kept) == 1 else f"{len(kept)} were"
         raise CheckpointError(
-            f"{checkpoints.folder}: at least {wanted} checkpoints are needed for this, and {len(kept)} were kept; "
-            "keep more with training.keep_best or training.keep_recent"
+            f"{checkpoints.folder}: this needs at least {wanted} checkpoints, and {there} kept; train with more "
+            "validations (a smaller training.validate_every), or keep more (training.keep_recent, training.keep_best)"
         )
     return kept[: recent or best]
 

@@ -8,6 +8,9 @@ from nmtkit.training.objectives.reinforcement import Reinforce
 from nmtkit.training.optimizers import OptimizerSettings
 from nmtkit.training.schedules import Constant, Ending, Schedule
 
+RECENT = 5
+"""So many of the newest weights stay where a recipe says nothing of it."""
+
 
 class TrainingConfig(OptimizerSettings):
     """How a model is fitted."""
@@ -33,9 +36,9 @@ class TrainingConfig(OptimizerSettings):
     max_epochs: int | None = Field(default=None, ge=1)
     """Stop after this many passes over the data."""
     max_minutes: float | None = Field(default=None, gt=0)
-    """Stop after this much training time, validations and earlier sessions of a resumed run included. Of a recipe with
-    stages it is the whole training's: a stage that sets its own has that; the others share equally what is left, and
-    have what earlier ones did not use as well."""
+    """Stop after so many minutes of training; validations count, and so do earlier sessions of a resumed run. In a
+    recipe with stages it limits the whole training, not each stage: a stage that sets its own has that; the others
+    share the rest equally, and get what earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
     """Updates between two validations; one more follows at the end. One that would use up what is left of max_minutes
     is left out: the schedule would not come to its end."""
@@ -47,8 +50,9 @@ class TrainingConfig(OptimizerSettings):
     """Its direction: true for BLEU, false for a loss."""
     keep_best: int = Field(default=1, ge=1)
     """How many of the best weights files stay."""
-    keep_recent: int = Field(default=0, ge=0)
-    """How many of the newest weights files stay as well, for averaging."""
+    keep_recent: int | None = Field(default=None, ge=0)
+    """How many of the newest weights files stay as well, for `nmtkit average`. Null: 5, or none if keep_best is more
+    than one."""
     save_every: int = Field(default=1000, ge=1)
     """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
@@ -93,6 +97,13 @@ class TrainingConfig(OptimizerSettings):
             raise ValueError("reinforce: not together with guided_alignment; give each a stage of its own")
         return self
 
+    @property
+    def kept_recent(self) -> int:
+        """How many of the newest weights files stay."""
+        if self.keep_recent is not None:
+            return self.keep_recent
+        return RECENT if self.keep_best == 1 else 0
+
     def share(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
         """The part of the training that is done, from 0 to 1, by the limit that is nearest.
 
@@ -112,3 +123,14 @@ class TrainingConfig(OptimizerSettings):
         if self.max_epochs:
             shares.append(epochs / self.max_epochs)
         return min(max(shares), 1.0) if shares else None
+
+    def scheduled(self, updates: int, seconds: float, epochs: int = 0) -> float | None:
+        """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end.
+
+        The arguments are as of `share`.
+        """
+        if not isinstance(self.schedule, Ending):
+            return None
+        if self.schedule.updates is None:
+            return self.share(updates, seconds, epochs)
+        return min(updates / self.schedule.updates, 1.0)

@@ -8,6 +8,18 @@ Reason = Literal["max_updates", "max_epochs", "max_minutes", "patience", "interr
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """Training goes on from a saved state."""
+
+    update: int
+    """After which update that was saved."""
+    epoch: int
+    """How many epochs are complete."""
+    seconds: float
+    """Training time up to there."""
+
+
+@dataclass(frozen=True)
 class Step:
     """Some updates were made; sums and means are over those since the last `Step`, leaving out skipped ones."""
 
@@ -80,6 +92,8 @@ class Stopped:
     """The highest that it was in any update."""
     seconds: float
     """Training time, everything included."""
+    scheduled: float | None = None
+    """The part of the learning rate's schedule that is done, from 0 to 1; None where it has no end."""
 
 
-Event = Step | Evaluated | Saved | Stopped
+Event = Resumed | Step | Evaluated | Saved | Stopped

@@ -15,7 +15,7 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Event, Stopped
+from nmtkit.training.events import Event
 from nmtkit.training.optimizers import restore_state
 from nmtkit.training.trainer import Stream, Trainer
 from nmtkit.training.weights import weights_of
@@ -58,7 +58,8 @@ def train(
         clock: gives the seconds since any moment in the past.
 
     Yields:
-        `Step` every `log_every` updates and before every validation and save, `Evaluated`, `Saved`, and one `Stopped`.
+        `Resumed` where it is; `Step` after the first update, every `log_every` updates, and before every validation and
+        save; `Evaluated`, `Saved`, and one `Stopped`.
 
     Raises:
         TrainingError: the loss stays not finite (the model keeps the last good weights), or the metric that decides is
@@ -68,7 +69,7 @@ def train(
     with randomness.deterministic(device, config.deterministic):
         training = Trainer(model, stream, config, checkpoints, device, clock)
         if resume:
-            training.restore(seed)
+            yield training.restore(seed)
         elif checkpoints.last.exists():
             raise CheckpointError(
                 f"{checkpoints.last}: an earlier training is saved here; go on with --resume, or use another folder"
@@ -84,7 +85,7 @@ def train(
             training.make_update()
             due_validation = training.update % config.validate_every == 0 and training.has_time_to_validate
             due_save = due_validation or training.update % config.save_every == 0
-            if due_save or training.update % config.log_every == 0:
+            if due_save or training.update % config.log_every == 0 or training.update == 1:
                 yield training.report()
             if due_validation:
                 yield training.validate(evaluate)
@@ -97,4 +98,4 @@ def train(
             yield training.validate(evaluate)
         if not training.is_saved:
             yield training.save()
-        yield Stopped(reason, training.update, training.lr, training.peak_lr, training.seconds)
+        yield training.stopped(reason)

@@ -21,7 +21,7 @@ from nmtkit.registry import near_names
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints, Keeping
 from nmtkit.training.config import TrainingConfig
-from nmtkit.training.events import Evaluated, Reason, Saved, Step
+from nmtkit.training.events import Evaluated, Reason, Resumed, Saved, Step, Stopped
 from nmtkit.training.objectives.objective import LOSS, Update, objectives_of
 from nmtkit.training.optimizers import build_optimizer, most_steps, read_state, restore_state, step_unless
 from nmtkit.training.schedules import TrainingProgress
@@ -295,7 +295,7 @@ class Trainer:
             self.validations.append((self.update, sign * value))
             if distributed.rank() == 0:
                 config = self.config
-                keeping = Keeping(config.best_metric, config.higher_is_better, config.keep_best, config.keep_recent)
+                keeping = Keeping(config.best_metric, config.higher_is_better, config.keep_best, config.kept_recent)
                 self.checkpoints.keep(weights_of(self.model), self.update, value, keeping)
         self.is_saved = False
         return Evaluated(self.update, metrics, best, self.seconds)
@@ -333,7 +333,12 @@ class Trainer:
         self.is_saved, self._saved_at = True, self.update
         return Saved(str(self.checkpoints.last), self.update)
 
-    def restore(self, seed: int) -> None:
+    def stopped(self, reason: Reason) -> Stopped:
+        """The last event: why and where training ends."""
+        scheduled = self.config.scheduled(self.update, self.seconds, self.stream.epoch)
+        return Stopped(reason, self.update, self.lr, self.peak_lr, self.seconds, scheduled)
+
+    def restore(self, seed: int) -> Resumed:
         """Puts back what `save` saved; `seed` is for processes that were not there then."""
         facts = self.checkpoints.read_facts()
         tensors, _ = self.checkpoints.load_last()
@@ -364,6 +369,7 @@ class Trainer:
         if facts["best_metric"] == [self.config.best_metric, self.config.higher_is_better]:
             self.validations = [(update, score) for update, score in facts["validations"]]
         self._started = self._clock()  # the time that loading took is none of the training's
+        return Resumed(self.update, self.stream.epoch, self.seconds)
 
     def _require_sense(self, facts: Mapping[str, Any]) -> None:
         """Makes sure that the numbers of a state fit each other, as far as it can be told."""

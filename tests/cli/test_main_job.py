@@ -17,7 +17,7 @@ def test_training_leaves_a_whole_run(trained: Path) -> None:
     records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record["event"] == "step"]
     validations = [record for record in records if record["event"] == "evaluated"]
-    assert [record["update"] for record in steps] == [10, 20, 30, 40, 50, 60]
+    assert [record["update"] for record in steps] == [1, 10, 20, 30, 40, 50, 60]
     assert [record["update"] for record in validations] == [20, 40, 60]
     assert validations[-1]["valid_loss"] < validations[0]["valid_loss"]
     assert {"loss", "ppl", "lr", "grad_norm", "tokens_per_second"} <= steps[0].keys()

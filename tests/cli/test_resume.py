@@ -124,7 +124,10 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     done = nmtkit(*command[:1], *command[2:], "--resume", "auto")
     assert done.code == 0, done
     assert "nothing to go on with: beginning" in done.err
-    assert "finished after update 2 (max_updates), learning rate 0.005 of 0.005 at its peak" in done.err
+    assert (
+        "finished after update 2: all its updates are made (max_updates), learning rate 0.005 of 0.005 at its peak"
+        in done.err
+    )
     assert "training took 0." in done.err
     done = nmtkit(*command[:-1], "training.max_updates=3")
     assert done.code == 0, done
@@ -138,11 +141,41 @@ def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, t
     command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits]
     done = nmtkit(*command, "--set", f"training.schedule={schedule}")
     assert done.code == 0, done
-    assert "finished after update 6 (max_updates), learning rate 0 of 0.0042 at its peak" in done.err
+    assert (
+        "finished after update 6: its schedule is complete (max_updates), learning rate 0 of 0.0042 at its peak"
+        in done.err
+    )
     advice = done.err.splitlines()[-1].split()
     assert advice[:2] == ["nmtkit", "train"]
     assert "training.max_updates=12" in advice
     assert ("--resume" in advice) == ("budget" in schedule)
     again = nmtkit(*advice[1:])
     assert again.code == 0, again
-    assert "finished after update 12 (max_updates), learning rate 0 of" in again.err
+    assert "finished after update 12: its schedule is complete (max_updates), learning rate 0 of" in again.err
+
+
+def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=3"]
+    done = nmtkit(*command, "--set", "training.schedule={kind: linear, updates: 12}", "--set", "training.log_every=50")
+    assert done.code == 0, done
+    assert "finished after update 3: all its updates are made (max_updates)" in done.err
+    warning = "warning: max_updates ended training at 25% of the learning rate's schedule; the rate was still 0.003"
+    assert warning in done.err
+    shown = [line for line in done.err.splitlines() if line.startswith("update ")]
+    assert shown[0].startswith("update 1 (33%)")  # the first update is shown at once, and how long the others will take
+    assert shown[0].endswith(" left")
+    assert "? left" not in done.err
+    validated = next(line for line in done.err.splitlines() if line.startswith("validation at update 3: bleu "))
+    assert " ppl " in validated
+    assert "loss" not in validated
+    one = nmtkit("average", "-m", tmp_path / "run")
+    assert one.code == 2, one
+    assert "this needs at least 2 checkpoints, and 1 was kept" in one.err
+    # The state is shown before the first update that follows it.
+    again = nmtkit(*command[:-1], "training.max_updates=6", "--set", "training.schedule={kind: linear, updates: 12}",
+                   "--set", "training.log_every=50", "--resume", "--set", "training.keep_recent=2")  # fmt: skip
+    assert again.code == 0, again
+    assert "update 3 (50%)  0:0" in again.err
+    averaged = nmtkit("average", "-m", tmp_path / "run")
+    assert averaged.code == 0, averaged
+    assert "averaged 2 checkpoints" in averaged.err

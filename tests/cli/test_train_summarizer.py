@@ -67,11 +67,11 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
     order = [
         "stage words begins (1 of 2)",
         "validation at update 2: rouge1 ",
-        "stage words is over after update 2 (max_updates)",
+        "stage words is over after update 2: all its updates are made (max_updates)",
         "stage coverage begins (2 of 2); with the best weights of stage words, those of its update 2; new, as in ",
         "validation at update 3: rouge1 ",
-        "stage coverage is over after update 3 (max_updates)",
-        "finished after update 3 (max_updates)",
+        "stage coverage is over after update 3: all its updates are made (max_updates)",
+        "finished after update 3: all its updates are made (max_updates)",
         "summarized the test set: 5 lines",
         f"of {over} of them only the beginning was read",
     ]
@@ -99,7 +99,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
 
     done = console("average", "-m", folder)
     assert done.code == 2, done
-    assert "2-coverage: at least 2 checkpoints are needed" in done.err
+    assert "2-coverage: this needs at least 2 checkpoints, and 1 was kept" in done.err
 
 
 def test_an_empty_reference_is_refused(corpus: Path, tmp_path: Path, console: Command) -> None:

@@ -17,7 +17,7 @@ from nmtkit.console import LineProgress, TrainingDisplay, WorkDisplay
 
 METRICS = {
     "loss": 2.3456,
-    "perplexity": 10.44,
+    "ppl": 10.44,
     "tokens_per_second": 3152.4,
     "learning_rate": 0.0007,
     "gradient_norm": 0.82,
@@ -50,6 +50,13 @@ def test_training_display_is_quiet_between_lines_but_tells_the_last():
     assert len(stream.getvalue().splitlines()) == 2
 
 
+def test_the_first_update_tells_the_time_left():
+    stream = io.StringIO()
+    with TrainingDisplay(stream=stream, seconds_between_lines=0.0) as display:
+        display.update(1, 0.01, {}, seconds=2.0)
+    assert stream.getvalue() == "update 1 (1%)  3:18 left\n"
+
+
 def test_time_left_is_reckoned_from_where_training_resumed(monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -69,7 +76,7 @@ from nmtkit.console import TrainingDisplay
 with TrainingDisplay() as display:
     for update in range(1, 5):
         time.sleep(0.21)
-        metrics = {"loss": 2.5, "perplexity": 12.18, "learning_rate": 7e-4, "gradient_norm": 0.8}
+        metrics = {"loss": 2.5, "ppl": 12.18, "learning_rate": 7e-4, "gradient_norm": 0.8}
         display.update(update * 100, update / 10, metrics)
         if update == 2:
             display.message("BLEU 31.2 " + "x" * 100)

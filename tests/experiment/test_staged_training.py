@@ -100,7 +100,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
     """All weights and all that was logged, bit for bit."""
     names = sorted(path.relative_to(expected) for path in (expected / "checkpoints").glob("*/*.safetensors"))
     assert names == sorted(path.relative_to(found) for path in (found / "checkpoints").glob("*/*.safetensors"))
-    assert len(names) == 6
+    assert len(names) == 8
     for name in names:
         ours, theirs = read_weights(found / name), read_weights(expected / name)
         assert ours.keys() == theirs.keys()

@@ -90,7 +90,7 @@ def test_the_events_of_a_short_training(tmp_path):
     _, events = run(tmp_path, config, evaluate=Scores([0.5, 0.25]))
     shape = [(type(event).__name__, event.update) for event in events]
     assert shape == [
-        ("Saved", 0),
+        *[("Saved", 0), ("Step", 1)],
         *[("Step", 2), ("Saved", 2)],
         *[("Step", 4), ("Evaluated", 4), ("Saved", 4)],
         *[("Step", 5), ("Evaluated", 5), ("Saved", 5), ("Stopped", 5)],
@@ -118,13 +118,14 @@ def test_an_update_is_one_sgd_step_on_the_mean_loss_per_token(tmp_path):
 def test_a_step_event_averages_over_the_tokens_since_the_last_one(tmp_path):
     model, stream = tiny_model(dtype=torch.float64), TinyStream()
     total, tokens = 0.0, 0
-    for number in range(3):
+    for number in range(1, 4):  # the first update is told of by itself
         batch = tiny_batch(number)
         loss = likelihood(model(batch, keep=batch.tgt_mask), batch, model.sizes.tgt)
         total, tokens = total + loss.nll.item(), tokens + loss.tokens
-    _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=3, log_every=3), model, stream)
-    assert math.isclose(steps(events)[0].terms["nll"], total / tokens, rel_tol=1e-12)
-    assert steps(events)[0].tokens == tokens
+    _, events = run(tmp_path, settings(optimizer="sgd", lr=1e-30, max_updates=4, log_every=4), model, stream)
+    assert [step.update for step in steps(events)] == [1, 4]
+    assert math.isclose(steps(events)[1].terms["nll"], total / tokens, rel_tol=1e-12)
+    assert steps(events)[1].tokens == tokens
 
 
 def test_accumulating_two_halves_is_one_whole_batch(tmp_path):
@@ -350,7 +351,7 @@ def test_stops_without_patience(tmp_path):
     _, events = run(tmp_path, config, evaluate=Scores([1, 2, 2, 1.5, 1.9, 9]))
     assert ended(events) == ("patience", 10)
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False, False]
-    assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
+    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
 
 
 def test_lower_is_better_for_a_loss(tmp_path):
@@ -358,7 +359,34 @@ def test_lower_is_better_for_a_loss(tmp_path):
     _, events = run(tmp_path, config, evaluate=Scores([3.0, 2.0, 2.5, 2.25], "valid_loss"))
     assert [event.best for event in events if isinstance(event, Evaluated)] == [True, True, False, False]
     assert ended(events) == ("patience", 8) or ended(events) == ("max_updates", 8)
-    assert Checkpoints(tmp_path).best() == [Checkpoints(tmp_path).weights_path(4)]
+    assert Checkpoints(tmp_path).best()[0] == Checkpoints(tmp_path).weights_path(4)
+
+
+def kept_of(folder, **given):
+    """The updates whose weights stay where each of eight validations is worse than the one before."""
+    run(folder, settings(max_updates=8, validate_every=1, **given), evaluate=Scores(range(8, 0, -1)))
+    return [entry.update for entry in Checkpoints(folder).kept()]
+
+
+def test_the_best_weights_stay_and_the_last_five(tmp_path):
+    assert kept_of(tmp_path / "a") == [1, 4, 5, 6, 7, 8]
+    assert kept_of(tmp_path / "b", keep_best=2) == [1, 2]  # whoever says how many has no others
+    assert kept_of(tmp_path / "c", keep_recent=0) == [1]
+    assert kept_of(tmp_path / "d", keep_best=2, keep_recent=1) == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("given", "scheduled"),
+    [
+        ({"schedule": {"kind": "linear", "updates": 12}}, 0.25),
+        ({"schedule": {"kind": "cosine", "updates": 3}}, 1.0),
+        ({"schedule": {"kind": "linear", "over": "budget"}}, 1.0),
+        ({"schedule": {"kind": "inverse_sqrt", "warmup": 2}}, None),
+    ],
+)
+def test_the_end_says_how_much_of_the_schedule_is_done(tmp_path, given, scheduled):
+    _, events = run(tmp_path, settings(max_updates=3, **given))
+    assert events[-1].scheduled == scheduled
 
 
 def test_a_score_that_is_not_a_number_is_the_worst(tmp_path):
@@ -438,7 +466,7 @@ def poisoned_model():
 def test_a_bad_batch_is_skipped_without_a_trace(tmp_path, optimizer):
     config = settings(optimizer=optimizer, max_updates=6, log_every=3)
     skipping, events = run(tmp_path / "a", config, poisoned_model(), Poisoned({1, 4}))
-    assert [step.skipped for step in steps(events)] == [1, 1]
+    assert [step.skipped for step in steps(events)] == [0, 1, 1]
     assert all(math.isfinite(step.loss) and math.isfinite(step.grad_norm) for step in steps(events))
     without = FromList(good_batches({1, 4}, 6))
     list(start(tmp_path / "b", settings(optimizer=optimizer, max_updates=4), plain := poisoned_model(), without))
@@ -534,7 +562,7 @@ def test_a_killed_training_resumes_from_its_last_save(tmp_path):
 def test_resuming_a_finished_training_trains_nothing_and_a_longer_one_goes_on(tmp_path):
     run(tmp_path, settings(max_updates=4), tiny_model())
     _, events = run(tmp_path, settings(max_updates=4), tiny_model(), resume=True)
-    assert len(events) == 1
+    assert [type(event).__name__ for event in events] == ["Resumed", "Stopped"]
     assert ended(events) == ("max_updates", 4)
     longer, events = run(tmp_path, settings(max_updates=6), tiny_model(), resume=True)
     straight, _ = run(tmp_path / "straight", settings(max_updates=6), tiny_model())
