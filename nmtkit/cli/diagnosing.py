@@ -21,7 +21,7 @@ def show_diagnosis(diagnosis: Diagnosis, stream: Stream = "stderr") -> None:
     """The findings as a table, the worst first, and the verdict; the verdict alone if there are none."""
     rows = report.rows(diagnosis)
     if rows:
-        columns = ["how bad", "split", "what", "how many", "share", "first place"]
+        columns = ["severity", "split", "fault", "count", "share", "first place"]
         console.table("what was found", columns, rows, stream=stream)
     console.say(report.verdict(diagnosis), stderr=stream == "stderr")
 

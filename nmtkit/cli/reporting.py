@@ -31,8 +31,9 @@ def note(text: str) -> None:
 
 def show_report(report: DataReport) -> None:
     """What preprocessing found in the text, on stderr."""
-    rows = [list(row) for row in report.rows()]
-    console.table("the data", ["split", "what", "how many", "first line", "and then"], rows, stream="stderr")
+    tell(report.line())
+    if rows := report.left_out():
+        console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
 
 
 def save_picture(output: Path, save: Callable[[Path], object]) -> None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColum
 from rich.table import Column
 from rich.text import Text
 
-from nmtkit.console.tables import console_on, copy, write_line
+from nmtkit.console.tables import console_on, copy, wrapped, write_line
 
 # A live display is redrawn at most this often, so that it costs a training step nothing.
 SECONDS_PER_FRAME = 0.2
@@ -101,11 +101,12 @@ class _Display(ABC):
 
     def message(self, text: str) -> None:
         """Writes a line that stays, above the live part."""
+        shown = wrapped(text, self._frame.console.width) if self._is_live else text
         if self._frame.live.is_started:
-            self._frame.print(Text(text), soft_wrap=True)
+            self._frame.print(Text(shown), soft_wrap=True)
             copy(text)
         else:
-            write_line(text, self._file)
+            write_line(shown, self._file)
 
     def close(self) -> None:
         """Shows the last state, if it was not shown, and ends the display."""

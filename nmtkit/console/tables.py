@@ -5,6 +5,7 @@ Results go to stdout and everything about them to stderr, so that a command's ou
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TextIO
@@ -48,8 +49,33 @@ def copy(text: str) -> None:
 
 
 def say(text: str, stderr: bool = False) -> None:
-    """Writes a line of plain text as it is: nothing is wrapped, cut or read as markup."""
+    """Writes a line of plain text: nothing is cut or read as markup, and only messages in a terminal are wrapped."""
+    if stderr and sys.stderr.isatty():
+        text = wrapped(text, console_on(sys.stderr).width)
     write_line(text, sys.stderr if stderr else sys.stdout)
+
+
+def wrapped(text: str, width: int) -> str:
+    """The text with its lines broken between words; what follows a break is indented as its line is, and by two more.
+
+    A command stays in one line, so that it can be copied, and so does a word that is longer than the `width`.
+    """
+    lines: list[str] = []
+    for line in text.split("\n"):
+        words = line.lstrip()
+        indent = line[: len(line) - len(words)]
+        if cell_len(line) <= width or words.startswith("nmtkit "):
+            lines.append(line)
+            continue
+        lines += textwrap.wrap(
+            words,
+            width,
+            initial_indent=indent,
+            subsequent_indent=f"{indent}  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
 
 
 def write_line(text: str, file: TextIO) -> None:

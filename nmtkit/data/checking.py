@@ -15,6 +15,9 @@ from nmtkit.data.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRA
 from nmtkit.data.hashes import HashSet, Mask, Sought
 from nmtkit.errors import DataError
 
+NOTEWORTHY = 0.0005
+"""From this share of unknown tokens on, they are told of."""
+
 Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -60,6 +63,21 @@ class SplitReport:
             setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
+    def told(self, name: str) -> str:
+        """Pairs and tokens of the split called `name`, in a few words."""
+        of = "" if self.kept == self.read else f" of {self.read:,}"
+        facts = []
+        if self.tgt_tokens or self.src_tokens:
+            a_pair = (f"{count / max(1, self.kept):.1f}" for count in (self.src_tokens, self.tgt_tokens))
+            facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {self.src_longest} and {self.tgt_longest}")
+        if self.links is not None:
+            facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
+        return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
+
+    def unknown_shares(self) -> tuple[float, float]:
+        """The parts of the source's and of the target's tokens that the vocabulary lacks."""
+        return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
+
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""
         return {**vars(self), "findings": {kind: dict(vars(finding)) for kind, finding in self.findings.items()}}
@@ -84,29 +102,34 @@ class DataReport:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
         self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """The report as a table: split, what, how many, first line, what was done."""
-        rows = []
-        if self.tokenizer:
-            t = self.tokenizer
-            what = f"{t['kind']}, learned from {t['pairs_used']:,} of {t['pairs']:,} pairs"
-            rows.append(("tokenizer", what, f"{t['src_size']:,}/{t['tgt_size']:,}", "", ""))
-        for name, split in self.splits.items():
-            rows.append((name, "pairs", f"{split.read:,}", "", f"{split.kept:,} kept"))
-            for kind, finding in split.findings.items():
-                rows.append((name, kind, f"{finding.count:,}", str(finding.first_line), finding.action))
-            for side, tokens, unknown, longest in (
-                ("source", split.src_tokens, split.src_unknown, split.src_longest),
-                ("target", split.tgt_tokens, split.tgt_unknown, split.tgt_longest),
-            ):
-                if tokens:
-                    mean = tokens / max(1, split.kept)
-                    what = f"{side} tokens: {mean:.1f} a pair, at most {longest}"
-                    rows.append((name, what, f"{tokens:,}", "", f"{unknown / tokens:.3%} unknown"))
-            if split.links is not None:
-                what = f"alignment links between tokens: {split.links / max(1, split.kept):.1f} a pair"
-                rows.append((name, what, f"{split.links:,}", "", ""))
-        return rows
+    def line(self) -> str:
+        """The whole text in one line: pairs, tokens a pair, unknown tokens, what was left out, the tokenizer."""
+        parts = ["the data: " + ", ".join(split.told(name) for name, split in self.splits.items())]
+        unknown = [(name, split.unknown_shares()) for name, split in self.splits.items()]
+        told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
+        parts += [f"unknown source and target tokens: {', '.join(told)}"] if told else []
+        kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._found() if action == "kept"]
+        parts.append("nothing was left out" if not self.left_out() else "left out or cut: see below")
+        parts += [f"found and kept: {', '.join(kept)}"] if kept else []
+        if t := self.tokenizer:
+            sizes = f"{t['src_size']:,}" if t["src_size"] == t["tgt_size"] else f"{t['src_size']:,}/{t['tgt_size']:,}"
+            learned = (
+                f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs" if t["pairs_used"] != t["pairs"] else ""
+            )
+            parts.append(f"{t['kind']} tokenizer of {sizes}{learned}")
+        return "; ".join(parts)
+
+    def left_out(self) -> list[tuple[str, str, str, str, str]]:
+        """What was not taken as it stands, as a table: split, fault, how many pairs, the first line, what was done."""
+        found = [entry for entry in self._found() if entry[-1] != "kept"]
+        return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in found]
+
+    def _found(self) -> list[tuple[str, str, int, int, str]]:
+        return [
+            (name, kind, finding.count, finding.first_line, finding.action)
+            for name, split in self.splits.items()
+            for kind, finding in split.findings.items()
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain values, for JSON."""

@@ -129,14 +129,19 @@ def verdict(diagnosis: Diagnosis) -> str:
     errors, warnings = count_of("error", diagnosis), count_of("warning", diagnosis)
     unit = "pair" if any(split.tgt.words for split in diagnosis.splits.values()) else "line"
     read = f"{pairs:,} {unit if pairs == 1 else unit + 's'}"
-    likely = f"{warnings:,} {'place' if warnings == 1 else 'places'}"
+    likely = _counted("warning", warnings, diagnosis)
     if errors:
-        found = f"{errors:,} {'error' if errors == 1 else 'errors'}"
-        also = f", and {likely} to look at" if warnings else ""
-        return f"Not ready to train on: {found} in {read}{also}."
+        also = f", and {likely}" if warnings else ""
+        return f"Not ready to train on: {_counted('error', errors, diagnosis)} in {read}{also}."
     if warnings:
         return f"No errors in {read}, but {likely} to look at before training."
     return f"Nothing wrong was found in {read}."
+
+
+def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
+    """How many findings, and of how many kinds: a thousand pairs out of step are one fault."""
+    kinds = len({finding.kind.name for _, finding in diagnosis.findings() if finding.kind.severity == severity})
+    return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
 
 
 def leaves_out(kind: Kind, split: str) -> bool:

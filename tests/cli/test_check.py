@@ -66,7 +66,7 @@ def test_where_files_part_is_told_whole(nmtkit: Command, folder: Path) -> None:
     shown = told[told.index("they part") : told.index("what was found")]
     assert "this is line number" in shown
     assert "das ist die Zeile Nummer" in shown
-    assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "how bad", "─")))
+    assert all(len(line) <= 80 for line in done.out.splitlines() if not line.startswith(("error", "severity", "─")))
 
 
 def test_errors_are_shown_with_their_place_and_fail(nmtkit: Command, folder: Path) -> None:
@@ -232,7 +232,7 @@ def test_findings_alone_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "train.en:4" in captured.err
-    assert captured.err.endswith("1 place to look at before training.\n")
+    assert captured.err.endswith("1 warning to look at before training.\n")
 
 
 def test_files_are_checked_without_torch(folder: Path) -> None:

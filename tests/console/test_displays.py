@@ -79,7 +79,7 @@ with TrainingDisplay() as display:
         metrics = {"loss": 2.5, "ppl": 12.18, "learning_rate": 7e-4, "gradient_norm": 0.8}
         display.update(update * 100, update / 10, metrics)
         if update == 2:
-            display.message("BLEU 31.2 " + "x" * 100)
+            display.message("  BLEU 31.2 " + "word " * 20 + "x" * 100)
 """
 
 
@@ -92,7 +92,12 @@ def test_training_display_in_a_terminal(columns):
     assert "update 400 " in plain[-1]
     assert "loss 2.500" in plain[-1]
     assert "grad 0.80" in plain[-1]
-    assert "BLEU 31.2 " + "x" * 100 + "\n" in out
+    assert "\n    " + "x" * 100 + "\n" in out  # no word is broken
+    said = [line.split("\x1b[2K")[-1] for line in out.splitlines()]
+    said = [Text.from_ansi(line).plain.rstrip() for line in said if "word" in line]
+    assert said[0].startswith("  BLEU 31.2 word word")
+    assert all(line.startswith("    word") and line.endswith(" word") for line in said[1:])
+    assert sum(line.split().count("word") for line in said) == 20
     assert out.count("\x1b[?25l") == out.count("\x1b[?25h") == 1  # the cursor comes back
     for line in out.splitlines():
         assert "x" * 100 in line or cell_len(Text.from_ansi(line.split("\x1b[2K")[-1]).plain) <= columns

@@ -9,6 +9,7 @@ from rich.text import Text
 from terminal import in_terminal
 
 from nmtkit.console import histogram, say, table
+from nmtkit.console.tables import wrapped
 
 
 def test_import_is_light():
@@ -95,3 +96,24 @@ def test_table_outside_a_terminal_is_as_narrow_as_its_words(
     assert max(map(cell_len, lines)) < 55  # the signature stays whole, and the prose is no wider than it must be
     assert lines[2].startswith("signature|of:13a|signature|of:13a|   word0 ")
     assert [word for line in lines for word in line.split() if word.startswith("word")] == words
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_messages_are_wrapped_at_words_with_their_indent(width):
+    told = "because no more subwords are learned well from 35,000 words a side (Sennrich and Zhang 2019)"
+    path = "/a/" + "long" * 30
+    command = "  nmtkit train runs/demo/recipe.yaml --run runs/demo --resume --set training.max_minutes=7 --set a.b=c"
+    lines = wrapped(f"  tokenizer: bpe of 2,000, {told}\n{path}\n{command}", width).splitlines()
+    assert lines[-1] == command  # to be copied
+    assert lines[-2] == path
+    assert " ".join(" ".join(lines[:-2]).split()) == f"tokenizer: bpe of 2,000, {told}"
+    assert all(len(line) <= width for line in lines[:-2])
+    assert lines[0].startswith("  tokenizer")
+    assert all(line.startswith("    ") for line in lines[1:-2])
+
+
+def test_only_messages_in_a_terminal_are_wrapped():
+    program = "from nmtkit.console import say; say('word ' * 30, stderr=True); say('line ' * 30)"
+    shown = in_terminal(program, 60)
+    assert [len(line) for line in shown.splitlines() if line.startswith("word")] == [59]
+    assert "line " * 30 in shown

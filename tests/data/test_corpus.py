@@ -223,14 +223,24 @@ def test_other_splits_keep_everything_and_are_compared_with_train() -> None:
     }
 
 
-def test_the_report_as_table_and_as_json() -> None:
+def test_the_report_as_a_line_as_table_and_as_json() -> None:
     report, _ = check(settings(), train=TRAIN)
     report.splits["train"].count("src", np.array([3, 1]), np.array([1, 1]))
     report.learned("bpe", 100, 90, 6, 8)
-    assert ("train", "empty side", "2", "2", "dropped") in report.rows()
-    assert ("tokenizer", "bpe, learned from 6 of 8 pairs", "100/90", "", "") in report.rows()
-    assert any("50.000% unknown" in row for row in report.rows())
+    report.splits["train"].kept = 6
+    assert report.left_out() == [("train", "empty side", "2", "2", "dropped")]
+    line = report.line()
+    assert line.startswith("the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown ")
+    assert "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
+    assert line.endswith("found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs")
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["splits"]["train"]["src_tokens"] == 4
     assert plain["splits"]["train"]["src_longest"] == 3
     assert plain["splits"]["train"]["findings"]["duplicate"] == {"count": 2, "first_line": 3, "action": "kept"}
+
+
+def test_a_text_that_is_taken_whole_needs_one_line() -> None:
+    report, _ = check(settings(), train=[("a", "A"), ("b", "B")])
+    report.splits["train"].kept = 2
+    assert report.left_out() == []
+    assert report.line() == "the data: train 2 pairs; nothing was left out"

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.data.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, Kind, Place
+from nmtkit.data.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, SHIFT, Kind, Place
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
 
@@ -94,11 +94,11 @@ def test_a_count_that_is_not_of_pairs_has_no_share() -> None:
 def test_the_verdict_says_whether_one_can_train() -> None:
     assert report.verdict(diagnosis()) == "Nothing wrong was found in 200 pairs."
     assert report.verdict(diagnosis(NOTE)) == "Nothing wrong was found in 200 pairs."
-    assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 places to look at before training."
-    assert (
-        report.verdict(diagnosis(EMPTY, ENCODING))
-        == "Not ready to train on: 3 errors in 200 pairs, and 3 places to look at."
-    )
+    assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 warnings to look at before training."
+    assert report.verdict(diagnosis(EMPTY, ENCODING)) == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
+    found = diagnosis(EMPTY, ENCODING)
+    found.splits["train"].find(SHIFT, Place("train.en", 5), 1999)
+    assert report.verdict(found).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
 
 
 def test_a_text_alone_has_lines() -> None:
