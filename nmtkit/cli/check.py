@@ -238,17 +238,23 @@ def _fix(subject: Subject, out: Path, stream: console.Stream) -> bool:
     rows = []
     for name, split in done.items():
         if split.refused:
-            rows.append([name, "not written", "", split.refused])
             continue
         rows.append([name, "kept", f"{split.kept:,}", ", ".join(split.files.texts())])
         for what, counts in (("left out", split.dropped), ("mended", split.mended)):
             rows += [[name, what, f"{count:,}", kind] for kind, count in counts.most_common()]
     to_stderr = stream == "stderr"
     console.say("", to_stderr)
-    console.table(f"written to {out}", ["split", "what", "pairs", "files, or kind of fault"], rows, stream)
+    if rows:
+        console.table(f"written to {out}", ["split", "done", "pairs", "files, or fault"], rows, stream)
+    refused = {name: split.refused for name, split in done.items() if split.refused}
+    for name, why in refused.items():
+        console.say(f"{name}: not written: {why}", to_stderr)
+    if not rows:
+        console.say(f"{out}: not made, since nothing could be written", to_stderr)
+        return True
     if any(split.dropped or split.mended for split in done.values()):
         console.say(f"every pair that was left out or mended is in {out / LOG}", to_stderr)
     if subject.recipe is not None:
         path = subject.recipe.write(out, {name: split.files for name, split in done.items()})
         console.say(f"the recipe for it is {path}; next: nmtkit train {path}", to_stderr)
-    return any(split.refused for split in done.values())
+    return bool(refused)

@@ -73,7 +73,7 @@ def mend(
 
     Args:
         splits: the files by split.
-        out: the folder; it is made.
+        out: the folder; it is made, unless every split is refused.
         in_one_language: as `examine` takes it.
         progress: as `examine` takes it.
 
@@ -92,7 +92,8 @@ def mend(
     try:
         work.mkdir()
         done = _written(splits, work, in_one_language, progress)
-        os.replace(work, out)
+        if not all(split.refused for split in done.values()):
+            os.replace(work, out)
     except OSError as fault:
         raise NmtkitError(f"{out}: cannot write there: {fault.strerror or fault}") from fault
     finally:

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from nmtkit import device as devices
 from nmtkit import recipe
 from nmtkit.data.blocks import Example
 from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.data.faults import LINE_COUNTS, FileFault
+from nmtkit.data.reading import SplitReader, read_pairs
 from nmtkit.data.splitting import HoldOut, choose_held_out, write_splits
 from nmtkit.errors import CheckpointError, DataError, NmtkitError
 from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
@@ -282,8 +284,17 @@ def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
     for files in splits.values():
         for pair in zip(files.src, files.tgt or files.src, strict=True):
             if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
-                return DataError(f"{fault}\n`nmtkit check {shlex.join(pair)}` finds every fault of these files")
+                told = "".join(f"{message}\n" for message in dict.fromkeys((str(fault), *_differing(*pair))))
+                return DataError(f"{told}`nmtkit check {shlex.join(pair)}` finds every fault of these files")
     return fault
+
+
+def _differing(src: str, tgt: str) -> Iterator[str]:
+    """Says it if two files differ in their number of lines, whatever else is wrong with them."""
+    with suppress(DataError):
+        for item in SplitReader("train", Files(src=[src], tgt=[tgt])):
+            if isinstance(item, FileFault) and item.kind is LINE_COUNTS:
+                yield item.message
 
 
 def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:

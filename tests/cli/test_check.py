@@ -218,10 +218,20 @@ def test_what_cannot_be_fixed_is_refused(nmtkit: Command, folder: Path) -> None:
     (folder / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[:-3]), encoding="utf-8")
     done = nmtkit("check", "mine.yaml", "--fix", "clean")
     assert done.code == 1
-    assert "not written" in done.out
+    assert "\ntrain: not written: " in done.out
     recipe = (folder / "clean/mine.yaml").read_text(encoding="utf-8")
     assert str(folder / "train.de") in recipe
     assert "- valid.de" in recipe
+
+
+def test_nothing_is_made_where_nothing_can_be_fixed(nmtkit: Command, folder: Path) -> None:
+    (folder / "train.de").write_text("".join(tgt + "\n" for _, tgt in PAIRS[:-3]), encoding="utf-8")
+    done = nmtkit("check", "train.en", "train.de", "--fix", "clean")
+    assert done.code == 1
+    assert "data: not written: " in done.out
+    assert "clean: not made, since nothing could be written" in done.out
+    assert not (folder / "clean").exists()
+    assert all(len(line) <= 100 for line in done.out.splitlines() if not line.startswith("data: not written"))
 
 
 def test_findings_alone_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
