@@ -94,7 +94,7 @@ def cli() -> None:
     """Neural machine translation and summarization in PyTorch.
 
     \b
-    A first try (a few minutes on a CPU):
+    A first try:
       nmtkit train demo
       echo "The old woman does not see the red car." | nmtkit translate
 

@@ -55,7 +55,7 @@ class Plan:
 PLANS = {
     "preset-tiny": Plan(
         told="Transformer, 2+2 layers of 128",
-        because="it learns 20,000 simple pairs in minutes (recipe compare-transformer)",
+        because="it is large enough for 20,000 simple pairs (recipe compare-transformer)",
         passes=(22, 520_000),
         bounds=(1, 60),
     ),
@@ -75,7 +75,7 @@ PLANS = {
     ),
     "preset-summaries-tiny": Plan(
         told="pointer-generator of 128",
-        because="it learns 10,000 made-up news in minutes (recipe demo-news-pointer-generator)",
+        because="it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)",
         passes=(7, 1_000_000),
         bounds=(1, 20),
     ),
@@ -228,7 +228,7 @@ class FittedPreset:
     def _dropout(self, passes: float) -> float:
         """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
         dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        self._say("model.dropout", f"{dropout}", "text that is read more often is sooner learned by heart")
+        self._say("model.dropout", f"{dropout}", f"against overfitting: the text is read about {passes:.2g} times")
         return dropout
 
     def _whole_words(self) -> None:

@@ -114,7 +114,7 @@ class StagedTraining:
         average = self.run.folder.average
         if average.exists():
             average.unlink()
-            self.notify(f"{average}: removed, since training goes on; average again when it is over")
+            self.notify(f"{average}: removed, since training resumes; average again when it is over")
 
     def _stage(self, stages: list[SavedStage], number: int, going_on: bool) -> Iterator[Event]:
         """Trains one stage."""
@@ -222,12 +222,13 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     kind = before.recipe.training.optimizer
     same = kind == stage.recipe.training.optimizer
     said = [f"stage {stage.name} begins ({number + 1} of {len(stages)})"]
-    said.append(f"with the best weights of stage {before.name}, those of its update {update}")
+    said.append(f"it starts from the best checkpoint of stage {before.name} (update {update} of that stage)")
     if new:
-        said.append(f"new, as in a fresh model: {', '.join(new)}")
+        said.append(f"new weights, drawn at random: {', '.join(new)}")
     if gone:
-        said.append(f"no longer there: {', '.join(gone)}")
-    said.append(f"{kind} goes on" if same else f"{stage.recipe.training.optimizer} begins afresh, after {kind}")
+        said.append(f"weights it has no use for: {', '.join(gone)}")
+    other = stage.recipe.training.optimizer
+    said.append(f"{kind} keeps its state" if same else f"{other} starts without a state, after {kind}")
     notify("; ".join(said))
     if not same:
         return None

@@ -68,7 +68,7 @@ def test_train(corpus: Path, tmp_path: Path, console: Command) -> None:
         "stage words begins (1 of 2)",
         "validation at update 2: rouge1 ",
         "stage words is over after update 2: all its updates are made (max_updates)",
-        "stage coverage begins (2 of 2); with the best weights of stage words, those of its update 2; new, as in ",
+        "stage coverage begins (2 of 2); it starts from the best checkpoint of stage words (update 2 of that stage); ",
         "validation at update 3: rouge1 ",
         "stage coverage is over after update 3: all its updates are made (max_updates)",
         "finished after update 3: all its updates are made (max_updates)",

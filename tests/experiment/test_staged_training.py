@@ -156,12 +156,12 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Eve
     assert notes[1] == f"train: {over} of 60 articles are longer than 6 tokens and are cut to 6"
     assert "summaries are longer than 3 tokens and are cut to 3" in notes[2]
     assert notes[3].startswith(
-        "stage coverage begins (2 of 3); with the best weights of stage short, those of its update"
+        "stage coverage begins (2 of 3); it starts from the best checkpoint of stage short (update"
     )
-    assert "new, as in a fresh model: attention.score.coverage; adam goes on" in notes[3]
+    assert "new weights, drawn at random: attention.score.coverage; adam keeps its state" in notes[3]
     over = sum(length > 12 for length in articles)  # those that were cut when they were stored are counted too
     assert notes[4] == f"train: {over} of 60 articles are longer than 12 tokens and are cut to 12"
-    assert notes[5].endswith("; sgd begins afresh, after adam")
+    assert notes[5].endswith("; sgd starts without a state, after adam")
     assert "new" not in notes[5]
 
 
