@@ -225,6 +225,7 @@ run_folder: Decorator = click.option(
 )
 
 
-def picture_file(*names: str, meaning: str) -> Decorator:
-    """An option for the file of a picture, whose suffix says its format."""
-    return click.option(*names, type=NEW_FILE, metavar="FILE", help=f"{meaning}: FILE.png, .svg, .pdf or .html.")
+def picture_file(*names: str, meaning: str, several: bool = False) -> Decorator:
+    """An option for the file of a picture, or for `several` of one, whose suffixes say their formats."""
+    told = f"{meaning}: FILE.png, .svg, .pdf or .html." + (" May be repeated." if several else "")
+    return click.option(*names, type=NEW_FILE, metavar="FILE", multiple=several, help=told)

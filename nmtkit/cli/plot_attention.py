@@ -1,6 +1,6 @@
 """`nmtkit plot-attention`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,13 +9,14 @@ import click
 from nmtkit import console, pictures
 from nmtkit.cli import inference, options
 from nmtkit.cli.reading import STDIN, stdin_lines
-from nmtkit.cli.reporting import note, save_picture
+from nmtkit.cli.reporting import look_options, note, save_pictures
 from nmtkit.console.shading import show_attention
 from nmtkit.data.records import WRITE_OUT, refuse_json_lines
 from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
+from nmtkit.pictures.drawing import Look
 from nmtkit.pictures.pages import save_layered
 from nmtkit.translation import attending
 from nmtkit.translation.translator import Translator
@@ -27,7 +28,7 @@ POSITIONS = 100
 
 
 def _require_fitting_options(
-    output: Path | None, grid: bool, layers: bool, what: str, source: str | None, chosen: bool
+    output: Sequence[Path], grid: bool, layers: bool, what: str, source: str | None, chosen: bool
 ) -> None:
     """Refuses options that exclude or need each other; `chosen` says whether one layer or head is."""
     whole, positions = what == "attention", what == "positions"
@@ -35,20 +36,23 @@ def _require_fitting_options(
     for wrong, fault in (
         (not whole and (grid or layers), f"--{one} is for --what attention only; leave one of them out"),
         (grid and layers, "--layers shows one sentence at a time: leave --grid out"),
-        (grid and output is None, "--grid lays out a sheet: name it with -o FILE"),
-        (layers and not _is_html(output), "--layers writes a page with buttons: name it with -o FILE.html"),
+        (grid and not output, "--grid lays out a sheet: name it with -o FILE"),
+        (
+            layers and not (output and all(map(_is_html, output))),
+            "--layers writes a page with buttons: name it with -o FILE.html",
+        ),
         (positions and source is not None, "--what positions reads no sentence: leave SOURCE out"),
-        (positions and output is None, "--what positions draws a picture: name it with -o FILE"),
+        (positions and not output, "--what positions draws a picture: name it with -o FILE"),
         (chosen and (layers or not whole), "--layer and --head choose one attention; this draws all of them"),
     ):
         if wrong:
             raise click.UsageError(fault)
-    if output is not None:
-        pictures.picture_format(output)
+    for path in output:
+        pictures.picture_format(path)
 
 
-def _is_html(output: Path | None) -> bool:
-    return output is not None and output.suffix.lower() == ".html"
+def _is_html(output: Path) -> bool:
+    return output.suffix.lower() == ".html"
 
 
 @click.command("plot-attention")
@@ -56,7 +60,7 @@ def _is_html(output: Path | None) -> bool:
 @inference.precision("fp32")
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal")
+@options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True)
 @click.option(
     "--grid",
     is_flag=True,
@@ -80,15 +84,17 @@ def _is_html(output: Path | None) -> bool:
 @inference.head
 @inference.search_options("beam_size", "length_penalty")
 @options.quiet
+@look_options
 @inference.opening
 def command(
     how: Opening,
     source: str | None,
     target: str | None,
-    output: Path | None,
+    output: tuple[Path, ...],
     grid: bool,
     layers: bool,
     what: str,
+    look: Look,
 ) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.
 
@@ -110,7 +116,8 @@ def command(
     \b
     Examples:
       nmtkit plot-attention "The old woman sleeps."
-      nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png
+      nmtkit plot-attention "The old woman sleeps." "La vieille femme dort." -o attention.png -o attention.html
+      nmtkit plot-attention "The old woman sleeps." --no-title --size 3.3 --font-size 8 --colours Greys -o paper.pdf
       head -6 test.en | nmtkit plot-attention -m runs/mine --grid -o six.pdf
       head -1 articles.txt | nmtkit plot-attention -m runs/news -o summary.html
       paste articles.txt summaries.txt | head -3 | nmtkit plot-attention -m runs/news -o given.pdf
@@ -120,37 +127,48 @@ def command(
     """
     _require_fitting_options(output, grid, layers, what, source, chosen=bool(how.layer or how.head))
     translator = inference.open_asked(how)
-    if output is None:
-        _show(translator, _pairs(source, target), what)
+    if not output:
+        _show(translator, _pairs(source, target), what, look.title)
         return
-    save_picture(output, _drawing(translator, source, target, grid, layers, what))
-    if what == "attention" and not layers and headed(translator.model) and _is_html(output):
+    save_pictures(output, _drawing(translator, (source, target), grid, layers, what, look), look)
+    if what == "attention" and not layers and headed(translator.model) and any(map(_is_html, output)):
         note("this is the mean of one layer's heads; --layers shows every layer and head")
 
 
 def _drawing(
-    translator: Translator, source: str | None, target: str | None, grid: bool, layers: bool, what: str
+    translator: Translator, given: tuple[str | None, str | None], grid: bool, layers: bool, what: str, look: Look
 ) -> Callable[[Path], object]:
     """What saves the picture that was asked for."""
     if what == "positions":
         table, title = attending.positions(translator, POSITIONS)
-        return partial(save_positions, table, title=title)
-    pairs = _pairs(source, target)
+        return partial(save_positions, table, title=title, look=look)
+    pairs = _pairs(*given)
     if what == "entropy":
         parts, title = _entropies(translator, pairs)
-        return partial(save_entropies, parts, title=title)
+        return partial(save_entropies, parts, title=title, look=look)
     if layers:
-        return partial(save_layered, translator.layered(*pairs))
-    return partial(pictures.save, translator.pictures(*pairs), grid=grid)
+        return partial(save_layered, [one.under(look.title) for one in translator.layered(*pairs)], style=look.style())
+    drawn = translator.pictures(*pairs)
+    if look.title is not None and any(picture.left_out for picture in drawn):
+        tell("the end of an article was not read; the title does not say so: " + ", ".join(_unread(drawn)))
+    return partial(pictures.save, drawn, grid=grid, look=look)
 
 
-def _show(translator: Translator, pairs: Pairs, what: str) -> None:
+def _unread(drawn: Sequence[pictures.AttentionPicture]) -> Iterator[str]:
+    """Of which pictures how much of the source was not read."""
+    for number, picture in enumerate(drawn, start=1):
+        if picture.left_out:
+            yield f"{picture.left_out:,} source tokens of picture {number}"
+
+
+def _show(translator: Translator, pairs: Pairs, what: str, title: str | None) -> None:
     """The same in the terminal."""
     if what == "entropy":
-        _print_entropies(*_entropies(translator, pairs))
+        parts, own = _entropies(translator, pairs)
+        _print_entropies(parts, own if title is None else title)
     else:
         for picture in translator.pictures(*pairs):
-            show_attention(picture)
+            show_attention(picture.under(title))
 
 
 def _pairs(source: str | None, target: str | None) -> Pairs:
@@ -188,4 +206,4 @@ def _print_entropies(parts: Sequence[Entropies], title: str) -> None:
         for layer, values in enumerate(part.values):
             cells = [f"{value:.3f}" for value in values] + [""] * (heads - len(values))
             rows.append([part.name, layer + 1, *cells, f"{part.uniform:.3f}"])
-    console.table(f"{title} (nats)", ["attention", "layer", *names, "uniform"], rows)
+    console.table(f"{title} (nats)".strip(), ["attention", "layer", *names, "uniform"], rows)

@@ -9,17 +9,19 @@ import click
 
 from nmtkit import console, pictures
 from nmtkit.cli.options import picture_file
-from nmtkit.cli.reporting import save_picture
+from nmtkit.cli.reporting import look_options, save_pictures
 from nmtkit.experiment.log import training_curves
 from nmtkit.experiment.saved import find_run
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
+from nmtkit.pictures.drawing import Look
 
 
 @click.command("plot-training")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@picture_file("-o", "--output", meaning="Draw a figure instead of printing a table")
-def command(runs: tuple[str, ...], output: Path | None) -> None:
+@picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
+@look_options
+def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None:
     """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
@@ -31,14 +33,15 @@ def command(runs: tuple[str, ...], output: Path | None) -> None:
       nmtkit plot-training runs/demo
       nmtkit plot-training runs/demo -o training.png
       nmtkit plot-training runs/rnnsearch runs/luong runs/transformer -o compared.svg
+      nmtkit plot-training runs/mine -o mine.pdf -o mine.png --size 6.5 --font-size 8 --font serif --colours tab10
     """
-    if output is not None:
-        pictures.picture_format(output)
+    for path in output:
+        pictures.picture_format(path)
     trainings = [training_curves(find_run(run)[0], name) for name, run in zip(_names(runs), runs, strict=True)]
-    if output is None:
-        _print(trainings)
+    if output:
+        save_pictures(output, partial(save_training, trainings, look=look), look)
     else:
-        save_picture(output, partial(save_training, trainings))
+        _print(trainings)
 
 
 def _names(runs: tuple[str, ...]) -> list[str]:

@@ -2,16 +2,18 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nmtkit import console, pictures
-from nmtkit.cli.options import QUIET
+from nmtkit.cli.options import QUIET, Number
 from nmtkit.data.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
+from nmtkit.pictures.drawing import Look
 
 tell = partial(console.say, stderr=True)
 """Says something about the results, which have standard output for themselves."""
@@ -34,6 +36,65 @@ def show_report(report: DataReport) -> None:
     tell(report.line())
     if rows := report.left_out():
         console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
+
+
+def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[float, float | None] | None:
+    """The value of --size."""
+    if given is None:
+        return None
+    try:
+        width, *height = (float(part) for part in given.lower().split("x"))
+    except ValueError:
+        width, height = 0.0, []
+    if len(height) > 1 or not all(LEAST_INCHES <= one <= MOST_INCHES for one in (width, *height)):
+        raise click.BadParameter(
+            f"{given!r}: give a width, or WIDTHxHEIGHT, from {LEAST_INCHES:g} to {MOST_INCHES:g} inches: 3.3, 6.5x4"
+        )
+    return width, height[0] if height else None
+
+
+LEAST_INCHES, MOST_INCHES = 0.5, 100.0
+
+
+def look_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of how a figure is to look; the command gets a `Look` called `look`."""
+
+    @wraps(command)
+    def with_look(*, title: str | None, no_title: bool, colours: str | None, **given: Any) -> Any:
+        if no_title and title:
+            raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
+        drawn = {key: given.pop(key) for key in ("size", "font", "font_size")}
+        split = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
+        look = Look("" if no_title else title, drawn["size"], drawn["font"] or "", drawn["font_size"], split)
+        if look.font or look.colours:
+            look.check()
+        return command(look=look, **given)
+
+    for option in reversed(
+        (
+            click.option("--title", metavar="TEXT", help="Title of the figure, instead of its own."),
+            click.option("--no-title", is_flag=True, help="No title: the paper has a caption."),
+            click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT: 3.3, 6.5x4."),
+            click.option("--font", metavar="FAMILY", help="Font family, such as serif. Default: DejaVu Sans."),
+            click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
+            click.option(
+                "--colours",
+                metavar="NAMES",
+                help="Separated by commas: shades from none to most, or a colour of each curve; or one colour map of "
+                "matplotlib, such as Greys.",
+            ),
+        )
+    ):
+        with_look = option(with_look)
+    return with_look
+
+
+def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], look: Look) -> None:
+    """Saves a picture in each format, and says what of the look a page has no use for."""
+    for output in outputs:
+        save_picture(output, save)
+        if look.size is not None and output.suffix.lower() == ".html":
+            tell(f"{output}: --size is for .png, .svg and .pdf; a page is as wide as its window")
 
 
 def save_picture(output: Path, save: Callable[[Path], object]) -> None:

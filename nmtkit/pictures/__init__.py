@@ -1,8 +1,18 @@
 """Pictures: heat-maps, explorers and curves, through matplotlib or as HTML that needs nothing but a browser."""
 
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture, SourceWindow
+from nmtkit.pictures.drawing import Look
 from nmtkit.pictures.fonts import PictureWarning
 from nmtkit.pictures.heatmaps import save
 from nmtkit.pictures.pages import FORMATS, picture_format
 
-__all__ = ["FORMATS", "AttentionPicture", "LayeredPicture", "PictureWarning", "SourceWindow", "picture_format", "save"]
+__all__ = [
+    "FORMATS",
+    "AttentionPicture",
+    "LayeredPicture",
+    "Look",
+    "PictureWarning",
+    "SourceWindow",
+    "picture_format",
+    "save",
+]

@@ -97,6 +97,10 @@ class AttentionPicture:
         unread = f"  (the last {self.left_out:,} source tokens were not read)" if self.left_out else ""
         return (with_score(self.title, self.score) + unread).strip()
 
+    def under(self, title: str | None) -> "AttentionPicture":
+        """The same picture with this title alone as its heading; None leaves it as it is."""
+        return self if title is None else replace(self, title=title, score=None, left_out=0)
+
     def outside(self, row: int, column: int) -> bool:
         """Whether a column was out of the row's sight: outside its window, and without any weight."""
         if not self.windows or self.weights[row, column] > 0:
@@ -146,6 +150,10 @@ class LayeredPicture:
     def heading(self) -> str:
         """The title with the score behind it."""
         return with_score(self.title, self.score)
+
+    def under(self, title: str | None) -> "LayeredPicture":
+        """The same picture with this title alone as its heading; None leaves it as it is."""
+        return self if title is None else replace(self, title=title, score=None)
 
 
 def with_score(title: str, score: float | None) -> str:

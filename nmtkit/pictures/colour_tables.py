@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
+from nmtkit.pictures.drawing import PLAIN, Look
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CELL = 0.55
 LEFT, RIGHT, TOP, BOTTOM, BETWEEN = 0.75, 0.95, 1.15, 0.6, 0.75
+TITLE = 0.4
 NARROWEST = 2.1
 
 
@@ -72,7 +74,7 @@ def of_heads(pictures: Sequence[LayeredPicture]) -> list[Entropies]:
     return found
 
 
-def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> None:
+def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str, look: Look = PLAIN) -> None:
     """Writes a table of colours for each kind of attention: a row for each layer, a column for each head.
 
     Raises:
@@ -81,71 +83,79 @@ def save_entropies(parts: Sequence[Entropies], path: str | Path, title: str) -> 
     suffix = picture_format(path)
     if not all(np.isfinite(part.values).all() for part in parts):
         raise NmtkitError(f"{path}: the attention has weights that are not finite numbers; use an earlier checkpoint")
-    title = printable(title)
+    shown = printable(title if look.title is None else look.title)
     from matplotlib.figure import Figure
 
-    with drawing.settings(title, suffix) as families:
-        ((title_width, _),) = fonts.measure_labels([title], families, 12.0)
+    with drawing.settings(shown, suffix, look.font) as families:
+        title_width = fonts.measure_labels([shown], families, 12.0)[0][0] if shown else 0.0
         widths = [max(part.values.shape[1] * CELL, NARROWEST) for part in parts]
         tallest = max(part.values.shape[0] for part in parts) * CELL
         width = max(LEFT + sum(widths) + BETWEEN * (len(parts) - 1) + RIGHT, title_width + 0.5)
-        height = TOP + tallest + BOTTOM
-        figure = Figure(figsize=(width, height), facecolor="white")
-        figure.text(0.25 / width, 1 - 0.2 / height, title, fontsize=12, color=drawing.INK, va="top")
+        above = TOP if shown else TOP - TITLE
+        height = above + tallest + BOTTOM
+        by = look.factors(width, height, 10.0)
+        drawing.scale_lines(by.text)
+        figure = Figure(figsize=(width * by.length, height * by.length), facecolor="white")
+        figure.text(0.25 / width, 1 - 0.2 / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
         top = max([*(float(part.values.max()) for part in parts), *(part.uniform for part in parts)]) or 1.0
         x = LEFT
         for part, wide in zip(parts, widths, strict=True):
             layers, heads = part.values.shape
-            box = (x / width, 1 - (TOP + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
+            box = (x / width, 1 - (above + layers * CELL) / height, heads * CELL / width, layers * CELL / height)
             axes = figure.add_axes(box)
-            mesh = _draw_table(axes, part, top)
+            mesh = _draw_table(axes, part, top, look.shades(), by.text)
             if part.values.size > 1 and part is parts[0]:
-                axes.set_ylabel("layer", fontsize=9, color=drawing.FAINT)
+                axes.set_ylabel("layer", fontsize=9 * by.text, color=drawing.FAINT)
             x += wide + BETWEEN
         tall = max(tallest, 0.8)
-        place = ((x - BETWEEN + 0.2) / width, 1 - (TOP + tall) / height, 0.12 / width, tall / height)
-        drawing.colour_bar(figure, mesh, place, "entropy (nats)")
-        drawing.save_figure(figure, path, title)
+        place = ((x - BETWEEN + 0.2) / width, 1 - (above + tall) / height, 0.12 / width, tall / height)
+        drawing.colour_bar(figure, mesh, place, "entropy (nats)", by.text)
+        drawing.save_figure(figure, path, shown or printable(title), look)
 
 
-def _draw_table(axes: Axes, part: Entropies, top: float) -> Any:
+def _draw_table(axes: Axes, part: Entropies, top: float, shades: Any, text: float) -> Any:
     """Draws the table of one kind of attention; `top` is the darkest. Gives the mesh."""
     layers, heads = part.values.shape
-    mesh = axes.pcolormesh(part.values, cmap=drawing.colour_map(), vmin=0.0, vmax=top, edgecolors="white")
+    mesh = axes.pcolormesh(part.values, cmap=shades, vmin=0.0, vmax=top, edgecolors="white")
     axes.set_ylim(layers, 0)
     for layer, head in np.ndindex(layers, heads):
         value = part.values[layer, head]
-        ink = "white" if value > 0.6 * top else drawing.INK
-        axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9, color=ink, ha="center", va="center")
+        dark = np.dot(shades(value / top)[:3], (0.2126, 0.7152, 0.0722)) < 0.5
+        ink = "white" if dark else drawing.INK
+        axes.text(head + 0.5, layer + 0.5, f"{value:.2f}", fontsize=9 * text, color=ink, ha="center", va="center")
     named = part.values.size > 1  # a model with one attention has neither layers nor heads to name
     axes.set_xticks(np.arange(heads) + 0.5, [str(head + 1) if named else "" for head in range(heads)])
     axes.set_yticks(np.arange(layers) + 0.5, [str(layer + 1) if named else "" for layer in range(layers)])
-    axes.tick_params(labelsize=9, length=0, colors=drawing.FAINT)
+    axes.tick_params(labelsize=9 * text, length=0, colors=drawing.FAINT)
     axes.set_frame_on(False)
     if named:
-        axes.set_xlabel("head", fontsize=9, color=drawing.FAINT)
+        axes.set_xlabel("head", fontsize=9 * text, color=drawing.FAINT)
     heading = f"{part.name}\nuniform: {part.uniform:.2f}"
-    axes.set_title(heading, fontsize=10, color=drawing.INK, loc="left", pad=6, linespacing=1.3)
+    axes.set_title(heading, fontsize=10 * text, color=drawing.INK, loc="left", pad=6 * text, linespacing=1.3)
     return mesh
 
 
-def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:
+def save_positions(table: NDArray[Any], path: str | Path, title: str, look: Look = PLAIN) -> None:
     """Writes a table of position vectors (Vaswani et al. 2017, 3.5), (positions, width of the model), as colours.
 
     Raises:
         NmtkitError: The format is unknown, or the file cannot be written.
     """
     suffix = picture_format(path)
-    title = printable(title)
+    shown = printable(title if look.title is None else look.title)
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
     length, size = table.shape
-    with drawing.settings(title, suffix):
-        width, height = 9.0, 5.0
-        figure = Figure(figsize=(width, height), facecolor="white")
-        axes = figure.add_axes((0.09, 0.12, 0.79, 0.76))
-        colours = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
+    with drawing.settings(shown, suffix, look.font):
+        by = look.factors(9.0, 5.0, 10.0)
+        drawing.scale_lines(by.text)
+        figure = Figure(figsize=(9.0 * by.length, 5.0 * by.length), facecolor="white")
+        wider = by.text / by.length  # than where text and lengths go together
+        left, low, bar = 0.09 * wider, 0.12 * wider, 0.12 * wider
+        axes = figure.add_axes((left, low, 1 - left - bar, (0.88 if shown else 0.97) - low))
+        signed = LinearSegmentedColormap.from_list("signed", ["#a13b00", "#f0a46b", "#ffffff", *drawing.BLUES[2:4]])
+        colours = look.shades() if look.colours else signed
         most = float(abs(table).max()) or 1.0
         image = axes.imshow(
             table,
@@ -157,9 +167,10 @@ def save_positions(table: NDArray[Any], path: str | Path, title: str) -> None:
             extent=(-0.5, size - 0.5, length - 0.5, -0.5),
         )
         axes.set_frame_on(False)
-        axes.set_xlabel("dimension", fontsize=10, color=drawing.FAINT)
-        axes.set_ylabel("position", fontsize=10, color=drawing.FAINT)
-        axes.tick_params(labelsize=9, length=3, colors=drawing.FAINT)
-        figure.text(0.09, 0.93, title, fontsize=12, color=drawing.INK, va="bottom")
-        drawing.colour_bar(figure, image, (0.905, 0.12, 0.016, 0.76), "value")
-        drawing.save_figure(figure, path, title)
+        axes.set_xlabel("dimension", fontsize=10 * by.text, color=drawing.FAINT)
+        axes.set_ylabel("position", fontsize=10 * by.text, color=drawing.FAINT)
+        axes.tick_params(labelsize=9 * by.text, length=3 * by.text, colors=drawing.FAINT)
+        figure.text(left, 0.93, shown, fontsize=12 * by.text, color=drawing.INK, va="bottom")
+        place = (1 - bar + 0.025 * wider, low, 0.016 * wider, axes.get_position().height)
+        drawing.colour_bar(figure, image, place, "value", by.text)
+        drawing.save_figure(figure, path, shown or printable(title), look)

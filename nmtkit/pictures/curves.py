@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
+from nmtkit.pictures.drawing import PLAIN, Look
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import picture_format
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 MARKERS = "os^Dv<>p"
 MOST_MARKS = 40
+ROOM_FOR_TICKS = 2.0
+"""Inches of an axis from which on a logarithmic one has more ticks than one a decade."""
+WIDTH, HEIGHT = 11.0, 7.0
+"""Of a figure of trainings, in inches; lines of the legend come to its height."""
 LEGEND_COLUMNS = 4
 Points = Sequence[tuple[int, float]]
 """(update, value) pairs, by rising update."""
@@ -43,10 +48,11 @@ class Training:
     """Name of each stage of training and its last update so far; empty if there are no stages."""
 
 
-def save_training(runs: Sequence[Training], path: str | Path) -> None:
+def save_training(runs: Sequence[Training], path: str | Path, look: Look = PLAIN) -> None:
     """Writes one figure of several runs: loss, perplexity, a score and learning rate over the updates.
 
     A run has a colour; thin lines are training batches, thick ones the validation set, dotted ones borders of stages.
+    There is no title unless the `look` has one.
 
     Raises:
         NmtkitError: The format is unknown, there is nothing to draw, or the file cannot be written.
@@ -57,24 +63,31 @@ def save_training(runs: Sequence[Training], path: str | Path) -> None:
     names = [printable(run.name) for run in runs]
     from matplotlib.figure import Figure
 
-    with drawing.settings("".join(names), suffix):
-        colours = [drawing.SERIES[i % len(drawing.SERIES)] for i in range(len(runs))]
-        lines = -(-(len(names) + 2) // LEGEND_COLUMNS)
-        height = 7.0 + 0.28 * lines
-        figure = Figure(figsize=(11, height), facecolor="white")
-        below = 1 - (0.35 + 0.28 * lines) / height
-        _legend(figure, names, colours, bottom=below + 0.025)
-        grid = figure.add_gridspec(
-            2, 2, left=0.07, right=0.985, bottom=0.075, top=below - 0.02, wspace=0.17, hspace=0.32
-        )
+    shown = printable(look.title or "")
+    with drawing.settings("".join((*names, shown)), suffix, look.font):
+        colours = look.series(len(runs))
+        by = look.factors(WIDTH, HEIGHT, 10.0)
+        wider = by.text / by.length  # than where text and lengths go together
+        columns = max(1, round(LEGEND_COLUMNS / wider))
+        lines = -(-(len(names) + 2) // columns)
+        titled = 0.35 if shown else 0.0
+        height = HEIGHT + (0.28 * lines + titled) * wider
+        by = look.factors(WIDTH, height, 10.0)
+        drawing.scale_lines(by.text)
+        figure = Figure(figsize=(WIDTH * by.length, height * by.length), facecolor="white")
+        below = 1 - (0.35 + 0.28 * lines + titled) * wider / height
+        _legend(figure, names, colours, (0.06, below + 0.025), columns, by.text)
+        figure.text(0.06, 1 - 0.2 * wider / height, shown, fontsize=12 * by.text, color=drawing.INK, va="top")
+        edges = {"left": 0.07 * wider, "right": 0.985, "bottom": 0.075 * wider, "top": below - 0.02 * wider}
+        grid = figure.add_gridspec(2, 2, **edges, wspace=0.17 * wider, hspace=0.32 * wider)
         axes: Axes | None = None
         for number, (title, series) in enumerate(_panels(runs)):
             axes = figure.add_subplot(grid[divmod(number, 2)], sharex=axes)
-            _draw_panel(axes, title, series, colours)
-            _stages(axes, runs, colours, named=number == 0)
+            _draw_panel(axes, title, series, colours, by.text)
+            _stages(axes, runs, colours, named=number == 0, text=by.text)
             if number > 1:
-                axes.set_xlabel("updates", fontsize=10, color=drawing.FAINT)
-        drawing.save_figure(figure, path, f"Training of {', '.join(names)}")
+                axes.set_xlabel("updates", fontsize=10 * by.text, color=drawing.FAINT)
+        drawing.save_figure(figure, path, shown or f"Training of {', '.join(names)}", look)
 
 
 def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
@@ -88,62 +101,73 @@ def _panels(runs: Sequence[Training]) -> list[tuple[str, Curves]]:
     ]
 
 
-def _legend(figure: Figure, names: Sequence[str], colours: Sequence[str], bottom: float) -> None:
+def _legend(
+    figure: Figure,
+    names: Sequence[str],
+    colours: Sequence[str],
+    corner: tuple[float, float],
+    columns: int,
+    text: float,
+) -> None:
     from matplotlib.lines import Line2D
 
     entries = [
-        *(Line2D([], [], color=colour, linewidth=2.2) for colour in colours),
-        Line2D([], [], color=drawing.FAINT, linewidth=1.0, alpha=0.7),
-        Line2D([], [], color=drawing.FAINT, linewidth=2.2, marker="o", markersize=4),
+        *(Line2D([], [], color=colour, linewidth=2.2 * text) for colour in colours),
+        Line2D([], [], color=drawing.FAINT, linewidth=1.0 * text, alpha=0.7),
+        Line2D([], [], color=drawing.FAINT, linewidth=2.2 * text, marker="o", markersize=4 * text),
     ]
     figure.legend(
         entries,
         [*names, "training batches", "validation set"],
         loc="lower left",
-        bbox_to_anchor=(0.06, bottom),
-        ncols=LEGEND_COLUMNS,
+        bbox_to_anchor=corner,
+        ncols=columns,
         frameon=False,
-        fontsize=10,
+        fontsize=10 * text,
         borderaxespad=0,
     )
 
 
-def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str]) -> None:
+def _draw_panel(axes: Axes, title: str, series: Curves, colours: Sequence[str], text: float) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    drawing.plain_axes(axes)
-    axes.set_title(title, fontsize=11, color=drawing.INK, loc="left")
+    drawing.plain_axes(axes, text)
+    axes.set_title(title, fontsize=11 * text, color=drawing.INK, loc="left", pad=6 * text)
     for colour, (train, valid) in zip(colours, series, strict=True):
-        _curve(axes, train, colour, linewidth=1.0, alpha=0.7, marks=len(train) == 1)
+        _curve(axes, train, colour, linewidth=1.0 * text, alpha=0.7, marks=len(train) == 1)
         # Few points are marked, so that each can be seen; many would run into one another.
-        _curve(axes, valid, colour, linewidth=2.2, alpha=1.0, marks=len(valid) <= MOST_MARKS)
+        _curve(axes, valid, colour, linewidth=2.2 * text, alpha=1.0, marks=len(valid) <= MOST_MARKS)
     axes.xaxis.set_major_formatter(FuncFormatter(_number))
     if title == "perplexity":
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        crowded = axes.get_window_extent().height < ROOM_FOR_TICKS * text * axes.figure.dpi
+        axes.yaxis.set_major_locator(LogLocator(numticks=12) if crowded else LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(_number))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif title != "loss (nats a token)":
         axes.set_ylim(bottom=0)
     if not any(points for pair in series for points in pair):
-        axes.text(0.5, 0.5, "nothing logged", transform=axes.transAxes, ha="center", color=drawing.FAINT)
+        size, place = 10 * text, axes.transAxes
+        axes.text(0.5, 0.5, "nothing logged", fontsize=size, transform=place, ha="center", color=drawing.FAINT)
 
 
 def _curve(axes: Axes, points: Points, colour: str, linewidth: float, alpha: float, marks: bool) -> None:
     if points:
         updates, values = zip(*points, strict=True)
         marker = "o" if marks else ""
-        axes.plot(updates, values, color=colour, linewidth=linewidth, alpha=alpha, marker=marker, markersize=4)
+        axes.plot(
+            updates, values, color=colour, linewidth=linewidth, alpha=alpha, marker=marker, markersize=1.8 * linewidth
+        )
 
 
-def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named: bool) -> None:
+def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named: bool, text: float) -> None:
     """Draws where stages of training meet, and at the top the name of each, a line of names for each run."""
     staged = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.stages]
     for row, (run, colour) in enumerate(staged):
         begin = 0
         for number, (name, end) in enumerate(run.stages):
             if number:
-                axes.axvline(begin, color=colour, linewidth=1.4, linestyle=":", alpha=0.7, zorder=1.5)
+                axes.axvline(begin, color=colour, linewidth=1.4 * text, linestyle=":", alpha=0.7, zorder=1.5)
             if named:
                 axes.text(
                     (begin + end) / 2,
@@ -152,7 +176,7 @@ def _stages(axes: Axes, runs: Sequence[Training], colours: Sequence[str], named:
                     transform=axes.get_xaxis_transform(),
                     ha="center",
                     va="top",
-                    fontsize=8,
+                    fontsize=8 * text,
                     color=colour if len(runs) > 1 else drawing.FAINT,
                 )
             begin = end

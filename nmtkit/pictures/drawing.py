@@ -6,10 +6,12 @@ import io
 import math
 import warnings
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import fonts
@@ -25,23 +27,129 @@ LINE = "#e3e7ec"
 BLUES = ("#ffffff", "#cfe0f7", "#6ea3e0", "#1f5fbf", "#0b2a63")
 SERIES = ("#1f5fbf", "#d1580b", "#1b8a5a", "#8e44ad", "#c2185b", "#7a6a00", "#0e7c8c", "#5b6675")
 
+FEW = 12
+TICKS = ("size", "width", "pad")
+
 BEST_DPI = 150.0
+PRINT_DPI = 300.0
 LEAST_DPI = 60.0
 MOST_PIXELS = 60e6
 LONGEST_SIDE_PIXELS = 60_000
 LONGEST_SIDE_PDF = 200.0
 
 
+class Factors(NamedTuple):
+    """What the lengths of a figure and its text are multiplied with."""
+
+    length: float = 1.0
+    text: float = 1.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a figure is to look; what is not said stays as the figure chooses it."""
+
+    title: str | None = None
+    """In place of its own; empty: none."""
+    size: tuple[float, float | None] | None = None
+    """The width, and the height if that is limited too, in inches. A figure is scaled to fit; .html has none."""
+    font: str = ""
+    """The family of its letters."""
+    font_size: float | None = None
+    """Of words and curves' legends, in points; all other text goes with it."""
+    colours: tuple[str, ...] = ()
+    """Of shades, from nothing to the most, or one colour map of matplotlib; of curves, one after the other."""
+
+    def check(self) -> None:
+        """Makes sure that the font and the colours exist.
+
+        Raises:
+            NmtkitError: one of them does not.
+        """
+        import matplotlib
+        from matplotlib.colors import is_color_like
+
+        if self.font and self.font not in (known := fonts.families()):
+            few = ", ".join(known[:FEW]) + (", ..." if len(known) > FEW else "")
+            raise NmtkitError(f"font {self.font!r} is not installed{_near(self.font, known)}; there are: {few}")
+        for colour in self.colours:
+            if not is_color_like(colour) and self.colours != (colour,):
+                raise NmtkitError(f"{colour!r} is no colour; give names (navy), hexadecimal ones (#1f5fbf) or grey 0.5")
+            if not is_color_like(colour) and colour not in matplotlib.colormaps:
+                raise NmtkitError(f"{colour!r} is no colour and no map{_near(colour, list(matplotlib.colormaps))}")
+
+    @property
+    def dpi(self) -> float:
+        """Dots per inch of .png: of a figure whose size in print is known, as many as print asks for."""
+        return BEST_DPI if self.size is None else PRINT_DPI
+
+    def factors(self, width: float, height: float, font_size: float) -> Factors:
+        """For a figure of this natural size, in inches, whose words have `font_size` points."""
+        room = 1.0 if self.size is None else self.room(width, height)
+        return Factors(room, room if self.font_size is None else self.font_size / font_size)
+
+    def room(self, width: float, height: float) -> float:
+        """What a sheet of this size, in inches, is to be multiplied with."""
+        assert self.size is not None
+        most = self.size[1]
+        return min(self.size[0] / width, self.size[0] / width if most is None else most / height)
+
+    def shades(self) -> Any:
+        """The colours of weights: from white, for nothing, to dark blue, for the most, unless others are given."""
+        import matplotlib
+        from matplotlib.colors import LinearSegmentedColormap, is_color_like
+
+        if len(self.colours) == 1 and not is_color_like(self.colours[0]):
+            return matplotlib.colormaps[self.colours[0]]
+        given = self.colours if len(self.colours) > 1 else ("#ffffff", *self.colours)
+        return LinearSegmentedColormap.from_list("nmtkit", given if self.colours else BLUES)
+
+    def series(self, count: int) -> list[str]:
+        """A colour for each of so many curves."""
+        from matplotlib.colors import is_color_like, to_hex
+
+        given: Sequence[str] = self.colours or SERIES
+        if len(given) == 1 and not is_color_like(given[0]):
+            given = [to_hex(one) for one in getattr(self.shades(), "colors", self.shades()(range(0, 256, 32)))]
+        return [to_hex(given[number % len(given)]) for number in range(count)]
+
+    def style(self) -> str:
+        """The same for a page: a style sheet."""
+        from matplotlib.colors import to_rgb
+
+        rules = []
+        if self.colours:
+            strongest = to_rgb(self.shades()(1.0))
+            hue = " ".join(str(round(255 * part)) for part in strongest)
+            bright = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), strongest, strict=True)) > 0.5
+            rules.append(f":root {{ --hue: {hue}; --strong: {'#000000' if bright else '#ffffff'}; }}")
+        if self.font:
+            rules.append(f'body {{ font-family: "{self.font}"; }}')
+        if self.font_size:
+            rules.append(f":root, body {{ font-size: {self.font_size:g}pt; }}")
+        return " ".join(rules)
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """The known name that is most like one that is not known."""
+    near = get_close_matches(name.lower(), [one.lower() for one in known], 1)
+    return f": did you mean {next(one for one in known if one.lower() == near[0])!r}?" if near else ""
+
+
+PLAIN = Look()
+"""As each figure chooses it."""
+
+
 @contextmanager
-def settings(text: str, suffix: str) -> Iterator[list[str]]:
-    """Gives the font families that show `text`, and sets matplotlib up for the time of one picture.
+def settings(text: str, suffix: str, font: str = "") -> Iterator[list[str]]:
+    """Gives the font families that show `text`, `font` first, and sets matplotlib up for the time of one picture.
 
     Warns:
         PictureWarning: No installed font can show some of the letters of a .png or .pdf.
     """
     import matplotlib
 
-    families, missing = fonts.choose_fonts(text)
+    families, missing = fonts.choose_fonts(text, font or fonts.FIRST_FONT)
     if suffix in (".png", ".pdf"):  # the others are shown with the viewer's fonts
         fonts.warn_of_letters(text, missing)
     with warnings.catch_warnings():
@@ -63,6 +171,16 @@ def settings(text: str, suffix: str) -> Iterator[list[str]]:
             yield families
 
 
+def scale_lines(text: float) -> None:
+    """Makes lines and distances of axes go with the text, within the `settings` of a picture."""
+    import matplotlib
+
+    known: Any = matplotlib.rcParams  # its type names every key
+    ticks = [f"{axis}tick.{kind}.{what}" for axis in "xy" for kind in ("major", "minor") for what in TICKS]
+    for name in ("axes.linewidth", "axes.labelpad", "axes.titlepad", *ticks):
+        known[name] *= text
+
+
 def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> None:
     """Refuses a sheet (in inches) that nobody could read, before the work of drawing it; `path` is for the message."""
     if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
@@ -76,12 +194,12 @@ def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> N
         )
 
 
-def _dpi(width: float, height: float) -> float:
-    """The finest resolution, up to 150 dots per inch, that keeps a sheet at a bearable size."""
-    return min(BEST_DPI, math.sqrt(MOST_PIXELS / (width * height)), LONGEST_SIDE_PIXELS / max(width, height))
+def _dpi(width: float, height: float, best: float = BEST_DPI) -> float:
+    """The finest resolution, up to `best` dots per inch, that keeps a sheet at a bearable size."""
+    return min(best, math.sqrt(MOST_PIXELS / (width * height)), LONGEST_SIDE_PIXELS / max(width, height))
 
 
-def content(figures: Iterable[Figure], suffix: str) -> bytes:
+def content(figures: Iterable[Figure], suffix: str, best_dpi: float = BEST_DPI) -> bytes:
     """The bytes of a file; only .pdf takes several figures, a page each."""
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -94,13 +212,13 @@ def content(figures: Iterable[Figure], suffix: str) -> bytes:
     (figure,) = figures
     if suffix == ".png":
         width, height = map(float, figure.get_size_inches())
-        figure.savefig(buffer, format="png", dpi=_dpi(width, height))
+        figure.savefig(buffer, format="png", dpi=_dpi(width, height, best_dpi))
     else:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
-def save_figure(figure: Figure, path: str | Path, title: str) -> None:
+def save_figure(figure: Figure, path: str | Path, title: str, look: Look = PLAIN) -> None:
     """Writes a figure that is not a heat-map of a sentence, within the `settings` that it was made in.
 
     The `title` says what it shows to those who read .html without seeing.
@@ -113,31 +231,26 @@ def save_figure(figure: Figure, path: str | Path, title: str) -> None:
         image = b64encode(content([figure], ".svg")).decode("ascii")
         write_picture(render("pictures/figure.html", {"title": title, "image": image}).encode(), path)
     else:
-        write_picture(content([figure], suffix), path)
+        write_picture(content([figure], suffix, look.dpi), path)
 
 
-def colour_map() -> Any:
-    """From white, for nothing, to dark blue, for the most."""
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("nmtkit", BLUES)
-
-
-def colour_bar(figure: Figure, mesh: Any, place: tuple[float, float, float, float], label: str) -> None:
+def colour_bar(
+    figure: Figure, mesh: Any, place: tuple[float, float, float, float], label: str, text: float = 1.0
+) -> None:
     """Draws the scale of colours at `place` (left, bottom, width, height, in fractions of the figure)."""
     axes = figure.add_axes(place)
     bar = figure.colorbar(mesh, cax=axes)
     bar.outline.set_visible(False)
-    bar.set_label(label, fontsize=8, color=FAINT)
-    axes.tick_params(labelsize=8, length=2, colors=FAINT)
+    bar.set_label(label, fontsize=8 * text, color=FAINT)
+    axes.tick_params(labelsize=8 * text, length=2 * text, colors=FAINT)
 
 
-def plain_axes(axes: Axes) -> None:
+def plain_axes(axes: Axes, text: float = 1.0) -> None:
     """Axes of a curve: no frame, faint lines across, quiet numbers."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color("#9ca3af")
-    axes.grid(True, color=LINE, linewidth=0.8)
+    axes.grid(True, color=LINE, linewidth=0.8 * text)
     axes.set_axisbelow(True)
-    axes.tick_params(labelsize=9, length=3, colors=FAINT)
+    axes.tick_params(labelsize=9 * text, length=3 * text, colors=FAINT)

@@ -25,10 +25,24 @@ def printable(text: str) -> str:
     return "".join("�" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text)
 
 
-def choose_fonts(text: str) -> tuple[list[str], set[str]]:
+GENERIC = ("serif", "sans-serif", "monospace")
+
+
+def families() -> list[str]:
+    """The font families that are installed."""
+    from matplotlib import font_manager
+
+    return [*GENERIC, *sorted({entry.name for entry in font_manager.fontManager.ttflist})]
+
+
+def choose_fonts(text: str, first: str = FIRST_FONT) -> tuple[list[str], set[str]]:
     """The first font family and as few others as give every letter a glyph; and the letters that none can show."""
-    families = [FIRST_FONT]
+    from matplotlib import font_manager
+
+    families = [first]
     missing = {c for c in text if not c.isspace() and unicodedata.category(c) != "Cf"}
+    if first != FIRST_FONT:
+        missing -= {c for c in missing if ord(c) in _glyphs(font_manager.findfont(first))}
     for name, path in _installed_fonts(text):
         if not missing:
             break

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nmtkit.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.attended import AttentionPicture
+from nmtkit.pictures.drawing import PLAIN, Factors, Look
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.pages import attention_page, picture_format, write_picture
 from nmtkit.pictures.panels import Panel, SummaryPanel, TranslationPanel
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
 GAP = 0.3
 SHEET_WIDTH = 16.0
 GRID_SHAPE = 4 / 3
+LEAST_TEXT, MOST_TEXT = 0.1, 1.4  # larger words would run into one another
+NEAR_ENOUGH = 1.005
 
 
-def save(pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Path, grid: bool = False) -> None:
+def save(
+    pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Path, grid: bool = False, look: Look = PLAIN
+) -> None:
     """Writes pictures to one file; its suffix chooses the format.
 
     A picture that `is_summary` has a heat-map of its own kind in .png, .svg and .pdf, with rows and columns changed
@@ -40,21 +45,24 @@ def save(pictures: AttentionPicture | Sequence[AttentionPicture], path: str | Pa
         path: The file.
         grid: Whether they all stand on one sheet (one page of .pdf, side by side in .html) in rows and columns that
             line up, with cells of one size.
+        look: How it is to look; a size is that of the whole sheet.
 
     Raises:
         NmtkitError: The format is unknown, the file cannot be written, there is nothing to draw, a weight is not a
-            finite number, a known alignment is outside the sentence, or the sheet is too large to be read.
+            finite number, a known alignment is outside the sentence, the sheet is too large to be read, or
+            its words have no room at the size and font size of the `look`.
 
     Warns:
         PictureWarning: No installed font can show some of the letters of a .png or .pdf.
     """
     suffix = picture_format(path)
     pictures = [pictures] if isinstance(pictures, AttentionPicture) else list(pictures)
+    pictures = [picture.under(look.title) for picture in pictures]
     _check(pictures, path)
     if suffix == ".html":
-        write_picture(attention_page(pictures, grid).encode(), path)
+        write_picture(attention_page(pictures, grid, look.style()).encode(), path)
     else:
-        write_picture(_sheet_image(pictures, suffix, path, grid), path)
+        write_picture(_sheet_image(pictures, suffix, path, grid, look), path)
 
 
 def _check(pictures: Sequence[AttentionPicture], path: str | Path) -> None:
@@ -88,46 +96,80 @@ class _Sheet(NamedTuple):
     height: float
 
 
-def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool) -> bytes:
+def _sheet_image(pictures: Sequence[AttentionPicture], suffix: str, path: str | Path, grid: bool, look: Look) -> bytes:
     """The content of a .png, .svg or .pdf file; `path` is for messages."""
     headings = [printable(picture.heading) for picture in pictures]
     words = (printable(word) for picture in pictures for word in (*picture.src_words, *picture.tgt_words))
-    with drawing.settings("".join((*headings, *words)), suffix) as families:
+    with drawing.settings("".join((*headings, *words)), suffix, look.font) as families:
         longest = max(max(picture.weights.shape) for picture in pictures)
-        panels = [
-            SummaryPanel(picture, families, pictures if grid else [picture])
-            if picture.is_summary
-            else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape))
-            for picture in pictures
-        ]
-        if grid:
-            sheets = [_grid(panels)]
-        else:
-            sheets = [_shelves(part) for part in ([[panel] for panel in panels] if suffix == ".pdf" else [panels])]
+
+        def build(by: Factors) -> list[_Sheet]:
+            panels = [
+                SummaryPanel(picture, families, pictures if grid else [picture], by)
+                if picture.is_summary
+                else TranslationPanel(picture, families, longest if grid else max(picture.weights.shape), by)
+                for picture in pictures
+            ]
+            if grid:
+                return [_grid(panels)]
+            return [_shelves(part) for part in ([[panel] for panel in panels] if suffix == ".pdf" else [panels])]
+
+        sheets = _fitted(build, look, path)
         for sheet in sheets:
             drawing.check_sheet(sheet.width, sheet.height, suffix, path)
-        return drawing.content(map(_figure, sheets), suffix)
+        shades = look.shades()
+        return drawing.content((_figure(sheet, shades) for sheet in sheets), suffix, look.dpi)
+
+
+def _fitted(build: Callable[[Factors], list[_Sheet]], look: Look, path: str | Path) -> list[_Sheet]:
+    """The sheets with the size and the font size that are wanted; all of one scale, the largest sheet's."""
+    sheets = build(Factors())
+    points = max(panel.font_sizes[0] for sheet in sheets for panel, _, _ in sheet.places)
+    if look.size is None:
+        return sheets if look.font_size is None else build(Factors(*[look.font_size / points] * 2))
+
+    def room(text: float) -> float:
+        return min(look.room(sheet.width, sheet.height) for sheet in build(Factors(1.0, text)))
+
+    least, most = 1.0, 1.0
+    if look.font_size is not None:  # of words in another proportion to the cells: the larger they are, the less room
+        least, most = LEAST_TEXT, MOST_TEXT
+        if (found := points * most * room(most)) < look.font_size / NEAR_ENOUGH:
+            raise NmtkitError(
+                f"{path}: in this size the words have room at {found:.1f} points at most; take a smaller font size or "
+                "more inches"
+            )
+        while most / least > NEAR_ENOUGH:
+            middle = math.sqrt(least * most)
+            least, most = (middle, most) if points * middle * room(middle) < look.font_size else (least, middle)
+    found = room(least)
+    # Letters are not quite as wide as their size says: once more, and the last hundredth goes to the margins.
+    found *= min(look.room(sheet.width, sheet.height) for sheet in build(Factors(found, least * found)))
+    sheets = build(Factors(found, least * found))
+    return [sheet._replace(width=look.size[0]) for sheet in sheets] if look.size[1] is None else sheets
 
 
 def _shelves(panels: Sequence[Panel]) -> _Sheet:
     """Lays panels out from left to right in shelves."""
-    widest = max(SHEET_WIDTH, max(panel.width for panel in panels) + 2 * GAP)
+    gap = GAP * panels[0].by.length
+    widest = max(SHEET_WIDTH * panels[0].by.length, max(panel.width for panel in panels) + 2 * gap)
     places: list[tuple[Panel, float, float]] = []
-    x, y, shelf, width = GAP, GAP, 0.0, 0.0
+    x, y, shelf, width = gap, gap, 0.0, 0.0
     for panel in panels:
-        if x > GAP and x + panel.width + GAP > widest:
-            x, y, shelf = GAP, y + shelf + 2 * GAP, 0.0
+        if x > gap and x + panel.width + gap > widest:
+            x, y, shelf = gap, y + shelf + 2 * gap, 0.0
         places.append((panel, x, y))
-        x += panel.width + 2 * GAP
-        width, shelf = max(width, x - GAP), max(shelf, panel.height)
-    return _Sheet(places, width, height=y + shelf + GAP)
+        x += panel.width + 2 * gap
+        width, shelf = max(width, x - gap), max(shelf, panel.height)
+    return _Sheet(places, width, height=y + shelf + gap)
 
 
 def _grid(panels: Sequence[Panel]) -> _Sheet:
     """Lays panels out in rows and columns that line up, with as many columns as make a full sheet of about 4:3."""
+    gap = GAP * panels[0].by.length
 
     def edges(sizes: Sequence[float]) -> list[float]:
-        return list(accumulate((size + 2 * GAP for size in sizes), initial=GAP))
+        return list(accumulate((size + 2 * gap for size in sizes), initial=gap))
 
     sheets = []
     for count in range(1, len(panels) + 1):
@@ -136,16 +178,16 @@ def _grid(panels: Sequence[Panel]) -> _Sheet:
         xs = edges([max(panel.width for panel in column) for column in columns])
         ys = edges([max(panel.height for panel in row) for row in rows])
         places = [(panel, xs[i % count], ys[i // count]) for i, panel in enumerate(panels)]
-        sheet = _Sheet(places, xs[-1] - GAP, ys[-1] - GAP)
+        sheet = _Sheet(places, xs[-1] - gap, ys[-1] - gap)
         empty = 1 - len(panels) / (count * len(rows))
         sheets.append((abs(math.log(sheet.width / sheet.height / GRID_SHAPE)) + empty, sheet))
     return min(sheets, key=lambda found: found[0])[1]
 
 
-def _figure(sheet: _Sheet) -> Figure:
+def _figure(sheet: _Sheet, shades: Any) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(sheet.width, sheet.height), facecolor="white")
     for panel, x, y in sheet.places:
-        panel.draw(figure, x, y)
+        panel.draw(figure, x, y, shades)
     return figure

@@ -106,8 +106,11 @@ def pack(weights: NDArray[np.floating]) -> str:
 # ----------------------------------------------------------------------------------------------------------- attention
 
 
-def attention_page(pictures: Sequence[AttentionPicture], grid: bool) -> str:
-    """The page as text: a section for each sentence pair or article; those of a `grid` stand side by side."""
+def attention_page(pictures: Sequence[AttentionPicture], grid: bool, style: str = "") -> str:
+    """The page as text: a section for each sentence pair or article; those of a `grid` stand side by side.
+
+    The `style` is a style sheet of the user's, below ours.
+    """
     kinds = {"translation": not all(p.is_summary for p in pictures), "summary": any(p.is_summary for p in pictures)}
     unit = "sentences" if kinds["translation"] else "articles"
     facts = {
@@ -118,8 +121,16 @@ def attention_page(pictures: Sequence[AttentionPicture], grid: bool) -> str:
         "copying": any(picture.p_gen is not None for picture in pictures),
         "pictures": [_summary(picture) if picture.is_summary else _translation(picture) for picture in pictures],
         "grid": grid,
+        "own": _as_style(style),
     }
     return render("pictures/attention.html", facts)
+
+
+def _as_style(text: str) -> object:
+    """A style sheet that goes into a page as it is, but for what could end it there."""
+    from markupsafe import Markup
+
+    return Markup(text.replace("<", ""))
 
 
 def _translation(picture: AttentionPicture) -> dict[str, object]:
@@ -202,11 +213,12 @@ def _summary_word(picture: AttentionPicture, row: int) -> Word:
 # -------------------------------------------------------------------------------------------------------- all the heads
 
 
-def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str | Path) -> None:
+def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str | Path, style: str = "") -> None:
     """Writes the attention of every layer and head as one .html file.
 
     The page shows encoder self-attention, decoder self-attention and cross-attention: all heads as small squares, and
-    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard.
+    one of them, or the mean of a layer's heads, word by word. It works by mouse and by keyboard. The `style` is a style
+    sheet of the user's, below ours.
 
     Raises:
         NmtkitError: The name does not end in .html, there is nothing to draw, a weight is not between 0 and 1, or the
@@ -228,7 +240,10 @@ def save_layered(pictures: LayeredPicture | Sequence[LayeredPicture], path: str 
             )
         sentences.append(_sentence(picture, printable(picture.heading) or f"Sentence {number}"))
     title = sentences[0]["heading"] if len(sentences) == 1 else f"Attention: {len(sentences)} sentences"
-    write_picture(render("pictures/explorer.html", {"title": title, "sentences": sentences}).encode(), path)
+    write_picture(
+        render("pictures/explorer.html", {"title": title, "sentences": sentences, "own": _as_style(style)}).encode(),
+        path,
+    )
 
 
 def _are_weights(weights: NDArray[Any]) -> bool:

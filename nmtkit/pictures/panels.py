@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attended import AttentionPicture, condense
+from nmtkit.pictures.drawing import Factors
 from nmtkit.pictures.fonts import printable
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Panel(ABC):
         rows: Labels to the left of the cells.
         cell: Width and height of a cell.
         font_sizes: Of the labels of columns, and of rows.
+        by: What lengths and text are multiplied with; in the two above that is done.
         width: All of it, from the labels on the left to the colour bar on the right.
         height: All of it, title and notes included.
     """
@@ -74,42 +76,51 @@ class Panel(ABC):
     beside = 0.0  # between the cells and the colour bar
     below = 0.0  # between the cells and the notes
     notes: Sequence[str] = ()  # the lines at the foot
+    by = Factors()
 
     def _measure(self, families: list[str], least_left: float = 0.0) -> None:
         """Measures what the subclass has set, the title, and where the cells begin."""
         rows, columns = self.matrix.shape
         sine, cosine = math.sin(math.radians(self.rotation)), math.cos(math.radians(self.rotation))
         above = fonts.measure_labels(self.columns, families, self.font_sizes[0], bold=self.picture.copied)
-        label_top = max(width * sine + height * cosine for width, height in above) + 0.12
+        label_top = max(width * sine + height * cosine for width, height in above) + 0.12 * self.by.text
         overhang = max((j + 0.5) * self.cell[0] + w * cosine + h * sine for j, (w, h) in enumerate(above))
         row_widths = [width for width, _ in fonts.measure_labels(self.rows, families, self.font_sizes[1])]
-        self.left = max(max(row_widths) + 0.12, least_left)
-        width = self.left + max(columns * self.cell[0] + self.beside + COLOUR_BAR, overhang)
-        width = max([width, *(note for note, _ in fonts.measure_labels(self.notes, families, NOTE_SIZE))])
-        self.title, self.width, title_height = _fit_title(self.picture.heading, families, width)
+        self.left = max(max(row_widths) + 0.12 * self.by.text, least_left)
+        width = self.left + max(columns * self.cell[0] + self.beside + COLOUR_BAR * self.by.text, overhang)
+        width = max(
+            [width, *(note for note, _ in fonts.measure_labels(self.notes, families, NOTE_SIZE * self.by.text))]
+        )
+        self.title, self.width, title_height = _fit_title(self.picture.heading, families, width, self.by)
         self.top = title_height + label_top
-        self.height = self.top + max(rows * self.cell[1], LEAST_BOX) + self.below + len(self.notes) * NOTE
+        box = max(rows * self.cell[1], LEAST_BOX * self.by.length)
+        self.height = self.top + box + self.below + len(self.notes) * NOTE * self.by.text
 
-    def draw(self, figure: Figure, x: float, y: float) -> None:
-        """Draws it with its upper left corner `x` from the left edge of the figure and `y` from the upper one."""
+    def draw(self, figure: Figure, x: float, y: float, shades: Any) -> None:
+        """Draws it with its upper left corner `x` from the left edge of the figure and `y` from the upper one.
+
+        The `shades` are a colour map of matplotlib.
+        """
         width, height = map(float, figure.get_size_inches())
 
         def place(right: float, down: float, wide: float, high: float) -> tuple[float, float, float, float]:
             return (x + right) / width, 1 - (y + down + high) / height, wide / width, high / height
 
         if self.title:
-            figure.text(x / width, 1 - y / height, self.title, fontsize=TITLE_SIZE, color=drawing.INK, va="top")
+            size = TITLE_SIZE * self.by.text
+            figure.text(x / width, 1 - y / height, self.title, fontsize=size, color=drawing.INK, va="top")
         rows, columns = self.matrix.shape
         wide, high = columns * self.cell[0], rows * self.cell[1]
         axes = figure.add_axes(place(self.left, self.top, wide, high))
         axes.set_axis_off()
-        colours, top = drawing.colour_map(), self.picture.top
-        mesh = axes.pcolormesh(self.matrix, cmap=colours, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=0.4)
+        top, line = self.picture.top, 0.4 * self.by.length
+        mesh = axes.pcolormesh(self.matrix, cmap=shades, vmin=0.0, vmax=top, edgecolors=drawing.LINE, linewidth=line)
         axes.set_xlim(0, columns)
         axes.set_ylim(rows, 0)
         self._label(axes)
-        bar = place(self.left + wide + self.beside + 0.18, self.top, 0.12, min(max(high, LEAST_BOX), 2.5))
-        drawing.colour_bar(figure, mesh, bar, "weight")
+        text, tall = self.by.text, min(max(high, LEAST_BOX * self.by.length), 2.5 * self.by.length)
+        bar = place(self.left + wide + self.beside + 0.18 * text, self.top, 0.12 * text, tall)
+        drawing.colour_bar(figure, mesh, bar, "weight", text)
         self._add(axes, place)
 
     def _label(self, axes: Axes) -> None:
@@ -117,7 +128,7 @@ class Panel(ABC):
             copied = j in self.picture.copied
             axes.text(
                 j + 0.5,
-                -0.07 / self.cell[1],
+                -0.07 * self.by.text / self.cell[1],
                 word,
                 fontsize=self.font_sizes[0],
                 color=COPIED if copied else drawing.INK,
@@ -129,7 +140,7 @@ class Panel(ABC):
             )
         for i, word in enumerate(self.rows):
             size, colour = self._row_style(i)
-            x = -0.07 / self.cell[0]
+            x = -0.07 * self.by.text / self.cell[0]
             axes.text(x, i + 0.5, word, fontsize=size, color=colour, ha="right", va="center_baseline")
 
     def _row_style(self, row: int) -> tuple[float, str]:
@@ -144,10 +155,12 @@ class Panel(ABC):
 class TranslationPanel(Panel):
     """A translation; the longest side that is drawn in cells of its size has `longest` words."""
 
-    def __init__(self, picture: AttentionPicture, families: list[str], longest: int) -> None:
+    def __init__(self, picture: AttentionPicture, families: list[str], longest: int, by: Factors) -> None:
+        self.by = by
         cell, size = (0.42, 11.0) if longest <= 12 else (0.3, 10.0) if longest <= 30 else (0.24, 9.0)
         self.picture, self.matrix = picture, picture.weights
         self.columns, self.rows = _shortened(picture.src_words), _shortened(picture.tgt_words)
+        cell, size = cell * by.length, size * by.text
         self.cell, self.font_sizes = (cell, cell), (size, size)
         if max(width for width, _ in fonts.measure_labels(self.columns, families, size)) < cell * 0.9:
             self.rotation = 0.0
@@ -160,10 +173,10 @@ class TranslationPanel(Panel):
             outline = Rectangle((src + 0.06, tgt + 0.06), 0.88, 0.88, fill=False, edgecolor=GOLD, linewidth=1.5)
             axes.add_patch(outline)
         if self.picture.windows:
-            _draw_windows(axes, self.picture)
+            _draw_windows(axes, self.picture, self.by.length)
 
 
-def _draw_windows(axes: Axes, picture: AttentionPicture) -> None:
+def _draw_windows(axes: Axes, picture: AttentionPicture, length: float) -> None:
     """Greys out what local attention could not see, outlines the rest, and marks the centre of each row's window."""
     from matplotlib.collections import LineCollection
     from matplotlib.patches import Rectangle
@@ -176,16 +189,16 @@ def _draw_windows(axes: Axes, picture: AttentionPicture) -> None:
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=OUTSIDE, edgecolor="none"))
     upright = [[(x + 1, y), (x + 1, y + 1)] for y, x in np.argwhere(seen[:, 1:] != seen[:, :-1])]
     level = [[(x, y + 1), (x + 1, y + 1)] for y, x in np.argwhere(seen[1:] != seen[:-1])]
-    axes.add_collection(LineCollection(upright + level, colors=WINDOW, linewidths=1.2, capstyle="projecting"))
+    axes.add_collection(LineCollection(upright + level, colors=WINDOW, linewidths=1.2 * length, capstyle="projecting"))
     axes.plot(
         [window.centre + 0.5 for window in picture.windows],
         [row + 0.5 for row in range(rows)],
         linestyle="none",
         marker="o",
-        markersize=5,
+        markersize=5 * length,
         markerfacecolor="white",
         markeredgecolor=WINDOW,
-        markeredgewidth=1.4,
+        markeredgewidth=1.4 * length,
     )
 
 
@@ -195,16 +208,22 @@ class SummaryPanel(Panel):
     No more than `MOST_ROWS` words and stretches of the article have rows; `sizes` says how many words each stands for.
     """
 
-    beside = GAP + STRIP
-    below = GAP + STRIP + 0.1
-
-    def __init__(self, picture: AttentionPicture, families: list[str], alike: Sequence[AttentionPicture]) -> None:
+    def __init__(
+        self,
+        picture: AttentionPicture,
+        families: list[str],
+        alike: Sequence[AttentionPicture],
+        by: Factors,
+    ) -> None:
+        self.by = by
+        self.beside, self.below = (GAP + STRIP) * by.text, (GAP + STRIP + 0.1) * by.text
         column, tgt_size = (0.34, 10.0) if max(len(one.tgt_words) for one in alike) <= 20 else (0.26, 9.0)
         row, src_size = (0.24, 10.0) if max(len(one.src_words) for one in alike) <= 30 else (0.17, 8.5)
         self.picture, self.sizes = condense(picture, MOST_ROWS)
         self.matrix = self.picture.weights.T
         self.columns, self.rows = _shortened(self.picture.tgt_words), _shortened(self.picture.src_words)
-        self.cell, self.font_sizes = (column, row), (tgt_size, src_size)
+        self.cell = column * by.length, row * by.length
+        self.font_sizes = tgt_size * by.text, src_size * by.text
         self.notes = []
         if picture.p_gen is not None:
             self.notes.append("bold: copied from the article · p_gen: blue, share of generating; orange, of copying")
@@ -213,21 +232,24 @@ class SummaryPanel(Panel):
                 f"{self.sizes.count(1)} of {sum(self.sizes)} words of the article have rows of their own, those most "
                 "looked at; a grey row adds up a stretch of others"
             )
-        self._measure(families, least_left=0.5)  # the scale of p_gen
+        self._measure(families, least_left=0.5 * by.text)  # the scale of p_gen
 
     def _row_style(self, row: int) -> tuple[float, str]:
-        return super()._row_style(row) if self.sizes[row] == 1 else (NOTE_SIZE, STRETCH)
+        return super()._row_style(row) if self.sizes[row] == 1 else (NOTE_SIZE * self.by.text, STRETCH)
 
     def _add(self, axes: Axes, place: Place) -> None:
         figure = axes.figure
         rows, columns = self.matrix.shape
         wide, high = columns * self.cell[0], rows * self.cell[1]
-        self._draw_coverage(figure.add_axes(place(self.left + wide + GAP, self.top, STRIP, high)))
+        text = self.by.text
+        gap, strip = GAP * text, STRIP * text
+        self._draw_coverage(figure.add_axes(place(self.left + wide + gap, self.top, strip, high)))
         if self.picture.p_gen is not None:
-            _draw_p_gen(figure.add_axes(place(self.left, self.top + high + GAP, wide, STRIP)), self.picture.p_gen)
+            below = figure.add_axes(place(self.left, self.top + high + gap, wide, strip))
+            _draw_p_gen(below, self.picture.p_gen, text)
         for number, note in enumerate(reversed(self.notes), start=1):
-            x, y, _, _ = place(0.0, self.height - number * NOTE, 0.0, 0.0)
-            figure.text(x, y, note, fontsize=NOTE_SIZE, color=drawing.FAINT, va="top")
+            x, y, _, _ = place(0.0, self.height - number * NOTE * text, 0.0, 0.0)
+            figure.text(x, y, note, fontsize=NOTE_SIZE * text, color=drawing.FAINT, va="top")
 
     def _draw_coverage(self, axes: Axes) -> None:
         coverage = self.picture.coverage
@@ -238,12 +260,12 @@ class SummaryPanel(Panel):
         axes.set_ylim(len(coverage), 0)
         axes.set_xticks([0, most], ["0", f"{most:.1f}"])
         axes.set_yticks([])
-        axes.set_xlabel("coverage", fontsize=NOTE_SIZE, color=drawing.FAINT, labelpad=1)
-        _quiet(axes)
+        axes.set_xlabel("coverage", fontsize=NOTE_SIZE * self.by.text, color=drawing.FAINT, labelpad=1)
+        _quiet(axes, self.by.text)
         axes.spines["left"].set_visible(True)
 
 
-def _draw_p_gen(axes: Axes, p_gen: NDArray[Any]) -> None:
+def _draw_p_gen(axes: Axes, p_gen: NDArray[Any], text: float) -> None:
     places = np.arange(len(p_gen)) + 0.5
     axes.bar(places, p_gen, width=0.84, color=GENERATING)
     axes.bar(places, 1 - p_gen, bottom=p_gen, width=0.84, color=COPYING)
@@ -251,18 +273,18 @@ def _draw_p_gen(axes: Axes, p_gen: NDArray[Any]) -> None:
     axes.set_ylim(0, 1)
     axes.set_xticks([])
     axes.set_yticks([0, 1])
-    axes.set_ylabel("p_gen", fontsize=NOTE_SIZE, color=drawing.FAINT, labelpad=1)
-    _quiet(axes)
+    axes.set_ylabel("p_gen", fontsize=NOTE_SIZE * text, color=drawing.FAINT, labelpad=1)
+    _quiet(axes, text)
 
 
-def _quiet(axes: Axes) -> None:
+def _quiet(axes: Axes, text: float) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
         spine.set_color(STRETCH)
-    axes.tick_params(labelsize=NOTE_SIZE, length=2, pad=1, colors=drawing.FAINT)
+    axes.tick_params(labelsize=NOTE_SIZE * text, length=2 * text, pad=1, colors=drawing.FAINT)
 
 
-def _fit_title(heading: str, families: list[str], width: float) -> tuple[str, float, float]:
+def _fit_title(heading: str, families: list[str], width: float, by: Factors) -> tuple[str, float, float]:
     """Breaks a heading into lines for a panel that is `width` inches wide without it.
 
     Returns:
@@ -271,11 +293,11 @@ def _fit_title(heading: str, families: list[str], width: float) -> tuple[str, fl
     heading = printable(heading)
     if not heading:
         return "", width, 0.0
-    ((title_width, line_height),) = fonts.measure_labels([heading], families, TITLE_SIZE)
-    width = max(width, min(title_width, WIDE_ENOUGH_FOR_A_TITLE))
+    ((title_width, line_height),) = fonts.measure_labels([heading], families, TITLE_SIZE * by.text)
+    width = max(width, min(title_width, WIDE_ENOUGH_FOR_A_TITLE * by.length))
     letters = max(1, int(len(heading) * width / title_width))
     lines = textwrap.wrap(heading, letters) if title_width > width else [heading]
-    return "\n".join(lines), width, len(lines) * line_height * 1.35 + 0.15
+    return "\n".join(lines), width, len(lines) * line_height * 1.35 + 0.15 * by.text
 
 
 def _shortened(words: Sequence[str]) -> list[str]:

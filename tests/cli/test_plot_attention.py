@@ -222,3 +222,32 @@ def test_a_layer_or_head_that_is_not_there(transformer: Path, trained: Path) -> 
         assert message in str(done.exception)
     done = plot("-m", trained, "--head", "1", "ba ce di")
     assert "one attention" in str(done.exception)
+
+
+def test_several_files_of_one_picture(trained: Path, tmp_path: Path) -> None:
+    names = [tmp_path / f"a.{suffix}" for suffix in ("svg", "png", "html")]
+    outputs = [word for name in names for word in ("-o", name)]
+    look = ["--no-title", "--size", "3.3", "--font-size", "7", "--colours", "Greys"]
+    done = plot("-m", trained, "ba ce di", *outputs, *look)
+    assert done.exit_code == 0, done.output
+    assert all(f"wrote {name}" in done.output for name in names)
+    assert done.output.count("model ") == 1
+    assert "a.html: --size is for .png, .svg and .pdf" in done.output
+    assert "score" not in names[0].read_text()
+    assert f'width="{3.3 * 72:g}pt"' in names[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--title", "a", "--no-title"], "--title gives the figure a title and --no-title none"),
+        (["--size", "wide"], "'wide': give a width, or WIDTHxHEIGHT, from 0.5 to 100 inches"),
+        (["--size", "3x4x5"], "give a width"),
+        (["--font", "Nowhere"], "font 'Nowhere' is not installed"),
+        (["--colours", "white,nowhere"], "'nowhere' is no colour"),
+    ],
+)
+def test_a_look_that_is_none(words: list[str], message: str) -> None:
+    done = plot("-m", "nowhere", "ba", *words)
+    assert done.exit_code != 0
+    assert message in " ".join((done.output + str(done.exception)).split())

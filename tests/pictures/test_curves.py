@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import NmtkitError
-from nmtkit.pictures import PictureWarning
+from nmtkit.pictures import Look, PictureWarning
 from nmtkit.pictures.curves import Training, save_by_length, save_training
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -119,3 +119,22 @@ def test_stages_are_named_and_their_borders_drawn(tmp_path: Path) -> None:
     assert "BLEU" not in found
     dotted = [(tmp_path / f"{name}.svg").read_text().count("stroke-dasharray: 1.4") for name in ("staged", "plain")]
     assert dotted == [4, 0]  # one border in each panel
+
+
+def test_a_look(tmp_path: Path) -> None:
+    look = Look(title="Both runs", size=(5.0, None), font="DejaVu Serif", font_size=9.0, colours=("navy", "#00ff00"))
+    save_training([ONE, replace(ONE, name="second")], tmp_path / "a.svg", look)
+    root = ET.parse(tmp_path / "a.svg").getroot()
+    assert root.get("width") == "360pt"
+    content = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "Both runs" in content
+    assert "DejaVu Serif" in content
+    assert lines(tmp_path / "a.svg", "#000080")
+    assert lines(tmp_path / "a.svg", "#00ff00")
+    assert not lines(tmp_path / "a.svg", "#1f5fbf")
+    assert "10,000" not in content
+
+
+def test_a_map_gives_curves_their_colours() -> None:
+    assert Look(colours=("tab10",)).series(2) == ["#1f77b4", "#ff7f0e"]
+    assert len(set(Look(colours=("viridis",)).series(4))) == 4
