@@ -64,10 +64,10 @@ class SplitReport:
         setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
 
     def told(self, name: str) -> str:
-        """Pairs and tokens of the split called `name`, in a few words."""
+        """Pairs of the split called `name`, and of train tokens, in a few words."""
         of = "" if self.kept == self.read else f" of {self.read:,}"
         facts = []
-        if self.tgt_tokens or self.src_tokens:
+        if (self.tgt_tokens or self.src_tokens) and name == "train":
             a_pair = (f"{count / max(1, self.kept):.1f}" for count in (self.src_tokens, self.tgt_tokens))
             facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {self.src_longest} and {self.tgt_longest}")
         if self.links is not None:

@@ -228,7 +228,7 @@ class FittedPreset:
     def _dropout(self, passes: float) -> float:
         """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
         dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
-        self._say("model.dropout", f"{dropout}", f"against overfitting: the text is read about {passes:.2g} times")
+        self._say("model.dropout", f"{dropout}", f"it counters overfitting: the text is read about {passes:.2g} times")
         return dropout
 
     def _whole_words(self) -> None:
@@ -308,8 +308,14 @@ class FittedPreset:
             "schedule": schedule,
             "max_updates": updates,
             **({"max_minutes": float(minutes)} if minutes else {}),
-            "validate_every": max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10)),
+            "validate_every": self._validate_every(updates, batch_tokens, minutes),
         }
+
+    def _validate_every(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
+        """Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made."""
+        if minutes and not self._speed:
+            return max(25, updates // 20)
+        return max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
 
 
 def _room(text: SideSize, wanted: int, rare: bool) -> int:
