@@ -9,7 +9,7 @@ import click
 from nmtkit import console, pictures
 from nmtkit.cli import inference, options
 from nmtkit.cli.reading import STDIN, stdin_lines
-from nmtkit.cli.reporting import look_options, note, save_pictures
+from nmtkit.cli.reporting import look_options, note, save_pictures, tell
 from nmtkit.console.shading import show_attention
 from nmtkit.data.records import WRITE_OUT, refuse_json_lines
 from nmtkit.errors import DataError
