@@ -2,17 +2,16 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
 
 from nmtkit.cli import main
 
@@ -29,39 +28,6 @@ def pytest_runtest_setup() -> None:
     torch.set_float32_matmul_precision(MATMUL_PRECISION)
 
 
-WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
-
-
-def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences of three to six words; the translation says them backwards in capitals."""
-    draw = random.Random(seed)
-    sources = [" ".join(draw.choices(WORDS, k=draw.randrange(3, 7))) for _ in range(count)]
-    return [(source, " ".join(reversed(source.upper().split()))) for source in sources]
-
-
-def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> None:
-    (folder / f"{name}.src").write_text("".join(source + "\n" for source, _ in pairs), encoding="utf-8")
-    (folder / f"{name}.tgt").write_text("".join(target + "\n" for _, target in pairs), encoding="utf-8")
-
-
-RECIPE = """\
-data:
-  train: {src: train.src, tgt: train.tgt}
-  valid: {src: valid.src, tgt: valid.tgt}
-  test: {src: test.src, tgt: test.tgt}
-tokenizer: {kind: word, vocab_size: 100, joint: true}
-model: {kind: rnnsearch, embedding_size: 32, hidden_size: 48, attention_size: 32, maxout_size: 32, dropout: 0.1}
-batch: {batch_tokens: 512}
-training:
-  lr: 0.005
-  max_updates: 60
-  validate_every: 20
-  log_every: 10
-  keep_best: 3
-search: {beam_size: 3}
-"""
-
-
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with train, valid and test of the made-up language, and `tiny.yaml` for them."""
@@ -70,26 +36,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_pairs(folder, name, sentence_pairs(count, seed))
     (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
     return folder
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    def __repr__(self) -> str:
-        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
-
-
-Command = Callable[..., Finished]
-
-
-def environment(**changes: str) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key != "NMTKIT_MODEL"}
-    return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
 
 
 # Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Command, sentence_pairs, write_pairs
+from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import Translator
 from nmtkit.data.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, Command
+from commands import RECIPE, Command
 
 from nmtkit.experiment.conversion import LIBRARIES
 

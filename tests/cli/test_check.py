@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.data.faults import EMPTY, Place

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command, Finished
+from commands import Command, Finished
 
 from nmtkit.training.weights import read_weights
 

@@ -6,7 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import Command, sentence_pairs
+from commands import Command, sentence_pairs
 from sacrebleu.dataset import DATASETS
 
 PAIRS = sentence_pairs(12, 21)

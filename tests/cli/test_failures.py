@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
 
 
 def refused(done: Finished, *parts: str) -> None:

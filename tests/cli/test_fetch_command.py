@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import Finished
+from commands import Finished
 
 TEXT = "".join(f"Sentence {n}.\tSatz {n}.\n" for n in range(200))
 

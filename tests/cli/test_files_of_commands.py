@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import Command, sentence_pairs
+from commands import Command, sentence_pairs
 
 from nmtkit import ParagraphTranslator, Translator
 from nmtkit.cli import main

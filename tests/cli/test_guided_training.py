@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from conftest import Command
+from commands import Command
 
 SHORT = [
     *("--set", "training.max_updates=4", "--set", "training.log_every=2", "--set", "evaluation.max_sentences=2"),

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS

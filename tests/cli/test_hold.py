@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command, environment
+from commands import Command, environment
 
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment.folder import RunFolder, hold

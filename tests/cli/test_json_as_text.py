@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, Command, sentence_pairs
+from commands import RECIPE, Command, sentence_pairs
 
 from nmtkit.data.corpus import Files
 from nmtkit.data.reading import read_pairs

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit import recipe
 from nmtkit.cli import cli

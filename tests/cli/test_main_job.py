@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import WORDS, Command, sentence_pairs
+from commands import WORDS, Command, sentence_pairs
 
 from nmtkit import Translator
 

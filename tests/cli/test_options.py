@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number

@@ -9,7 +9,7 @@ from tempfile import TemporaryFile
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from conftest import RECIPE, Command
+from commands import RECIPE, Command
 
 from nmtkit import Translator
 from nmtkit.cli import cli

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import RECIPE, Command
+from commands import RECIPE, Command
 
 from nmtkit import Translator
 from nmtkit.data.vocabulary import EOS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from conftest import Command
+from commands import Command
 
 from nmtkit.cli import cli
 from nmtkit.errors import DataError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command, environment
+from commands import Command, environment
 
 from nmtkit.data import filling, store, text
 from nmtkit.data.store import Store

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import RECIPE, WORDS, Command, write_pairs
+from commands import RECIPE, WORDS, Command, write_pairs
 
 from nmtkit import Translator
 from nmtkit.errors import NmtkitError

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Command, environment
+from commands import Command, environment
 
 SETTINGS = [
     *("--set", "training.max_updates=26", "--set", "training.validate_every=13", "--set", "training.save_every=7"),

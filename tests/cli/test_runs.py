@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit.experiment.folder import RunFolder, hold, quiet
 from nmtkit.experiment.journal import Journal, code_state

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit import metrics
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 GOLD = ["1-1 2-2 2p3", "", "1-2 2?1"]  # from 1
 Run = Callable[..., tuple[int, str, str]]

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit import metrics
 from nmtkit.metrics.quality import quality

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import Command, sentence_pairs, write_pairs
+from commands import Command, sentence_pairs, write_pairs
 from test_summarize import ARTICLES, SUMMARIZATION, joined, make_run
 
 from nmtkit import Translator

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Finished, environment
+from commands import Finished, environment
 
 LINES = "ba ce\nce ba\n"
 Shell = Callable[[str], Finished]

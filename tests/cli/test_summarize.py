@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command
+from commands import Command
 
 from nmtkit import Translator
 from nmtkit.data.blocks import Example

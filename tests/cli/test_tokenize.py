@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Command, sentence_pairs
+from commands import Command, sentence_pairs
 
 from nmtkit import Translator
 

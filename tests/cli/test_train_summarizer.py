@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run

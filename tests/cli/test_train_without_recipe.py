@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command, environment
+from commands import Command, environment
 
 from nmtkit import metrics, recipe
 from nmtkit.data.text import TextFile

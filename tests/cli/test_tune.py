@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Command
+from commands import Command
 
 from nmtkit import device as devices
 from nmtkit import recipe

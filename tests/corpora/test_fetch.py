@@ -88,7 +88,7 @@ def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch
     counts = {split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()}
     assert counts == {name: count["pairs"] for name, count in fetched.card["counts"].items()}
     assert sum(counts.values()) == 300
-    assert loaded.name == "pairs"
+    assert loaded.name == "cnndm-pointer-generator"  # one training has one name, and one run
     assert desk.counted[-1] == counts["train"]
 
 
@@ -127,7 +127,7 @@ def test_a_recipe_of_ours_is_extended_and_its_files_are_taken_back(desk):
     fetched = desk.fetch(desk.corpus(packed(LINES), **changes))
     loaded = recipe.load(fetched.recipe)
     assert loaded.model.kind == "pointer_generator"
-    assert loaded.name == "pairs"
+    assert loaded.name == "cnndm-pointer-generator"  # one training has one name, and one run
     assert {name: files.jsonl for name, files in loaded.data.splits().items()} == {
         name: [str(desk.folder / f"{name}.jsonl")] for name in ("train", "valid")
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from commands import Command
 
 from nmtkit import metrics, recipe
 from nmtkit.errors import DataError, RecipeError

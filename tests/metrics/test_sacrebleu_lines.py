@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command
+from commands import Command
 from rouge_programs import DATA
 
 SACREBLEU = """

@@ -1,0 +1,59 @@
+"""What tests of many rooms import: what a command printed, and a tiny made-up language with a recipe for it."""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
+
+
+def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """Sentences of three to six words; the translation says them backwards in capitals."""
+    draw = random.Random(seed)
+    sources = [" ".join(draw.choices(WORDS, k=draw.randrange(3, 7))) for _ in range(count)]
+    return [(source, " ".join(reversed(source.upper().split()))) for source in sources]
+
+
+def write_pairs(folder: Path, name: str, pairs: Sequence[tuple[str, str]]) -> None:
+    (folder / f"{name}.src").write_text("".join(source + "\n" for source, _ in pairs), encoding="utf-8")
+    (folder / f"{name}.tgt").write_text("".join(target + "\n" for _, target in pairs), encoding="utf-8")
+
+
+RECIPE = """\
+data:
+  train: {src: train.src, tgt: train.tgt}
+  valid: {src: valid.src, tgt: valid.tgt}
+  test: {src: test.src, tgt: test.tgt}
+tokenizer: {kind: word, vocab_size: 100, joint: true}
+model: {kind: rnnsearch, embedding_size: 32, hidden_size: 48, attention_size: 32, maxout_size: 32, dropout: 0.1}
+batch: {batch_tokens: 512}
+training:
+  lr: 0.005
+  max_updates: 60
+  validate_every: 20
+  log_every: 10
+  keep_best: 3
+search: {beam_size: 3}
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+Command = Callable[..., Finished]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key != "NMTKIT_MODEL"}
+    return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
