@@ -88,7 +88,7 @@ def test_the_folder_has_text_a_card_and_a_recipe_that_finds_it(desk, monkeypatch
     counts = {split: sum(1 for _ in read_pairs(files)) for split, files in loaded.data.splits().items()}
     assert counts == {name: count["pairs"] for name, count in fetched.card["counts"].items()}
     assert sum(counts.values()) == 300
-    assert loaded.name == "cnndm-pointer-generator"  # one training has one name, and one run
+    assert loaded.name == "pairs"
     assert desk.counted[-1] == counts["train"]
 
 
