@@ -153,7 +153,7 @@ def _hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: i
         "d_model": config.hidden_size,
         "max_position_embeddings": longest,
         "activation_function": config.activation,
-        "scale_embedding": True,
+        "scale_embedding": config.scale_embeddings,
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
@@ -198,14 +198,14 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         (config.encoder_layers, config.decoder_layers),
         config.heads,
         pre_norm=config.norm == "pre",
-        activation=getattr(specs.Activation, config.activation.upper()),
+        activation=getattr(specs.Activation, "SWISH" if config.activation == "silu" else config.activation.upper()),
     )
     weights = _weights(model)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         stack = getattr(found, side)
         embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
         embeddings.weight = weights[f"{name}_embedding.weight"].numpy()
-        stack.scale_embeddings = True
+        stack.scale_embeddings = config.scale_embeddings
         stack.position_encodings.encodings = _positions(model, weights, name, longest).numpy()
         if config.norm == "pre":
             _put(stack.layer_norm, weights[f"{side}_norm.weight"], weights[f"{side}_norm.bias"])

@@ -22,20 +22,21 @@ from nmtkit.layers.packed import Packed
 from nmtkit.layers.past import Past
 
 Norm = Literal["pre", "post"]
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "silu"]
 
 
-def sinusoids(length: int, width: int) -> Tensor:
+def sinusoids(length: int, width: int, halves: bool = False) -> Tensor:
     """Position encodings `(length,width)`, float32: sine in the even columns, cosine in the odd ones.
 
-    PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5.
+    PE(pos, 2i) = sin(pos / 10000^(2i/width)), PE(pos, 2i+1) = cos(the same): Vaswani et al. 2017, section 3.5. In
+    `halves` all sines stand before all cosines, as in Marian.
     """
     position = torch.arange(length, dtype=torch.float64)[:, None]
     rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
     table = torch.empty(length, width, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * rate)
     table[:, 1::2] = torch.cos(position * rate)[:, : width // 2]
-    return table.float()
+    return (torch.cat([table[:, 0::2], table[:, 1::2]], 1) if halves else table).float()
 
 
 class SinusoidalPositions(nn.Module):
@@ -43,10 +44,10 @@ class SinusoidalPositions(nn.Module):
 
     table: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, halves: bool = False) -> None:
         super().__init__()
-        self.width = width
-        self.register_buffer("table", sinusoids(256, width), persistent=False)
+        self.width, self.halves = width, halves
+        self.register_buffer("table", sinusoids(256, width, halves), persistent=False)
 
     def forward(self, length: int) -> Tensor:
         """The encodings of positions 0 to length-1: `(length,H)`."""
@@ -60,7 +61,7 @@ class SinusoidalPositions(nn.Module):
         """
         table = self.table  # another thread may put another one in its place
         if length > table.shape[0]:
-            table = self.table = sinusoids(2 * length, self.width).to(table)
+            table = self.table = sinusoids(2 * length, self.width, self.halves).to(table)
         return table
 
 
@@ -270,7 +271,7 @@ class CrossAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2: equation 2 of Vaswani et al. 2017; or with GELU (Hendrycks and Gimpel 2016).
+    """max(0, x W1 + b1) W2 + b2: equation 2 of Vaswani et al. 2017; or with GELU or SiLU (Hendrycks and Gimpel 2016).
 
     Dropout follows the activation.
     """
@@ -288,7 +289,8 @@ class FeedForward(nn.Module):
             inner = self.inner.rectified(states)
         else:
             inner = self.inner(states)
-            inner = F.relu(inner, inplace=True) if self.activation == "relu" else F.gelu(inner)
+            smooth = F.silu if self.activation == "silu" else F.gelu
+            inner = F.relu(inner, inplace=True) if self.activation == "relu" else smooth(inner)
         out: Tensor = self.out(self.dropout(inner))
         return out
 

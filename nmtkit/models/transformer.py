@@ -77,14 +77,17 @@ class TransformerConfig(ModelConfig):
     """Dropout inside the feed-forward part."""
     norm: Literal["pre", "post"] = "pre"
     """Normalize before each sub-layer (trains without a long warm-up), or after it as in the paper."""
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    """Positions as sines of fixed wavelengths, or one trained vector each."""
+    positions: Literal["sinusoidal", "sinusoidal_halves", "learned"] = "sinusoidal"
+    """Positions as sines of fixed wavelengths, or one trained vector each. Halves: all sines stand before all cosines,
+    as in Marian."""
+    scale_embeddings: bool = True
+    """Multiply word vectors by the square root of hidden_size before positions are added, as in the paper."""
     max_positions: Width = Field(default=1024, ge=1)
     """How many positions are learned; sinusoidal positions have no limit."""
     tie: Tie = "decoder"
     """What shares one matrix: nothing; both embeddings; target embedding and output; or all three."""
-    activation: Literal["relu", "gelu"] = "relu"
-    """Between the two products of the feed-forward part."""
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    """Between the two products of the feed-forward part; silu is also called swish."""
     alignment_layer: int | None = Field(default=None, ge=1)
     """Decoder layer, counted from 1, whose attention is shown as the alignment; without it, the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
@@ -176,7 +179,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         super().__init__(config, sizes)
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
-        self.width = width
+        self.width, self.scale = width, math.sqrt(width) if config.scale_embeddings else 1.0
         self.alignment_layer, self.shown_heads = config.shown
         self.tgt_embedding = self._embedding(sizes.tgt)
         one = config.tie in ("embeddings", "all")
@@ -234,7 +237,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
         if config.positions == "learned":
             return LearnedPositions(config.hidden_size, config.max_positions)
-        return SinusoidalPositions(config.hidden_size)
+        return SinusoidalPositions(config.hidden_size, config.positions == "sinusoidal_halves")
 
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
@@ -338,7 +341,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
         if self.copy_gate is not None and embedding is self.tgt_embedding:
             ids = without_extension(ids, self.sizes)
-        entering: Tensor = self.dropout(embedding(ids) * math.sqrt(self.width) + positions)
+        entering: Tensor = self.dropout(embedding(ids) * self.scale + positions)
         return entering
 
     def _targets(self, batch: Batch) -> Tensor:

@@ -150,6 +150,9 @@ def test_feed_forward_is_equation_2() -> None:
     inner = np_linear(layer.inner, states.numpy())
     gelu = inner * np.vectorize(lambda x: 0.5 * (1.0 + math.erf(x / math.sqrt(2.0))))(inner)
     np.testing.assert_allclose(layer(states).detach().numpy(), np_linear(layer.out, gelu), atol=1e-12)
+    layer.activation = "silu"
+    silu = inner / (1.0 + np.exp(-inner))
+    np.testing.assert_allclose(layer(states).detach().numpy(), np_linear(layer.out, silu), atol=1e-12)
 
 
 @pytest.mark.parametrize("width", [6, 7])
@@ -161,12 +164,14 @@ def test_sinusoids_by_the_formula(width: int) -> None:
             angle = position / 10000 ** (2 * (column // 2) / width)
             expected = math.sin(angle) if column % 2 == 0 else math.cos(angle)
             assert float(table[position, column]) == pytest.approx(expected, abs=1e-6)
+    assert torch.equal(sinusoids(40, width, halves=True), torch.cat([table[:, 0::2], table[:, 1::2]], 1))
 
 
 def test_sinusoidal_positions_have_no_end() -> None:
     positions = SinusoidalPositions(4)
     assert torch.equal(positions(1000), sinusoids(1000, 4))
     assert torch.equal(positions(3), sinusoids(3, 4))
+    assert torch.equal(SinusoidalPositions(4, halves=True)(1000), sinusoids(1000, 4, halves=True))
     assert "table" not in positions.state_dict()
 
 

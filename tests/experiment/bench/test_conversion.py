@@ -31,6 +31,7 @@ KINDS: list[dict[str, object]] = [
     {"positions": "learned"},
     {"activation": "gelu"},
     {"tie": "decoder"},
+    {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False},
     {"norm": "post", "positions": "learned", "activation": "gelu", "tie": "none"},
 ]
 
