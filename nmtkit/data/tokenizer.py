@@ -46,8 +46,9 @@ SAMPLE_CHARACTERS = 1 << 27
 class TokenizerConfig(Settings):
     """How text is cut into tokens."""
 
-    kind: Literal["bpe", "unigram", "char", "word"] = "bpe"
-    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation)."""
+    kind: Literal["bpe", "unigram", "char", "word", "marian"] = "bpe"
+    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation);
+    marian, which only imported models have: a sentencepiece model for each side, and tables of their tokens."""
     vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
@@ -131,23 +132,34 @@ class Tokenizer(ABC):
 _SAMPLING = threading.Lock()
 
 
+_LANGUAGE = re.compile(r">>\S+?<<")
+
+
 class SentencePieceTokenizer(Tokenizer):
     """Subwords or characters by a sentencepiece model.
 
+    Args:
+        config: its settings.
+        model: what a `.model` file holds.
+        table: the tokens by their ids, for a model that only cuts, as those of Marian do; there a language, `>>fr<<`,
+            may stand before the text. Without it the model has the ids as well.
+
     Raises:
-        CheckpointError: the bytes are not a sentencepiece model with our four special ids.
+        CheckpointError: the bytes are not a sentencepiece model; or, without a table, not one with our four special
+            ids.
     """
 
     suffix = ".model"
 
-    def __init__(self, config: TokenizerConfig, model: bytes) -> None:
-        self._model = model
+    def __init__(self, config: TokenizerConfig, model: bytes, table: Vocabulary | None = None) -> None:
+        self._model, self._only_cuts = model, table is not None
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as fault:
             raise CheckpointError(f"not a sentencepiece model, or damaged; {RENEW}") from fault
-        size = self._processor.get_piece_size()
-        super().__init__(config, Vocabulary([self._processor.id_to_piece(number) for number in range(size)]))
+        self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
+        """The model's own tokens, by its own ids."""
+        super().__init__(config, Vocabulary(self.own_pieces) if table is None else table)
 
     @classmethod
     def learn(cls, config: TokenizerConfig, lines: Sequence[str], what: str = "text") -> "SentencePieceTokenizer":
@@ -185,6 +197,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
         """See `Tokenizer`. Sampling is Provilkov et al. 2020, Algorithm 1 (bpe), or Kudo 2018 (unigram)."""
+        if self._only_cuts:
+            assert seed is None, "a tokenizer of kind marian does not sample"
+            return [self.vocabulary.ids(self.tokens(text)) for text in texts]
         texts = [self._prepared(text) for text in texts]
         if seed is None:
             # One thread: large corpora are shared out to processes, and small batches gain nothing by several.
@@ -200,8 +215,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     def tokens(self, text: str) -> list[str]:
         """See `Tokenizer`."""
-        tokens: list[str] = self._processor.encode(self._prepared(text), out_type=str)
-        return tokens
+        text = self._prepared(text)
+        language = _LANGUAGE.match(text) if self._only_cuts else None
+        tokens: list[str] = self._processor.encode(text[language.end() if language else 0 :], out_type=str)
+        return [language.group(), *tokens] if language else tokens
 
     def content(self) -> bytes:
         """The model."""
@@ -289,7 +306,10 @@ class WordTokenizer(Tokenizer):
 
 @dataclass(frozen=True)
 class TokenizerPair:
-    """The tokenizers of both sides; with a joint vocabulary they are the same object."""
+    """The tokenizers of both sides.
+
+    With a joint vocabulary they are the same object; those of kind marian then are two with the same table.
+    """
 
     src: Tokenizer
     tgt: Tokenizer
@@ -297,7 +317,7 @@ class TokenizerPair:
     @property
     def shared(self) -> bool:
         """Whether both sides have one vocabulary."""
-        return self.src is self.tgt
+        return self.src.vocabulary is self.tgt.vocabulary
 
     @property
     def sampling(self) -> bool:
@@ -311,8 +331,13 @@ class TokenizerPair:
 
     def _contents(self) -> dict[str, bytes]:
         """What the file of each tokenizer holds, by its name."""
-        sides = {"joint": self.src} if self.shared else {"src": self.src, "tgt": self.tgt}
-        return {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+        both = {"src": self.src, "tgt": self.tgt}
+        one_a_table = {"joint": self.src} if self.shared else both
+        sides = both if self.src.config.kind == "marian" else one_a_table
+        found = {f"{name}{side.suffix}": side.content() for name, side in sides.items()}
+        if self.src.config.kind == "marian":
+            found |= {f"{name}{WordTokenizer.suffix}": side.vocabulary.content() for name, side in one_a_table.items()}
+        return found
 
     def save(self, folder: Path) -> None:
         """Writes all that `load` needs into the folder, which is made if need be.
@@ -346,6 +371,11 @@ class TokenizerPair:
             config = parse(TokenizerConfig, parse_json(read_file(settings, "it"), settings.name), str(settings))
         except (DataError, RecipeError) as fault:
             raise CheckpointError(f"{settings}: damaged ({fault}); {RENEW}") from fault
+        if config.kind == "marian":
+            names = ("joint", "joint") if config.joint else ("src", "tgt")
+            tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names}}
+            src, tgt = (_load(config, folder / side, tables[of]) for side, of in zip(("src", "tgt"), names, strict=True))
+            return cls(src, tgt)
         if config.joint:
             joint = _load(config, folder / "joint")
             return cls(joint, joint)
@@ -366,13 +396,13 @@ def _check_sums(folder: Path) -> None:
         raise CheckpointError(f"{path}: damaged ({fault}); {RENEW}") from fault
 
 
-def _load(config: TokenizerConfig, stem: Path) -> Tokenizer:
+def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
     if config.kind == "word":
         return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix)))
     path = stem.with_suffix(SentencePieceTokenizer.suffix)
     model = read_file(path)
     try:
-        return SentencePieceTokenizer(config, model)
+        return SentencePieceTokenizer(config, model, table)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
 
@@ -437,9 +467,11 @@ def learn_from(config: TokenizerConfig, sample: Sample, report: DataReport | Non
     """Learns the tokenizers from a sample of the training pairs; notes in the report what was learned from how many.
 
     Raises:
-        RecipeError: `vocab_size` does not fit the text.
+        RecipeError: `vocab_size` does not fit the text, or the kind is not one to learn.
         DataError: there is no text.
     """
+    if config.kind == "marian":
+        raise RecipeError("tokenizer.kind: marian comes with an imported model and cannot be learned; take bpe")
     src_lines = [pair.src for pair in sample.kept]
     tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
     teacher: type[SentencePieceTokenizer | WordTokenizer]
