@@ -374,7 +374,9 @@ class TokenizerPair:
         if config.kind == "marian":
             names = ("joint", "joint") if config.joint else ("src", "tgt")
             tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names}}
-            src, tgt = (_load(config, folder / side, tables[of]) for side, of in zip(("src", "tgt"), names, strict=True))
+            src, tgt = (
+                _load(config, folder / side, tables[of]) for side, of in zip(("src", "tgt"), names, strict=True)
+            )
             return cls(src, tgt)
         if config.joint:
             joint = _load(config, folder / "joint")

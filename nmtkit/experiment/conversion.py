@@ -18,7 +18,7 @@ from nmtkit.models.transformer import TransformerConfig
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 """The engines that weights can be converted for, and the library of each."""
 
-_HUGGING_FACE = {
+HUGGING_FACE = {
     "self_attention.query_keys_values": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "self_attention.out": ("self_attn.out_proj",),
     "around_self_attention.norm": ("self_attn_layer_norm",),
@@ -31,6 +31,9 @@ _HUGGING_FACE = {
     "around_feed_forward.norm": ("final_layer_norm",),
 }
 """Of a layer: our module, and those among which Hugging Face shares out its rows."""
+
+NEVER = -1000.0
+"""The bias of a word that is never written; finite, as all weights are."""
 
 _CTRANSLATE2 = {
     "self_attention.query_keys_values": "self_attention.linear.0",
@@ -168,7 +171,7 @@ def _for_hugging_face(weights: Mapping[str, Tensor], config: TransformerConfig) 
         for number, layer in enumerate(_layers(weights, config, side)):
             for name, tensor in layer.items():
                 module, _, kind = name.rpartition(".")
-                places = _HUGGING_FACE[module]
+                places = HUGGING_FACE[module]
                 for place, part in zip(places, tensor.chunk(len(places)), strict=True):
                     taken[f"model.{side}.layers.{number}.{place}.{kind}"] = part
         if config.norm == "pre":

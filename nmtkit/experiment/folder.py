@@ -51,7 +51,8 @@ class RunFolder:
     progress = _Named("data/progress.json")  # how far preprocessing has come; gone when it is complete
     report = _Named("data-report.json")  # what preprocessing found in the text
     checkpoints = _Named("checkpoints")  # weights and training state; of stages in a folder each: `1-NAME`, `2-NAME`
-    average = _Named("average.safetensors")  # made by `nmtkit average`
+    average = _Named("average.safetensors")  # made by `nmtkit average`; of an imported run the only weights
+    imported = _Named("imported.json")  # of an imported run: what it was, and its licence
     metrics = _Named("metrics.jsonl")  # one JSON object a line: every update that was logged, every validation
     tensorboard = _Named("tensorboard")
     result = _Named("result.json")  # how training ended; where it is, the run is finished

@@ -1,0 +1,249 @@
+"""Models of Hugging Face as runs: Marian's, and Pegasus's where the tables are Marian's, as `export` writes them.
+
+Their words get other ids here: PAD, UNK, BOS and EOS come first. Marian has no BOS, its decoder begins with PAD; so the
+row of BOS is a copy of that of PAD, with a bias by which it is never written.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.errors import CheckpointError, NmtkitError
+from nmtkit.experiment.conversion import NEVER
+from nmtkit.experiment.folder import Notify, RunFolder, quiet
+from nmtkit.experiment.marian import NORMS, HuggingFaceConfig, MarianWeights, Table
+from nmtkit.experiment.outside import ForeignWeights, foreign_weights, read_foreign, read_foreign_json
+from nmtkit.files import write_json, write_whole, writing
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recipe import Recipe
+from nmtkit.settings import is_name, parse, shortened
+from nmtkit.task import TASKS
+from nmtkit.training.weights import save_weights
+
+_WHY_NOT = {
+    "t5": "its attention has relative positions",
+    "mt5": "its attention has relative positions",
+    "bart": "it normalizes its embeddings, and its tokenizer cuts bytes",
+    "mbart": "it normalizes its embeddings",
+    "m2m_100": "its positions have other wavelengths",
+    "fsmt": "its tokenizer is that of Moses",
+}
+"""What nmtkit has nothing like."""
+
+
+def import_run(folder: Path, path: str | None = None, notify: Notify = quiet) -> RunFolder:
+    """Makes a run of a model that Hugging Face's `transformers` wrote.
+
+    Args:
+        folder: with config.json, weights, source.spm, target.spm and vocab.json.
+        path: the run's folder; None is `runs/` and the folder's name.
+        notify: told in a sentence what was found.
+
+    Raises:
+        NmtkitError: the folder of the run is not free, or the model is of a kind that is not read, or damaged.
+    """
+    name = folder.resolve().name
+    run = RunFolder.at(path, name)
+    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
+        raise NmtkitError(f"{run.path}: there is something already; name another folder with -o")
+    given = read_foreign_json(folder, "config.json")
+    kind, config = _config(folder, given)
+    with foreign_weights(folder) as weights:
+        tokenizers, tables = _tokenizers(folder, config, weights)
+        model, tensors = MarianWeights(kind, config, weights, tokenizers, tables).done()
+    own = given.get("nmtkit")
+    task = str(own.get("task")) if isinstance(own, dict) else "translation"
+    task = task if task in TASKS.names() else "translation"
+    title = run.path.resolve().name
+    title = title if is_name(title) else "imported"
+    recipe = _recipe(title, task, f"{kind} model {name}", config, model, tokenizers)
+    facts = {"from": "huggingface", "folder": name, "model_type": kind, "license": _license(folder)}
+    _write(run, recipe, tokenizers, tensors, facts)
+    rows = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
+    notify(
+        f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}, "
+        f"{rows[0]:,} source and {rows[1]:,} target tokens, {sum(map(torch.numel, tensors.values())):,} weights"
+    )
+    return run
+
+
+def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig]:
+    """Which architecture it is, and its settings."""
+    place, kind = folder / "config.json", str(given.get("model_type"))
+    if kind not in NORMS:
+        why = f": {_WHY_NOT[kind]}" if kind in _WHY_NOT else ""
+        raise CheckpointError(
+            f"{place}: a model of type {shortened(kind)!r} is not read{why}; what is read: {', '.join(NORMS)}"
+        )
+    if (folder / "generation_config.json").exists():
+        given = given | read_foreign_json(folder, "generation_config.json")
+    known = {key: given[key] for key in HuggingFaceConfig.model_fields if given.get(key) is not None}
+    config = parse(HuggingFaceConfig, known, str(place))
+    for key in ("attention_heads", "ffn_dim"):
+        one, other = (getattr(config, f"{side}_{key}") for side in ("encoder", "decoder"))
+        if one != other:
+            raise CheckpointError(
+                f"{place}: {key} of encoder and decoder differ ({one} and {other}), which is not read"
+            )
+    return kind, config
+
+
+# ----------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def _tokenizers(
+    folder: Path, config: HuggingFaceConfig, weights: ForeignWeights
+) -> tuple[TokenizerPair, tuple[Table, Table]]:
+    """The tokenizers, and for each side which rows its words have."""
+    separate = (folder / "target_vocab.json").exists()
+    sides = {config.vocab_size, config.decoder_vocab_size or config.vocab_size}
+    lying = [rows for rows in sides if (rows, config.d_model) not in weights.shapes.values()]
+    if lying or (len(sides) > 1 and not separate):
+        what = f"{lying[0]:,} tokens of {config.d_model} numbers" if lying else "two vocabularies"
+        raise CheckpointError(f"{folder / 'config.json'}: says {what}, and the other files have nothing of the kind")
+    bias = weights.tensor("final_logits_bias").flatten() if "final_logits_bias" in weights.shapes else torch.zeros(0)
+    tgt_rows = config.decoder_vocab_size or config.vocab_size
+    of_tgt = _words(folder, "target_vocab.json" if separate else "vocab.json", tgt_rows)
+    ids = (config.pad_token_id, config.decoder_start_token_id, config.eos_token_id)
+    if max(ids) >= tgt_rows:
+        raise CheckpointError(f"{folder / 'config.json'}: a special token has the id {max(ids)}, of {tgt_rows} tokens")
+    dropped = {row for row in (bias <= NEVER).nonzero().flatten().tolist() if row not in of_tgt and row not in ids}
+    tgt = _table(folder, of_tgt, ids, [row for row in range(tgt_rows) if row not in dropped])
+    src = tgt
+    if separate:
+        words = _words(folder, "vocab.json", config.vocab_size)
+        by_name = {word: row for row, word in words.items()}
+        pad, eos = by_name.get(SPECIALS[PAD], -1), by_name.get(SPECIALS[EOS], -1)
+        if min(pad, eos) < 0:
+            raise CheckpointError(f"{folder / 'vocab.json'}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
+        src = _table(folder, words, (pad, by_name.get(SPECIALS[BOS], pad), eos), sorted(words))
+    how = TokenizerConfig(
+        kind="marian",
+        vocab_size=len(src.vocabulary),
+        tgt_vocab_size=len(tgt.vocabulary) if separate else None,
+        joint=not separate,
+        normalization="none",
+    )
+    one, other = (_cutter(folder, f"{side}.spm", how, of) for side, of in (("source", src), ("target", tgt)))
+    return TokenizerPair(one, other), (src, tgt)
+
+
+def _cutter(folder: Path, name: str, how: TokenizerConfig, table: Table) -> SentencePieceTokenizer:
+    content = read_foreign(folder, name)
+    try:
+        found = SentencePieceTokenizer(how, content, table.vocabulary)
+    except CheckpointError as fault:
+        raise CheckpointError(f"{folder / name}: {fault}") from fault
+    if "<0x00>" in found.own_pieces:
+        raise CheckpointError(f"{folder / name}: it cuts unknown characters into bytes, which is not read")
+    return found
+
+
+def _words(folder: Path, name: str, rows: int) -> dict[int, str]:
+    """The tokens of a table by their ids."""
+    given, place = read_foreign_json(folder, name), folder / name
+    found: dict[int, str] = {}
+    for word, row in given.items():
+        if type(row) is not int or not 0 <= row < rows or row in found:
+            raise CheckpointError(
+                f"{place}: {shortened(repr(word))} has the id {shortened(repr(row))}: not one from 0 to {rows - 1}, "
+                "or one that another token has"
+            )
+        found[row] = word
+    return found
+
+
+def _table(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], rows: Sequence[int]) -> Table:
+    """Puts the special tokens first; `ids` are those of padding, of the decoder's first input, and of the end."""
+    unknown = [row for row, word in words.items() if word == SPECIALS[UNK]]
+    if not unknown:
+        raise CheckpointError(f"{folder}: its vocabulary has no {SPECIALS[UNK]}, which is not read")
+    places = {PAD: ids[0], UNK: unknown[0], BOS: ids[1], EOS: ids[2]}
+    first: dict[int, int] = {}
+    for place in (EOS, UNK, PAD, BOS):  # what stands for two keeps its meaning in this order
+        first.setdefault(places[place], place)
+    never = [place for place, row in places.items() if first[row] != place]
+    ordinary = [row for row in rows if row not in first]
+    taken, tokens = {*SPECIALS}, [*SPECIALS]
+    for row in ordinary:
+        word = words.get(row, "")
+        # Those that a line cannot hold, or that mean something here, are never cut from a text.
+        word = f"<unused {row}>" if not word or "\n" in word or word in taken else word
+        taken.add(word)
+        tokens.append(word)
+    order = torch.tensor([*(places[place] for place in range(len(SPECIALS))), *ordinary])
+    return Table(Vocabulary(tokens), order, torch.tensor(never, dtype=torch.long))
+
+
+# ---------------------------------------------------------------------------------------------------------- the folder
+
+
+def _recipe(
+    title: str, task: str, about: str, config: HuggingFaceConfig, model: TransformerConfig, tokenizers: TokenizerPair
+) -> Recipe:
+    """The recipe of an imported run: how it is searched; what it was trained on and how, nobody has told."""
+    search = {
+        "beam_size": config.num_beams,
+        "alpha": config.length_penalty,
+        "max_length": config.max_length,
+        "no_repeat_ngram": config.no_repeat_ngram_size,
+    }
+    data = {
+        "name": title,
+        "description": f"imported {about}; it was trained elsewhere, so SOURCE and TARGET stand for no files",
+        "task": task,
+        "data": {"train": {"src": "SOURCE", "tgt": "TARGET"}},
+        "tokenizer": tokenizers.src.config.model_dump(),
+        "model": model.model_dump(),
+        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(task).validated[0]},
+        "search": search,
+    }
+    return parse(Recipe, data, "the imported model")
+
+
+def _license(folder: Path) -> str | None:
+    """The licence that the head of the model card names."""
+    try:
+        card = read_foreign(folder, "README.md").decode("utf-8")
+    except (CheckpointError, UnicodeDecodeError):
+        return None
+    head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
+    named = re.search(r"^license: *([\w.-]+) *$", head.group(1), re.MULTILINE) if head else None
+    return named.group(1) if named else None
+
+
+def _write(
+    run: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+) -> None:
+    """Writes the run beside its place and moves it there, so that it is there whole or not at all."""
+    with writing(run.path):
+        run.path.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{run.path.name[:100]}-", dir=run.path.parent))
+    made = RunFolder(beside)
+    try:
+        tokenizers.save(made.vocabulary)
+        save_weights(made.average, tensors, tokenizers.sum)
+        write_json(made.imported, facts)
+        write_json(made.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
+        write_whole(made.recipe, recipe.to_yaml())
+        with writing(run.path):
+            beside.chmod(0o777 & ~_umask())
+            beside.replace(run.path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
