@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,31 @@ def replacing(path: Path, suffix: str = ".new", durable: bool = False) -> Iterat
     except BaseException:
         with suppress(OSError):
             beside.unlink()
+        raise
+
+
+@contextmanager
+def new_folder(path: Path, remedy: str) -> Iterator[Path]:
+    """A folder beside a place; at the end of the block it is moved there, so that it is there whole or not at all.
+
+    Args:
+        path: where nothing is yet but perhaps an empty folder.
+        remedy: how another place is named.
+
+    Raises:
+        NmtkitError: there is something, or it cannot be written.
+    """
+    if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise NmtkitError(f"{path}: there is something already; {remedy}")
+    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
+    with writing(path):
+        beside.mkdir(parents=True)
+    try:
+        yield beside
+        with writing(path):
+            beside.replace(path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
         raise
 
 

@@ -79,7 +79,7 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     return config
 
 
-def _positions(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, longest: int) -> Tensor:
+def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, longest: int) -> Tensor:
     """The vectors of positions 0, 1, ... of a side, `(P,H)`."""
     learned = f"{side}_positions.table"
     if learned in weights:
@@ -89,7 +89,8 @@ def _positions(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, longest
     return of_heads.positions(longest)[1].cpu()
 
 
-def _weights(model: Seq2Seq) -> dict[str, Tensor]:
+def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
+    """The weights in float32 on the CPU, tied ones under each of their names."""
     return {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
 
 
@@ -121,14 +122,14 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> Any:
     theirs.logging.set_verbosity_error()
     kinds = {"pre": ("M2M100Config", "M2M100ForConditionalGeneration"), "post": ("MarianConfig", "MarianMTModel")}
     settings, network = (getattr(theirs, name) for name in kinds[config.norm])
-    found = network(settings(**_hugging_face_settings(model, config, longest))).eval()
-    weights = _weights(model)
-    found.load_state_dict(_for_hugging_face(weights, config), strict=False)
+    found = network(settings(**hugging_face_settings(model, config, longest))).eval()
+    weights = plain_weights(model)
+    found.load_state_dict(hugging_face_layers(weights, config), strict=False)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         stack = getattr(found.model, side)
         stack.embed_tokens = deepcopy(stack.embed_tokens)
         stack.embed_tokens.weight = _fixed(weights[f"{name}_embedding.weight"])
-        table, places = _positions(model, weights, name, longest), stack.embed_positions
+        table, places = position_table(model, weights, name, longest), stack.embed_positions
         if config.norm == "pre":  # its first position is behind the one of padding
             before = PAD + 1
             places.weights = torch.cat([table.new_zeros(before, table.shape[1]), table])
@@ -143,7 +144,8 @@ def _fixed(values: Tensor) -> nn.Parameter:
     return nn.Parameter(values, requires_grad=False)
 
 
-def _hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: int) -> dict[str, Any]:
+def hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: int) -> dict[str, Any]:
+    """The settings of the same network in `transformers`; both vocabularies are taken to be the target's."""
     sides = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
     of_sides: dict[str, Any] = {}
     for side, layers in sides.items():
@@ -165,7 +167,8 @@ def _hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: i
     }
 
 
-def _for_hugging_face(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+def hugging_face_layers(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+    """The weights of the layers by the names of `transformers`."""
     taken = {}
     for side in ("encoder", "decoder"):
         for number, layer in enumerate(_layers(weights, config, side)):
@@ -203,13 +206,13 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         pre_norm=config.norm == "pre",
         activation=getattr(specs.Activation, "SWISH" if config.activation == "silu" else config.activation.upper()),
     )
-    weights = _weights(model)
+    weights = plain_weights(model)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         stack = getattr(found, side)
         embeddings = stack.embeddings[0] if isinstance(stack.embeddings, list) else stack.embeddings
         embeddings.weight = weights[f"{name}_embedding.weight"].numpy()
         stack.scale_embeddings = config.scale_embeddings
-        stack.position_encodings.encodings = _positions(model, weights, name, longest).numpy()
+        stack.position_encodings.encodings = position_table(model, weights, name, longest).numpy()
         if config.norm == "pre":
             _put(stack.layer_norm, weights[f"{side}_norm.weight"], weights[f"{side}_norm.bias"])
         for layer, own in zip(stack.layer, _layers(weights, config, side), strict=True):

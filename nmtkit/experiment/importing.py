@@ -4,25 +4,21 @@ Their words get other ids here: PAD, UNK, BOS and EOS come first. Marian has no 
 row of BOS is a copy of that of PAD, with a bias by which it is never written.
 """
 
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
-from nmtkit.errors import CheckpointError, NmtkitError
+from nmtkit.errors import CheckpointError
 from nmtkit.experiment.conversion import NEVER
 from nmtkit.experiment.folder import Notify, RunFolder, quiet
 from nmtkit.experiment.marian import NORMS, HuggingFaceConfig, MarianWeights, Table
 from nmtkit.experiment.outside import ForeignWeights, foreign_weights, read_foreign, read_foreign_json
-from nmtkit.files import write_json, write_whole, writing
+from nmtkit.files import new_folder, write_json, write_whole
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.settings import is_name, parse, shortened
@@ -51,10 +47,14 @@ def import_run(folder: Path, path: str | None = None, notify: Notify = quiet) ->
     Raises:
         NmtkitError: the folder of the run is not free, or the model is of a kind that is not read, or damaged.
     """
-    name = folder.resolve().name
-    run = RunFolder.at(path, name)
-    if run.path.exists() and (not run.path.is_dir() or any(run.path.iterdir())):
-        raise NmtkitError(f"{run.path}: there is something already; name another folder with -o")
+    run = RunFolder.at(path, folder.resolve().name)
+    with new_folder(run.path, "name another folder with -o") as beside:
+        notify(_import(folder, RunFolder(beside), run.path.resolve().name))
+    return run
+
+
+def _import(folder: Path, run: RunFolder, title: str) -> str:
+    """Writes the run, and says what it is."""
     given = read_foreign_json(folder, "config.json")
     kind, config = _config(folder, given)
     with foreign_weights(folder) as weights:
@@ -62,18 +62,18 @@ def import_run(folder: Path, path: str | None = None, notify: Notify = quiet) ->
         model, tensors = MarianWeights(kind, config, weights, tokenizers, tables).done()
     own = given.get("nmtkit")
     task = str(own.get("task")) if isinstance(own, dict) else "translation"
-    task = task if task in TASKS.names() else "translation"
-    title = run.path.resolve().name
-    title = title if is_name(title) else "imported"
-    recipe = _recipe(title, task, f"{kind} model {name}", config, model, tokenizers)
-    facts = {"from": "huggingface", "folder": name, "model_type": kind, "license": _license(folder)}
-    _write(run, recipe, tokenizers, tensors, facts)
-    rows = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
-    notify(
+    task, name = task if task in TASKS.names() else "translation", folder.resolve().name
+    recipe = _recipe(title if is_name(title) else "imported", task, f"{kind} model {name}", config, model, tokenizers)
+    tokenizers.save(run.vocabulary)
+    save_weights(run.average, tensors, tokenizers.sum)
+    write_json(run.imported, {"from": "huggingface", "folder": name, "model_type": kind, "license": _license(folder)})
+    write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
+    write_whole(run.recipe, recipe.to_yaml())
+    src, tgt = (len(one.vocabulary) for one in (tokenizers.src, tokenizers.tgt))
+    return (
         f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}, "
-        f"{rows[0]:,} source and {rows[1]:,} target tokens, {sum(map(torch.numel, tensors.values())):,} weights"
+        f"{src:,} source and {tgt:,} target tokens, {sum(map(torch.numel, tensors.values())):,} weights"
     )
-    return run
 
 
 def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig]:
@@ -194,7 +194,7 @@ def _recipe(
     search = {
         "beam_size": config.num_beams,
         "alpha": config.length_penalty,
-        "max_length": config.max_length,
+        "max_length": config.max_length - 1,  # theirs counts the decoder's first input
         "no_repeat_ngram": config.no_repeat_ngram_size,
     }
     data = {
@@ -219,31 +219,3 @@ def _license(folder: Path) -> str | None:
     head = re.match(r"---\n(.*?)\n---", card, re.DOTALL)
     named = re.search(r"^license: *([\w.-]+) *$", head.group(1), re.MULTILINE) if head else None
     return named.group(1) if named else None
-
-
-def _write(
-    run: RunFolder, recipe: Recipe, tokenizers: TokenizerPair, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-) -> None:
-    """Writes the run beside its place and moves it there, so that it is there whole or not at all."""
-    with writing(run.path):
-        run.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{run.path.name[:100]}-", dir=run.path.parent))
-    made = RunFolder(beside)
-    try:
-        tokenizers.save(made.vocabulary)
-        save_weights(made.average, tensors, tokenizers.sum)
-        write_json(made.imported, facts)
-        write_json(made.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
-        write_whole(made.recipe, recipe.to_yaml())
-        with writing(run.path):
-            beside.chmod(0o777 & ~_umask())
-            beside.replace(run.path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -53,7 +53,7 @@ class HuggingFaceConfig(Settings):
     decoder_start_token_id: int = Field(ge=0)
     num_beams: Beam = Field(default=5, ge=1)
     length_penalty: float = Field(default=1.0, ge=0.0)
-    max_length: Length = Field(default=256, ge=1)
+    max_length: Length = Field(default=257, ge=2)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
 
 

@@ -167,6 +167,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str,
     write_file(path, lambda place: save_file(ready, place, {_FACTS: json.dumps(head, sort_keys=True)}))
 
 
+def write_plain_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes a file without facts, as other libraries write and expect it.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_file(path, lambda place: save_file(ready, place, {"format": "pt"}))
+
+
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Writes a file beside its place, forces it to the disk and moves it into place in one stroke."""
     try:

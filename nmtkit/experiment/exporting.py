@@ -1,0 +1,209 @@
+"""Runs as other programs open them: a folder for Hugging Face or CTranslate2, or a run without its training."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.corpus import FILE_KINDS, Files
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.errors import NmtkitError
+from nmtkit.experiment.conversion import (
+    NEVER,
+    hugging_face_layers,
+    hugging_face_settings,
+    plain_weights,
+    position_table,
+    require_convertible,
+    to_ctranslate2,
+)
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.model_card import model_card
+from nmtkit.experiment.saved import SavedRun
+from nmtkit.files import new_folder, write_json, write_whole, writing
+from nmtkit.models.base import Seq2Seq
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recipe import Recipe
+from nmtkit.search.rules import SearchConfig
+from nmtkit.training.tensor_files import write_plain_tensors
+from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.version import __version__
+
+_LONGEST = 1024
+"""Positions of an exported model, where they are not learned and the recipe needs no more."""
+
+_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+"""The kind and the class of Hugging Face's that normalize so, and are otherwise alike."""
+
+
+def export_run(run: SavedRun, to: str, folder: Path, weights: str = "auto", licence: str | None = None) -> None:
+    """Writes a trained run into a new folder, with a model card.
+
+    Args:
+        run: with weights.
+        to: `huggingface`, `ctranslate2` or `safetensors`.
+        folder: not there yet, or empty.
+        weights: which, as `SavedRun.weights` takes it.
+        licence: of the model, for its card; None takes that of an imported one.
+
+    Raises:
+        NmtkitError: the folder is not free, the run cannot be opened, or the other program has nothing like its model.
+    """
+    with new_folder(folder, "name another folder") as beside:
+        model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
+        EXPORTS[to](model, tokenizers, recipe, beside)
+        for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
+            if part.is_file():
+                with writing(folder):
+                    shutil.copyfile(part, beside / part.name)
+        write_whole(beside / "README.md", model_card(run.folder, recipe, model, to, licence))
+
+
+# ------------------------------------------------------------------------------------------------------- Hugging Face
+
+
+def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    config = require_convertible(model.config, "huggingface")
+    _require_pieces(tokenizers)
+    longest = _longest(recipe, config)
+    kind, name = _ARCHITECTURES[config.norm]
+    tensors, sizes = _tensors(model, config, longest)
+    search = _search(recipe.search)
+    told = hugging_face_settings(model, config, longest) | {
+        "model_type": kind,
+        "architectures": [name],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "dtype": "float32",
+        "nmtkit": {"version": __version__, "recipe": recipe.name, "task": recipe.task},
+        **sizes,
+    }
+    write_json(folder / "config.json", told)
+    write_json(folder / "generation_config.json", search)
+    write_plain_tensors(folder / "model.safetensors", tensors)
+    _write_pieces(tokenizers, folder)
+    tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
+    for file, one in tables.items():
+        write_json(folder / file, {word: number for number, word in enumerate(one.vocabulary.tokens)})
+    marks = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
+    how = {key: SPECIALS[number] for key, number in marks.items()}
+    more = {"separate_vocabs": not tokenizers.shared, "model_max_length": longest}
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False, **how, **more},
+    )
+
+
+def _require_pieces(tokenizers: TokenizerPair) -> None:
+    config = tokenizers.src.config
+    if config.kind == "word" or config.lowercase:
+        what = "words" if config.kind == "word" else "text that was turned into lower case"
+        raise NmtkitError(
+            f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
+            "of kind bpe or unigram that leaves case as it is"
+        )
+
+
+def _longest(recipe: Recipe, config: TransformerConfig) -> int:
+    if config.positions == "learned":
+        return config.max_positions
+    return max(_LONGEST, recipe.search.max_length + 1, *recipe.data.limits)
+
+
+def _search(search: SearchConfig) -> dict[str, Any]:
+    """How `generate` searches most nearly as the recipe says; it has no limits by the length of the source."""
+    never = [PAD, BOS, *([UNK] if search.forbid_unknown else [])]
+    return {
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": None,
+        "bad_words_ids": [[word] for word in never],
+        "num_beams": search.beam_size,
+        "max_length": search.max_length + 1,  # theirs counts the decoder's first input
+        "early_stopping": search.beam_size > 1,
+        "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
+        "no_repeat_ngram_size": search.no_repeat_ngram,
+    }
+
+
+def _tensors(model: Seq2Seq, config: TransformerConfig, longest: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights by the names of `transformers`, and what config.json says of the vocabularies."""
+    weights, sizes = plain_weights(model), model.sizes
+    src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
+    bias = weights["output.bias"][None]
+    found = hugging_face_layers(weights, config)
+    for side, name in (("encoder", "src"), ("decoder", "tgt")):
+        # In the file since others lay out sinusoids otherwise than we do.
+        found[f"model.{side}.embed_positions.weight"] = position_table(model, weights, name, longest)[:longest].clone()
+    rows = max(sizes.src, sizes.tgt) if config.norm == "pre" else 0  # those have one size for both sides
+    src, tgt, output = (_padded(one, rows, 0.0) for one in (src, tgt, output))
+    found["final_logits_bias"] = _padded(bias.t(), rows, NEVER).t().clone()
+    one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
+    told = {"vocab_size": len(src), "decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
+    if config.norm == "pre":
+        tied = config.tie == "all"  # what ties anything there ties everything
+        told = {"vocab_size": len(src)}
+    if one_matrix or config.norm == "pre":
+        found["model.shared.weight"] = src.clone()
+    if not (one_matrix and tied):
+        found["model.encoder.embed_tokens.weight"] = src.clone()
+        found["model.decoder.embed_tokens.weight"] = tgt.clone()
+    if not tied:
+        found["lm_head.weight"] = output.clone()
+    return found, told | {"tie_word_embeddings": tied}
+
+
+def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
+    return torch.cat([matrix, matrix.new_full((max(0, rows - len(matrix)), matrix.shape[1]), value)])
+
+
+def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
+    """The sentencepiece models of both sides."""
+    for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
+        with writing(folder / name):
+            (folder / name).write_bytes(one.content())
+
+
+# --------------------------------------------------------------------------------------------- CTranslate2, safetensors
+
+
+def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    config = require_convertible(model.config, "ctranslate2")
+    src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
+    spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
+    with writing(folder):
+        spec.save(str(folder))
+    if tokenizers.src.config.kind != "word":
+        _write_pieces(tokenizers, folder)
+
+
+def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    """A run of weights, tokenizers and recipe; where its text lay is nobody else's business."""
+    made = RunFolder(folder)
+
+    def named(files: Files | None) -> Files | None:
+        names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
+        return None if files is None else files.model_copy(update=names)
+
+    data = recipe.data
+    splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
+    recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
+    tokenizers.save(made.vocabulary)
+    save_weights(made.average, weights_of(model), tokenizers.sum)
+    write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
+    write_whole(made.recipe, recipe.to_yaml())
+
+
+EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {
+    "huggingface": _hugging_face,
+    "ctranslate2": _ctranslate2,
+    "safetensors": _safetensors,
+}
+"""What a run can be written for."""
