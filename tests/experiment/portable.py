@@ -1,0 +1,77 @@
+"""Runs with random weights and learned tokenizers, and folders as others write them, for tests of import and export."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import sentence_pairs
+
+from nmtkit.data.blocks import Example
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.saved import SavedRun, build_model
+from nmtkit.files import write_whole
+from nmtkit.models.base import Seq2Seq
+from nmtkit.recipe import Recipe
+from nmtkit.settings import parse
+from nmtkit.training.weights import save_weights, weights_of
+
+PAIRS = sentence_pairs(120, 5)
+SOURCES = [source for source, _ in PAIRS[:100]]
+TARGETS = [target for _, target in PAIRS[:100]]
+SMALL = {
+    "kind": "transformer",
+    "hidden_size": 16,
+    "feed_forward_size": 24,
+    "heads": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "tie": "all",
+}
+SEARCH = {"beam_size": 3, "max_length": 40, "max_length_ratio": 0.0, "max_length_offset": 40}
+
+
+def learned(joint: bool = True, **more: Any) -> TokenizerPair:
+    sizes = {"vocab_size": 60} if joint else {"vocab_size": 34, "tgt_vocab_size": 38}
+    how = {"kind": "unigram", "joint": joint, **sizes, **more}
+    examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(PAIRS, start=1)]
+    return learn(TokenizerConfig(**how), examples)
+
+
+def shake(model: Seq2Seq, end: float = 6.0) -> None:
+    """Makes every weight random, so that none can be left out or taken for another unseen; sentences end."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        model.get_parameter("output.bias")[[PAD, BOS, EOS]] = torch.tensor([-50.0, -50.0, end])
+
+
+def made_run(folder: Path, settings: dict[str, Any], tokenizers: TokenizerPair) -> SavedRun:
+    """A run of such a model, as if it had been trained."""
+    torch.manual_seed(7)
+    data = {
+        "name": "made",
+        "data": {"train": {"src": "/there/train.src", "tgt": "/there/train.tgt"}},
+        "tokenizer": tokenizers.src.config.model_dump(),
+        "model": SMALL | settings,
+        "training": {"max_epochs": 1},
+        "search": SEARCH,
+    }
+    recipe = parse(Recipe, data, "test")
+    model = build_model(recipe, tokenizers)
+    shake(model)
+    run = RunFolder(folder)
+    tokenizers.save(run.vocabulary)
+    save_weights(run.average, weights_of(model), tokenizers.sum)
+    write_whole(run.recipe, recipe.to_yaml())
+    return SavedRun(run)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(read(path) | values), encoding="utf-8")
