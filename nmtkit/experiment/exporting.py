@@ -189,8 +189,11 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     made = RunFolder(folder)
 
     def named(files: Files | None) -> Files | None:
-        names = {kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
-        return None if files is None else files.model_copy(update=names)
+        if files is None:
+            return None
+        return files.model_copy(
+            update={kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
+        )
 
     data = recipe.data
     splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}

@@ -78,9 +78,7 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
 
 def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
     if imported:
-        return (
-            f"It was imported from the {imported.get('model_type')} model {imported.get('folder')}, whose card tells."
-        )
+        return f"Imported from the {imported.get('model_type')} model {imported.get('folder')}; see the card of that."
     counted = _read(run.report).get("splits", {})
     rows = []
     for split, files in recipe.data.splits().items():
@@ -90,7 +88,7 @@ def _data(run: RunFolder, recipe: Recipe, imported: dict[str, Any]) -> str:
 
 
 def _scores(found: dict[str, Any]) -> str:
-    scores = [one for one in found.get("scores") or [] if one]
+    scores = [one for one in found.get("scores") or [] if isinstance(one, dict)]
     head = ["Of the test set:\n", "| metric | value | signature |", "| --- | ---: | --- |"]
     rows = []
     for one in scores:
