@@ -1,6 +1,7 @@
 """What files of others hold, read so that nothing in them is run and nothing is believed before it is checked."""
 
 import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -126,7 +127,9 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
             with zipfile.ZipFile(path) as archive:
                 if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
                     raise ValueError("it is compressed, which torch.save never does")
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as fault:  # a pickle that was made to do harm may raise anything
         said = shortened(" ".join(str(fault).split()), 200)
         raise CheckpointError(

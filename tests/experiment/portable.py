@@ -1,22 +1,28 @@
 """Runs with random weights and learned tokenizers, and folders as others write them, for tests of import and export."""
 
+import importlib.util
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from conftest import sentence_pairs
+from commands import sentence_pairs
 
 from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD
+from nmtkit.experiment import conversion
 from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.opening import load_translator
 from nmtkit.experiment.saved import SavedRun, build_model
 from nmtkit.files import write_whole
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.settings import parse
 from nmtkit.training.weights import save_weights, weights_of
+from nmtkit.translation.translator import Translator
 
 PAIRS = sentence_pairs(120, 5)
 SOURCES = [source for source, _ in PAIRS[:100]]
@@ -38,6 +44,11 @@ def learned(joint: bool = True, **more: Any) -> TokenizerPair:
     how = {"kind": "unigram", "joint": joint, **sizes, **more}
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(PAIRS, start=1)]
     return learn(TokenizerConfig(**how), examples)
+
+
+@cache
+def tokenizers(two: bool) -> TokenizerPair:
+    return learned(joint=not two)
 
 
 def shake(model: Seq2Seq, end: float = 6.0) -> None:
@@ -75,3 +86,18 @@ def read(path: Path) -> Any:
 
 def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(read(path) | values), encoding="utf-8")
+
+
+def opened(folder: Path, **more: Any) -> Translator:
+    return load_translator(str(folder), device="cpu", threads=1, **more)
+
+
+def raw(folder: Path) -> Seq2Seq:
+    """The model as it was saved, not laid out for a search."""
+    return SavedRun(RunFolder(folder)).open_model(torch.device("cpu"))[0]
+
+
+def needs(engine: str) -> pytest.MarkDecorator:
+    library = conversion.LIBRARIES[engine]
+    there = importlib.util.find_spec(library) is not None
+    return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")

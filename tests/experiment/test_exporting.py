@@ -1,25 +1,20 @@
 """A run that was exported is the same model: for Hugging Face, for CTranslate2, and back here."""
 
-import importlib.util
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Command
-from portable import SEARCH, SOURCES, TARGETS, learned, made_run, read
+from commands import Command
+from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, tokenizers
 
 from nmtkit.data.batch import collate
-from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment import conversion
 from nmtkit.experiment.exporting import export_run
 from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.importing import import_run
-from nmtkit.experiment.opening import load_translator
 from nmtkit.experiment.saved import SavedRun
-from nmtkit.models.base import Seq2Seq
 from nmtkit.translation.translator import Translator
 
 KINDS: list[dict[str, Any]] = [
@@ -32,29 +27,9 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def needs(engine: str) -> pytest.MarkDecorator:
-    library = conversion.LIBRARIES[engine]
-    there = importlib.util.find_spec(library) is not None
-    return pytest.mark.skipif(not there, reason=f"{library} is not installed (pip install 'nmtkit[peers]')")
-
-
-@cache
-def tokenizers(two: bool) -> TokenizerPair:
-    return learned(joint=not two)
-
-
 def run_of(kind: dict[str, Any], folder: Path) -> SavedRun:
     settings = {key: value for key, value in kind.items() if key != "two"}
     return made_run(folder, settings, tokenizers(kind.get("two", False)))
-
-
-def opened(folder: Path, **more: Any) -> Translator:
-    return load_translator(str(folder), device="cpu", threads=1, **more)
-
-
-def raw(folder: Path) -> Seq2Seq:
-    """The model as it was saved, not laid out for a search."""
-    return SavedRun(RunFolder(folder)).open_model(torch.device("cpu"))[0]
 
 
 def exported(kind: dict[str, Any], to: str, folder: Path) -> tuple[Translator, Path]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Command
-from portable import SOURCES, TARGETS, change, learned, made_run, read
-from test_exporting import needs, opened, raw, tokenizers
+from commands import Command
+from portable import SOURCES, TARGETS, change, learned, made_run, needs, opened, raw, read, tokenizers
 
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment import conversion
