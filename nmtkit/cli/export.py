@@ -37,7 +37,7 @@ def command(model: str, folder: Path, to: str, weights: str, licence: str | None
       nmtkit export runs/mine mine-ct2 --to ctranslate2
     """
     run, why = find_run(model)
-    export_run(run, to, folder, weights, licence)
+    export_run(run, to, folder, weights, licence, tell)
     tell(f"exported {run.folder.path} ({why}) for {to} into {folder}; its model card is {folder / 'README.md'}")
     if licence is None:
         tell("the model card names the licence of an imported model, or unknown; name one with --license")

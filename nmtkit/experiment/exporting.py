@@ -12,6 +12,7 @@ from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.errors import NmtkitError
+from nmtkit.experiment.bench.engines import require_comparable
 from nmtkit.experiment.conversion import (
     NEVER,
     hugging_face_layers,
@@ -21,7 +22,7 @@ from nmtkit.experiment.conversion import (
     require_convertible,
     to_ctranslate2,
 )
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.folder import Notify, RunFolder, quiet
 from nmtkit.experiment.model_card import model_card
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import new_folder, write_json, write_whole, writing
@@ -40,7 +41,14 @@ _ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post":
 """The kind and the class of Hugging Face's that normalize so, and are otherwise alike."""
 
 
-def export_run(run: SavedRun, to: str, folder: Path, weights: str = "auto", licence: str | None = None) -> None:
+def export_run(
+    run: SavedRun,
+    to: str,
+    folder: Path,
+    weights: str = "auto",
+    licence: str | None = None,
+    notify: Notify = quiet,
+) -> None:
     """Writes a trained run into a new folder, with a model card.
 
     Args:
@@ -49,6 +57,7 @@ def export_run(run: SavedRun, to: str, folder: Path, weights: str = "auto", lice
         folder: not there yet, or empty.
         weights: which, as `SavedRun.weights` takes it.
         licence: of the model, for its card; None takes that of an imported one.
+        notify: told in a sentence what the other program's search lacks of the recipe's.
 
     Raises:
         NmtkitError: the folder is not free, the run cannot be opened, or the other program has nothing like its model.
@@ -56,6 +65,11 @@ def export_run(run: SavedRun, to: str, folder: Path, weights: str = "auto", lice
     with new_folder(folder, "name another folder") as beside:
         model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
         EXPORTS[to](model, tokenizers, recipe, beside)
+        if to != "safetensors":
+            try:
+                require_comparable(to, recipe.search)
+            except NmtkitError as lacking:
+                notify(f"warning: {lacking}; so it may find other texts with the same weights")
         for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
             if part.is_file():
                 with writing(folder):

@@ -122,7 +122,7 @@ class RunFolder:
     def parts_of_training(self) -> list[Path]:
         """All that training wrote here, and that a new training replaces; the states first."""
         parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result, self.journal]
-        return [part for part in [*parts, self.test_output, self.test_scores] if part.exists()]
+        return [part for part in [*parts, self.imported, self.test_output, self.test_scores] if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
         """Refuses a folder that is not free for a training; `overwrite` permits to replace an earlier one."""

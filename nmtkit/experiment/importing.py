@@ -47,10 +47,14 @@ def import_run(folder: Path, path: str | None = None, notify: Notify = quiet) ->
     Raises:
         NmtkitError: the folder of the run is not free, or the model is of a kind that is not read, or damaged.
     """
-    run = RunFolder.at(path, folder.resolve().name)
+    run = RunFolder.at(path, _name(folder))
     with new_folder(run.path, "name another folder with -o") as beside:
         notify(_import(folder, RunFolder(beside), run.path.resolve().name))
     return run
+
+
+def _name(folder: Path) -> str:
+    return folder.name if is_name(folder.name) else folder.resolve().name
 
 
 def _import(folder: Path, run: RunFolder, title: str) -> str:
@@ -62,7 +66,7 @@ def _import(folder: Path, run: RunFolder, title: str) -> str:
         model, tensors = MarianWeights(kind, config, weights, tokenizers, tables).done()
     own = given.get("nmtkit")
     task = str(own.get("task")) if isinstance(own, dict) else "translation"
-    task, name = task if task in TASKS.names() else "translation", folder.resolve().name
+    task, name = task if task in TASKS.names() else "translation", _name(folder)
     recipe = _recipe(title if is_name(title) else "imported", task, f"{kind} model {name}", config, model, tokenizers)
     tokenizers.save(run.vocabulary)
     save_weights(run.average, tensors, tokenizers.sum)

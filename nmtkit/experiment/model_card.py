@@ -20,7 +20,9 @@ tokenizer = AutoTokenizer.from_pretrained("DIR")
 model = AutoModelForSeq2SeqLM.from_pretrained("DIR")
 batch = tokenizer(["TEXT"], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True))
-```""",
+```
+
+`generate` searches as `generation_config.json` says. It has no limits by the length of the source.""",
     "ctranslate2": """\
 ```python
 import ctranslate2

@@ -8,7 +8,9 @@ import torch
 from commands import Command
 from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, tokenizers
 
+import nmtkit
 from nmtkit.data.batch import collate
+from nmtkit.data.shards import VERSION
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment import conversion
 from nmtkit.experiment.exporting import export_run
@@ -136,10 +138,26 @@ def test_what_hugging_face_has_not_is_refused_by_name(
 
 def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:
     run_of({"norm": "post"}, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
     done = console("export", "run", "out", "--to", "huggingface")
     assert done.code == 0, done
+    assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
     assert "--license" in done.err
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     done = console("export", "run", "out", "--to", "huggingface")
     assert done.code == 2
     assert "out: there is something already" in done.err
+
+
+def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:
+    page = Path(nmtkit.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
+    folder = RunFolder(tmp_path)
+    names = {
+        getattr(folder, name).relative_to(tmp_path).parts[0]
+        for name, one in vars(RunFolder).items()
+        if hasattr(one, "name")
+    }
+    assert len(names) > 15
+    assert [name for name in names if f"`{name}" not in page] == []
+    assert f"`version` of this format, now {VERSION}." in page
