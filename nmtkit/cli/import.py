@@ -36,12 +36,16 @@ def command(folder: Path, source: str, output: str | None) -> None:
 
     \b
     Examples:
+      hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
       nmtkit import opus-mt-en-de
       nmtkit translate -m runs/opus-mt-en-de < test.en
     """
     if source in _NOT_READ:
         raise NmtkitError(f"{folder}: models of {source} are not read: {_NOT_READ[source]}")
     if not folder.is_dir():
-        raise NmtkitError(f"{folder}: not a folder; name one that holds config.json")
+        raise NmtkitError(
+            f"{folder}: not a folder; name one that holds config.json. One of Hugging Face's hub comes by "
+            "`pip install huggingface_hub` and `hf download NAME --local-dir DIR`"
+        )
     run = import_run(folder, output, tell)
     tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")

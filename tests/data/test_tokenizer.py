@@ -197,3 +197,8 @@ def test_a_damaged_folder_is_refused(pairs: list[Example], tmp_path: Path) -> No
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: cannot read it"):
         TokenizerPair.load(tmp_path)
+
+
+def test_what_comes_with_imported_models_cannot_be_learned() -> None:
+    with pytest.raises(RecipeError, match=r"tokenizer.kind: marian.*imported.*bpe"):
+        learn(TokenizerConfig(kind="marian"), [])
