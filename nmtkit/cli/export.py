@@ -27,8 +27,9 @@ from nmtkit.experiment.saved import find_run
 def command(model: str, folder: Path, to: str, weights: str, licence: str | None) -> None:
     """Write a run into a new folder for another program, with a model card (README.md).
 
+    \b
     huggingface: AutoModelForSeq2SeqLM and AutoTokenizer open it. Transformers that do not copy, with subwords.
-    ctranslate2: its Translator opens it. Transformers that do not copy; needs ctranslate2 (`pip install ctranslate2`).
+    ctranslate2: its Translator opens it. Transformers that do not copy; `pip install ctranslate2`.
     safetensors: nmtkit opens it. Any model: weights, tokenizers and recipe, without text and training state.
 
     \b
