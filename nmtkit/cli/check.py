@@ -75,23 +75,23 @@ class _CheckCommand(click.Command):
 @click.command(cls=_CheckCommand)
 @click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True)
 @click.option("--valid", multiple=True, metavar="SRC [TGT]", help="The validation set, after the files themselves.")
-@click.option("--test", multiple=True, metavar="SRC [TGT]", help="The test set; its target may be left out.")
-@click.option("--src-field", default="src", metavar="KEY", help="Of JSON lines: the key of the source. Default: src.")
-@click.option("--tgt-field", default="tgt", metavar="KEY", help="Of JSON lines: the key of the target. Default: tgt.")
+@click.option("--test", multiple=True, metavar="SRC [TGT]", help="The test set. It may have no target.")
+@click.option("--src-field", default="src", metavar="KEY", help="JSON lines: the key of the source. Default: src.")
+@click.option("--tgt-field", default="tgt", metavar="KEY", help="JSON lines: the key of the target. Default: tgt.")
 @click.option(
     "--task",
     type=click.Choice(TASKS.names()),
-    help="Of files: what they are for. Default: summarization if the target's key is summary, or of stories.",
+    help="The task of the files. Default: summarization for .story files and for the target key summary.",
 )
 @click.option("--html", "html_path", metavar="FILE", help="Write the report as one HTML page.")
 @click.option("--json", "json_path", metavar="FILE", help="Write everything as JSON; - is standard output.")
 @click.option("--fix", "fix_path", metavar="DIR", help="Write cleaned files, and a log of every line touched, there.")
-@click.option("--strict", is_flag=True, help="Let warnings count as faults, for the exit code.")
+@click.option("--strict", is_flag=True, help="Warnings count as errors in the exit code.")
 @click.option(
     "--tokens/--no-tokens",
     "with_tokens",
     default=True,
-    help="Of a recipe: whether to cut the text into tokens, to tell of unknown ones and of what will be left out.",
+    help="Recipes: tokenize the text, to find unknown tokens and what training will leave out.",
 )
 @shared.run_folder
 @shared.overrides
@@ -110,25 +110,25 @@ def command(
     run_path: str | None,
     overrides: tuple[str, ...],
 ) -> int:
-    """Look for faults in a corpus before anything is trained: of a recipe, of two text files, or of JSON lines.
+    """Find faults in a corpus before training: a recipe's corpus, two text files, or JSON lines.
 
-    Found are: different line counts and lines paired with the wrong neighbour, with the place where they part; bytes
-    that are not UTF-8, NUL, line separators inside of lines; empty, identical and near-empty sides; duplicates, and
+    It finds: different line counts and lines paired with the wrong neighbour, with the place where they part; bytes
+    that are not UTF-8, NUL, line separators inside lines; empty, identical and near-empty sides; duplicates, and
     overlap of train, validation and test; odd lengths and ratios; swapped sides, lines in the language of the other
     side, in another script, or in one of 27 languages that are known by their function words.
-    With a recipe also: unknown and copyable words, entries of the vocabulary that train never shows, characters that
-    train never shows, and what the recipe's settings will cut or leave out. The tokenizer is the run's, if the run was
-    preprocessed; else one is learned for the check.
+    With a recipe it also finds: unknown and copyable words, vocabulary entries and characters that train never shows,
+    and what the recipe's settings will cut or leave out. It uses the run's tokenizer if the run was preprocessed, and
+    learns one otherwise.
 
-    --fix writes the files anew: without the lines that cannot be used, and with those mended that can be. It also
-    writes a log of both (dropped.jsonl) and, of a recipe, one that names the new files. Nothing is ever overwritten.
-    Files that differ in their number of lines are not mended: which line is missing would be a guess.
+    --fix writes clean copies of the files: it repairs the lines that can be repaired and leaves out the rest. It logs
+    both in dropped.jsonl. For a recipe it also writes a recipe that names the new files. It overwrites nothing. It does
+    not repair files with different numbers of lines: nobody knows which line is missing.
 
     \b
     Exit code, for scripts:
-      0  nothing wrong (warnings are allowed, but for --strict)
-      1  errors were found; with --fix: errors that it could not put right
-      2  the check could not be made: a recipe or an option is wrong
+      0  no errors (with --strict: no warnings either)
+      1  errors; with --fix: errors that it could not repair
+      2  no check: a recipe or an option is wrong
 
     \b
     Examples:

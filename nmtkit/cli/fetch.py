@@ -35,12 +35,12 @@ def command(
 ) -> None:
     """Fetch the corpus NAME: train, valid and test files, a card, and a recipe that trains on them.
 
-    The licence and the size are shown first, and nothing is downloaded without a yes. What comes is checked, filtered,
-    and divided so that validation and test have nothing in common with train; card.json and CARD.md say where it is
-    from, what is in it and what was left out.
+    It shows the licence and the size first, and downloads nothing without a yes. It checks and filters the text, and
+    splits it so that validation and test share nothing with train. card.json and CARD.md say where the text is from,
+    what is in it and what was left out.
 
-    A download that was cut is gone on with by the same command. Downloads are kept in nmtkit/downloads below
-    $XDG_CACHE_HOME or ~/.cache; they may be deleted. Proxies are taken from HTTPS_PROXY and HTTP_PROXY.
+    Run the same command again to continue an interrupted download. Downloads stay in nmtkit/downloads below
+    $XDG_CACHE_HOME or ~/.cache; you may delete them. HTTPS_PROXY and HTTP_PROXY name proxies.
 
     \b
     Examples:

@@ -217,8 +217,8 @@ class BatchConfig(Settings):
     batch_size: int | None = Field(default=None, ge=1)
     """The most sentences in a batch; default: no limit."""
     sort_window: int = Field(default=100_000, ge=1)
-    """So many randomly drawn sentences, at most, are sorted by length at a time and cut into batches, which are then
-    shuffled. Larger: less padding. It should be many times what a batch holds."""
+    """Draw this many sentences at random, sort them by length, cut them into batches and shuffle the batches. A larger
+    window has less padding; it should hold many batches."""
 
 
 Part: TypeAlias = tuple[BatchConfig, int]

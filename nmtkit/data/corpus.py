@@ -22,7 +22,7 @@ class Files(Settings):
     src: list[str] = Field(default_factory=list)
     """Source text, one sentence a line."""
     tgt: list[str] = Field(default_factory=list)
-    """Target text; line n belongs to line n of the source. May be left out of a test set."""
+    """Target text. Line n belongs to line n of the source. A test set may have none."""
     jsonl: list[str] = Field(default_factory=list)
     """Instead of src and tgt: one JSON object a line."""
     src_field: str = "src"
@@ -34,12 +34,12 @@ class Files(Settings):
     n holds the links of pair n as i-j, source word i and target word j, counted from alignment_base; it is empty where
     there are none. Words are what white space separates."""
     src_words: list[str] = Field(default_factory=list)
-    """Where the alignment counts words otherwise: the lines of src with further white space between words."""
+    """Lines of src cut into the words that the alignment counts, if they differ from src's own."""
     tgt_words: list[str] = Field(default_factory=list)
-    """The same for tgt."""
+    """Lines of tgt cut into the words that the alignment counts."""
     alignment_base: Literal[0, 1] | None = None
-    """What the links count words from. Default: 0, and in train links that hardly ever hold a first word, as if they
-    counted from 1, are refused until it is said."""
+    """The number that links give to the first word. Default: 0. Training links that look as if they counted from 1 are
+    refused until this is set."""
     alignment_field: str = ""
     """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
     stories: list[str] = Field(default_factory=list)
@@ -132,21 +132,21 @@ class DataConfig(Settings):
     folder: str = ""
     """Where relative paths begin; a file that is not there is looked for from the current folder."""
     train: Files
-    """Pairs to learn from."""
+    """Pairs for training."""
     valid: Files | None = None
-    """Pairs to watch the training by."""
+    """Pairs for validation during training."""
     test: Files | None = None
-    """Pairs to be translated and scored at the end. null: none, e.g. --set data.test=null where the extended recipe has
-    one."""
+    """Pairs to translate and score after training. null: no test set, e.g. --set data.test=null where the extended
+    recipe has one."""
     max_length: int = Field(default=256, ge=1)
     """The most tokens of a side of a training pair; a longer one is handled as `over_long` says."""
     max_tgt_length: int | None = Field(default=None, ge=1)
-    """Another limit for targets; default: the same."""
+    """Another limit for targets. Default: max_length."""
     over_long: Literal["drop", "truncate"] = "drop"
     """drop: leave such pairs out of training. truncate: cut them to max_length, in all splits. A cut target
     ends there like any other: its last token is followed by EOS."""
     max_ratio: float | None = Field(default=None, gt=1.0)
-    """Leave out pairs of which one side has more than so many times the tokens of the other; default: no limit."""
+    """Leave out pairs whose longer side has more than this many times the tokens of the shorter. Default: no limit."""
     drop_duplicates: bool = False
     """Keep only the first of equal pairs."""
 

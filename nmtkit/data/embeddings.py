@@ -32,10 +32,10 @@ class EmbeddingsConfig(Settings):
     src: str | None = None
     """A word2vec or GloVe text file, plain or .gz, for the source's tokens."""
     tgt: str | None = None
-    """The same for the target's."""
+    """A word2vec or GloVe text file, plain or .gz, for the target's tokens."""
     freeze: bool = False
-    """Never train a matrix that has vectors from a file; that goes for its other rows as well, and for all that share
-    it."""
+    """Never train a matrix that has vectors from a file. Its other rows, and all layers that share it, stay as they are
+    too."""
     rescale: bool = True
     """Multiply all vectors of a file by one number, which makes them as long on average as the random ones among which
     they stand; so they suit every model, and a Transformer, which multiplies embeddings by sqrt(hidden_size), too."""

@@ -52,9 +52,9 @@ class TokenizerConfig(Settings):
     vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
-    """The same for the target side, where each side has its own vocabulary; default: vocab_size."""
+    """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
     joint: bool = True
-    """One vocabulary for both sides, learned on both; otherwise one for each."""
+    """One vocabulary for both sides, learned on both. false: one vocabulary a side."""
     sampling: float = Field(default=0.0, ge=0.0, le=1.0)
     """Cut training text anew each time; 0 is off. bpe: the chance of leaving out a merge (BPE-dropout; 0.1 is
     usual). unigram: how sharply the likeliest cuts are preferred (alpha of subword regularization; 0.2 is usual)."""
@@ -67,8 +67,8 @@ class TokenizerConfig(Settings):
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
     train_lines: int = Field(default=200_000, ge=1)
-    """Learn from at most so many pairs, spread evenly over the corpus; fewer where they are long, for they may have 134
-    million characters together. Where files have weights each has its share."""
+    """Learn the vocabulary from at most this many pairs, spread evenly over the corpus, and from at most 134 million
+    characters. Files with weights have shares by weight."""
 
     @model_validator(mode="after")
     def _fits(self) -> "TokenizerConfig":

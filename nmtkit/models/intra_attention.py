@@ -77,13 +77,13 @@ class IntraAttentionConfig(RecurrentConfig):
     """What shares one matrix: nothing; both embeddings (needs one vocabulary); target embedding and output, whose
     matrix is then tanh(W_emb W_proj) (eq. 13); or all three, as in the paper."""
     copying: bool = True
-    """Whether words of the article can be copied, those that the vocabulary lacks too."""
+    """The decoder can copy words of the article, unknown ones too."""
     intra_temporal: bool = True
-    """Whether places of the article that were looked at before count less (eq. 3)."""
+    """Source positions that were looked at before count less (eq. 3)."""
     intra_decoder: bool = True
-    """Whether the decoder looks at its own earlier states (eq. 6 to 8)."""
+    """The decoder attends to its own earlier states (eq. 6 to 8)."""
     own_words: float = Field(default=0.25, ge=0, le=1)
-    """Probability, in training, that the decoder reads the word it would have written itself, not the true one."""
+    """Probability, in training, that the decoder reads its own last word instead of the reference's."""
 
     @field_validator("hidden_size")
     @classmethod

@@ -65,7 +65,7 @@ class LuongConfig(StackedConfig):
     window_size: Width = Field(default=10, ge=1)
     """D: how many source tokens a local window reaches to either side of its centre."""
     input_feeding: bool = True
-    """Whether the decoder reads its last attentional state with the next word; without, training is faster."""
+    """The decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":

@@ -59,7 +59,7 @@ class PointerGeneratorConfig(StackedConfig):
     cell: CellKind = "lstm"
     """The recurrent cell."""
     bidirectional: bool = True
-    """Whether the encoder reads the source in both directions, or in one."""
+    """The encoder reads the source in both directions."""
     attention_size: Width | None = Field(default=None, ge=1)
     """Units in which decoder and encoder states are compared; default: the size of an encoder state."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -68,9 +68,9 @@ class PointerGeneratorConfig(StackedConfig):
     """What shares one matrix: nothing; both embeddings, as in the paper (needs one vocabulary); target embedding and
     output; or all three."""
     copying: bool = True
-    """Whether words of the source can be copied, those that the vocabulary lacks too; false: the plain baseline."""
+    """The decoder can copy source words, unknown ones too. false: the plain attention baseline."""
     coverage: bool = False
-    """Whether the attention knows how much each source word was looked at before (see training.coverage_weight)."""
+    """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
     initialisation: Initialisation = "xavier"
     """How weights start: xavier, or as in the authors' program (recurrent: uniform between -0.02 and 0.02; embeddings,
     reduced state and output words: normal with deviation 0.0001, cut at two; the others: xavier)."""
@@ -88,7 +88,7 @@ class PointerGeneratorState(RecurrentState):
     context: Tensor
     """h* of the last look, `(N,M)`; zero at first."""
     coverage: Tensor | None
-    """The sum of all attention so far, `(N,S)`; None without coverage."""
+    """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
 
 
 class ReducedState(nn.Module):

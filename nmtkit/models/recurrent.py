@@ -51,19 +51,19 @@ class StackedConfig(RecurrentConfig):
     """The shape as well, of an encoder and a decoder of any number of layers."""
 
     encoder_hidden_size: Width | None = Field(default=None, ge=1)
-    """Units of each direction of the encoder, where they are not to be as many as the decoder's."""
+    """Units of each direction of the encoder. Default: hidden_size."""
     layers: Depth = Field(default=1, ge=1)
-    """Recurrent layers of the encoder and of the decoder; the decoder's top layer is the one that is read."""
+    """Recurrent layers of the encoder and of the decoder. Attention and output read the decoder's top layer."""
     encoder_layers: Depth | None = Field(default=None, ge=1)
-    """Layers of the encoder, where they are not to be as many as the decoder's."""
+    """Layers of the encoder. Default: layers."""
     cell: CellKind = "gru"
     """The recurrent cell."""
     bidirectional: bool = False
-    """Whether the encoder reads the source in both directions, or in one."""
+    """The encoder reads the source in both directions."""
     residual: bool = False
-    """Whether the encoder's layers from the second on add what they read to what they give."""
+    """Residual connections between the encoder's layers."""
     reverse_source: bool = False
-    """Whether a one-directional encoder reads from the last word to the first."""
+    """The encoder reads the source from the last word to the first; for a one-directional encoder."""
     initialisation: Initialisation = "xavier"
     """How weights start: xavier, or as in the paper (small normal numbers; Luong's: uniform between -0.1 and 0.1)."""
 

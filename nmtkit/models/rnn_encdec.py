@@ -42,7 +42,7 @@ class RnnEncDecConfig(StackedConfig):
     maxout_size: Width | None = Field(default=256, ge=1)
     """Maxout units between decoder and output words; with none, the output layer reads the decoder's top state."""
     feed_context: bool = True
-    """Whether every step and the output layer read the summary of the source, or only the first state knows it."""
+    """Every step and the output layer read the summary of the source. false: only the first decoder state does."""
     bridge: BridgeKind | None = None
     """The decoder's first state: a map of the summary, with a tanh or linear; a copy of the encoder's last state; or
     zero. Unless given, tanh where `feed_context` is on, and copy where it is off."""

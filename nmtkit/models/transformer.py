@@ -89,12 +89,12 @@ class TransformerConfig(ModelConfig):
     activation: Literal["relu", "gelu", "silu"] = "relu"
     """Between the two products of the feed-forward part; silu is also called swish."""
     alignment_layer: int | None = Field(default=None, ge=1)
-    """Decoder layer, counted from 1, whose attention is shown as the alignment; without it, the last but one."""
+    """Decoder layer, counted from 1, whose attention is shown as the alignment. Default: the last but one."""
     alignment_heads: Literal["mean"] | int = "mean"
-    """What of that layer is shown: the mean of all its heads, or one head, counted from 1."""
+    """The heads of that layer that are shown: the mean of all, or one head, counted from 1."""
     copying: Literal["none", "head", "learned"] = "none"
-    """Whether words of the source can be copied, those that the vocabulary lacks too: none; by the attention of
-    alignment_layer and alignment_heads; or by one more attention, learned for this, which then is the one shown."""
+    """Whether the decoder can copy source words, unknown ones too. head: by the attention of alignment_layer and
+    alignment_heads. learned: by one more attention, which is then the one shown."""
 
     @model_validator(mode="before")
     @classmethod

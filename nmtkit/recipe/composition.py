@@ -45,16 +45,16 @@ class EvaluationConfig(Settings):
     beam_size: Beam = Field(default=1, ge=1)
     """Beam size of the validation's search; the final translation uses `search.beam_size`."""
     max_sentences: int | None = Field(default=None, ge=1)
-    """Translate only the first so many validation sentences (the loss is always over all); all if not given."""
+    """Translate only this many validation sentences, the first ones. Default: all. The loss is always of all."""
     tokenize: Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "13a"
     """sacrebleu's tokenization for BLEU; none is for text that is already tokenized."""
     lowercase: bool = False
-    """Whether BLEU ignores case."""
+    """BLEU ignores case."""
     metrics: Annotated[list[Name] | None, METRICS] = None
-    """What validation measures beside loss and perplexity; names as in `nmtkit score --metrics`. If not given: bleu, of
-    summaries rouge. The test after training measures it as well."""
+    """Metrics of validation beside loss and perplexity; names as in `nmtkit score --metrics`. Default: bleu, for
+    summaries rouge. The test after training uses them too."""
     batch_tokens: int = Field(default=4096, ge=1)
-    """Padded tokens of the longer side that a batch may hold where the validation loss is computed."""
+    """Padded tokens of the longer side in a batch of the validation loss."""
 
     @property
     def options(self) -> Options:
@@ -93,13 +93,13 @@ class Stage(Settings):
     model: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model that differ; `kind` and all sizes stay."""
     batch: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `batch` that differ."""
+    """How training batches are made."""
     training: dict[str, Any] = Field(default_factory=dict)
     """Settings of `training` that differ."""
     search: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `search` that differ."""
+    """Search settings: beam, penalties, limits."""
     evaluation: dict[str, Any] = Field(default_factory=dict)
-    """Settings of `evaluation` that differ."""
+    """How validation and test judge the model."""
 
     def changes(self) -> dict[str, dict[str, Any]]:
         """What it changes, by group."""
@@ -116,7 +116,7 @@ class Recipe(Settings):
     task: Annotated[str, TASKS] = Field(
         default="translation", json_schema_extra=lambda schema: schema.update(enum=[*TASKS.names()])
     )
-    """What the model is for. Validation and test measure translations by BLEU, summaries by ROUGE."""
+    """What the model does. Translations are measured by BLEU, summaries by ROUGE."""
     seed: int = Field(default=1, ge=0)
     """Seeds the weights, the order of the data and dropout."""
     data: DataConfig
@@ -126,17 +126,17 @@ class Recipe(Settings):
     model: AnyModelConfig
     """The model; `kind` chooses, the other keys are that model's own."""
     pretrained_embeddings: EmbeddingsConfig | None = None
-    """Word vectors for the model to begin with; random ones if not given."""
+    """Pretrained word vectors for the embeddings. Default: random ones."""
     batch: BatchConfig = BatchConfig()
-    """How sentences are put together for training."""
+    """How training batches are made."""
     training: TrainingConfig
     """How the model is trained."""
     search: SearchConfig = SearchConfig()
-    """How translations are searched for."""
+    """Search settings: beam, penalties, limits."""
     evaluation: EvaluationConfig = EvaluationConfig()
-    """How the model is judged while it trains."""
+    """How validation and test judge the model."""
     stages: list[Stage] = Field(default_factory=list, max_length=MOST_STAGES)
-    """Training in stages, one after the other, each with a name and what it changes of the groups above."""
+    """Stages of training, one after the other. Each has a name and the settings that it changes."""
 
     @field_validator("task")
     @classmethod

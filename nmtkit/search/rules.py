@@ -26,21 +26,22 @@ class RuleSettings(Settings):
     min_length: Length = Field(default=0, ge=0)
     """The fewest tokens of a hypothesis, EOS not counted."""
     min_length_ratio: float = Field(default=0.0, ge=0.0)
-    """At least so many tokens for each source token, EOS not counted on either side. The greater of this and min_length
-    holds, but never more than max_length leaves room for."""
+    """At least this many tokens for each source token, EOS not counted. The larger of this and min_length holds, as far
+    as max_length allows."""
     max_length: Length = Field(default=256, ge=1)
-    """The most tokens of a hypothesis, EOS counted; what has not ended by then is returned as it stands."""
+    """The most tokens of a hypothesis, EOS counted. A hypothesis that reaches it is returned unfinished."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """At most so many tokens for each source token, and max_length_offset more. The lower of this and max_length
-    holds."""
+    """At most this many tokens for each source token, plus max_length_offset. The smaller of this and max_length holds.
+    """
     max_length_offset: Length = Field(default=30, ge=1)
-    """The tokens that max_length_ratio allows beside those for each source token."""
+    """Tokens that max_length_ratio allows on top."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """No hypothesis holds the same n-gram twice, for n-grams of so many tokens: 3 is trigram blocking, 0 no rule."""
+    """No hypothesis repeats an n-gram of this many tokens. 3 is trigram blocking; 0 is off."""
     no_repeat_except: str = ""
-    """Words, with blanks between them, that may repeat: an n-gram that holds one of them is never blocked."""
+    """Words that may repeat, separated by spaces. An n-gram with one of them is never blocked."""
     repetition_penalty: float = Field(default=1.0, ge=1.0, le=100.0)
-    """A token that the hypothesis holds already is ranked by its log-probability times this; 1 is no rule."""
+    """The log-probability of a token that the hypothesis already has is multiplied by this for the ranking. 1 is off.
+    """
     forbid_unknown: bool = False
     """Never write the unknown word."""
 
@@ -65,21 +66,22 @@ class SearchConfig(RuleSettings):
     beam_size: Beam = Field(default=5, ge=1)
     """Hypotheses kept for each sentence; 1 is greedy search."""
     length_penalty: LengthPenalty = "average"
-    """The divisor of the log-probability, |Y| counting EOS: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha."""
+    """The log-probability is divided by: none 1, average |Y|^alpha, gnmt ((5+|Y|)/6)^alpha. |Y| counts EOS."""
     alpha: float = Field(default=1.0, ge=0.0)
     """Strength of the length penalty; 0 is none."""
     coverage_penalty: float = Field(default=0.0, ge=0.0, le=1e6)
-    """Strength (beta) of the penalty for badly spread attention; needs a model with attention."""
+    """Strength (beta) of the coverage penalty. The model needs attention."""
     coverage_kind: CoverageKind = "gnmt"
-    """What it punishes: gnmt, at the end, source words that got little attention; summary, in every step, those that
-    got more than one word's."""
+    """gnmt: source words with little attention cost, once the hypothesis has ended. summary: source words with more
+    than one word's attention cost, in every step."""
     word_reward: float = Field(default=0.0, ge=0.0, le=1e3)
-    """What every token, EOS counted, adds to the score after the length penalty; most useful with length penalty none.
-    """
+    """Reward for every token, EOS counted, added to the score after the length penalty. It is most useful with length
+    penalty none."""
     stop: Literal["first_k", "exact"] = "first_k"
-    """When a sentence is done: with beam_size ended hypotheses, or when no other could still become better (slow)."""
+    """first_k: stop a sentence with beam_size ended hypotheses. exact: stop when no other hypothesis can become better
+    (slow)."""
     patience: float = Field(default=1.0, ge=0.01, le=100.0)
-    """With first_k a sentence is done with beam_size times so many ended hypotheses."""
+    """With first_k, stop a sentence with patience times beam_size ended hypotheses."""
 
 
 def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class SamplingConfig(RuleSettings):
     """How translations are drawn."""
 
     samples: int = Field(default=1, ge=1, le=100_000)
-    """Translations drawn for each sentence, independently of each other."""
+    """Independent samples for each sentence."""
     temperature: float = Field(default=1.0, gt=0.0)
     """Log-probabilities are divided by this: below 1 the likely tokens become more likely."""
     top_k: int = Field(default=0, ge=0)

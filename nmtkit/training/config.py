@@ -20,13 +20,13 @@ class TrainingConfig(OptimizerSettings):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of each target's probability that is spread over the vocabulary."""
     guided_alignment: GuidedAlignment | None = None
-    """Teach the attention where to look; without it attention is left to itself."""
+    """Guided alignment: train the attention with given word alignments. Default: off."""
     coverage_weight: float = Field(default=0.0, ge=0)
-    """Weight of the coverage loss, a mean per target token, which makes it costly to look again at what was looked at
-    before (lambda of See et al. 2017, equation 13; 1 in the paper, in a short stage at the end). 0 is none."""
+    """Weight of the coverage loss, a mean per target token (lambda of See et al. 2017, equation 13; 1 in the paper, in
+    a short stage at the end). It makes repeated attention costly. 0 is off."""
     reinforce: Reinforce | None = None
-    """Self-critical training: reward summaries that the model draws itself, beside the likelihood of the references;
-    for a stage at the end."""
+    """Self-critical training: reward summaries that the model samples, beside the likelihood of the references. It is
+    for a last stage."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Largest norm of the whole gradient of the mean loss per token; longer ones are scaled down to it."""
     accumulate: int = Field(default=1, ge=1, le=10_000)
@@ -40,21 +40,21 @@ class TrainingConfig(OptimizerSettings):
     recipe with stages it limits the whole training, not each stage: a stage that sets its own has that; the others
     share the rest equally, and get what earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
-    """Updates between two validations; one more follows at the end. One that would use up what is left of max_minutes
-    is left out: the schedule would not come to its end."""
+    """Updates between two validations. One more follows at the end. A validation that would use up the rest of
+    max_minutes is left out, so that the schedule reaches its end."""
     patience: int | None = Field(default=None, ge=1)
     """Stop after this many validations in a row without a new best."""
     best_metric: str = "bleu"
-    """The validation metric that decides which weights are best."""
+    """The validation metric that chooses the best checkpoint."""
     higher_is_better: bool = True
-    """Its direction: true for BLEU, false for a loss."""
+    """true if higher is better, as for BLEU; false for a loss."""
     keep_best: int = Field(default=1, ge=1)
-    """How many of the best weights files stay."""
+    """How many of the best checkpoints to keep."""
     keep_recent: int | None = Field(default=None, ge=0)
-    """How many of the newest weights files stay as well, for `nmtkit average`. Null: 5, or none if keep_best is more
-    than one."""
+    """How many of the newest checkpoints to keep too, for `nmtkit average`. null: 5, or none if keep_best is more than
+    one."""
     save_every: int = Field(default=1000, ge=1)
-    """Updates between two saves of the full state; it is saved at every validation and at the end as well."""
+    """Updates between two saves of the full state. Every validation and the end save it too."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Keep an exponential moving average of the weights with this decay, and evaluate and save that."""
     precision: Literal["fp32", "bf16", "auto"] = "auto"
@@ -62,14 +62,14 @@ class TrainingConfig(OptimizerSettings):
     of this model show to be quickest on this machine, found once and kept (see `nmtkit tune`); bf16 only where the
     model allows it. In a training too short to measure, auto is fp32, highest and one thread a core."""
     matmul_precision: Literal["highest", "high", "medium", "auto"] = "auto"
-    """How exact fp32 matrix products are: highest, or less exact and faster where the device can."""
+    """Exactness of fp32 matrix products: highest, or less exact and faster where the device can."""
     threads: Literal["auto"] | int = "auto"
     """CPU threads."""
     deterministic: bool = False
-    """On CUDA: the same sums in the same order every time, so that the same training gives the same weights, and a
-    resumed one goes on bit for bit; slower. On a CPU it is so anyway."""
+    """On CUDA: sum in the same order every time, so that equal trainings give equal weights and a resumed one is
+    bit-exact. It is slower. A CPU always does so."""
     log_every: int = Field(default=50, ge=1)
-    """Updates between two `Step` events; on a GPU the numbers are read only then."""
+    """Updates between two log lines."""
 
     @field_validator("threads", mode="before")
     @classmethod

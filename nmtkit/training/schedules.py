@@ -47,7 +47,7 @@ class Noam(Settings):
     kind: Literal["noam"] = "noam"
     """Which schedule."""
     size: int = Field(ge=1)
-    """d_model in the paper: the model's hidden_size."""
+    """d_model of the paper: the model's hidden_size."""
     warmup: int = Field(default=4000, ge=1)
     """Updates over which the rate climbs linearly from zero."""
 
@@ -147,7 +147,7 @@ class Plateau(Settings):
     kind: Literal["plateau"] = "plateau"
     """Which schedule."""
     factor: float = Field(default=0.5, gt=0, lt=1)
-    """What the rate is multiplied with at each drop."""
+    """The rate is multiplied by this at each drop."""
     patience: int = Field(default=1, ge=1)
     """Validations in a row without a new best score that make a drop."""
     warmup: int = Field(default=0, ge=0)

@@ -31,12 +31,12 @@ class GuidedAlignment(Settings):
     """
 
     source: Teacher = "file"
-    """Who knows the links. file: data.train.alignment. model: for each word the source token at which the layer's heads
-    look most on average; it teaches the one head that model.alignment_heads names."""
+    """Where the alignments come from. file: data.train.alignment. model: the attention itself, each word's most
+    attended source token in the mean of the layer's heads; it trains the one head that model.alignment_heads names."""
     weight: float = Field(default=0.05, gt=0)
     """Weight of the alignment's loss, a mean over linked target tokens, beside the mean loss per target token."""
     loss: AlignmentLoss = "cross_entropy"
-    """How far the attention is from the links: cross_entropy, or squared_error, which is milder where it is far off."""
+    """The loss between attention and links: cross_entropy, or squared_error, which is milder."""
 
 
 def linked_positions(batch: Batch, teacher: Teacher) -> Tensor:

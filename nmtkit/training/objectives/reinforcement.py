@@ -50,11 +50,11 @@ class Reinforce(Settings):
     gamma: float = Field(default=0.9984, gt=0, le=1)
     """Weight of the reinforcement; the likelihood has the rest. Rewards differ by little, so it is near one."""
     reward: Literal["rougeL"] = "rougeL"
-    """What is rewarded: the ROUGE-L F1 of the tokens, from 0 to 1."""
+    """The reward: ROUGE-L F1 of the tokens, from 0 to 1."""
     max_length: Length = Field(default=100, ge=1)
-    """The most tokens of a summary that the model writes in training, its end mark counted."""
+    """The most tokens of a sampled summary in training, EOS counted."""
     max_length_ratio: float = Field(default=1.5, gt=0, le=1e6)
-    """The same, relative to the longest reference of the batch; the smaller of the two limits counts."""
+    """The most tokens relative to the longest reference of the batch. The smaller limit holds."""
 
     def limit(self, tgt_length: int) -> int:
         """The most tokens of a summary where the longest reference of the batch has so many, end marks counted."""
