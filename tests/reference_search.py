@@ -5,7 +5,7 @@ It is slow, and shares with the engine only the model's pass over given targets 
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -38,10 +38,70 @@ class Plain:
         return math.fsum(self.log_probs)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the translations of one sentence."""
+
+    prefix: Sequence[int] = ()
+    required: Sequence[Sequence[int]] = ()
+    refused: Sequence[Sequence[int]] = ()
+    in_order: bool = False
+    starts: Collection[int] = field(default_factory=set)
+    """Tokens that begin a word."""
+    may_repeat: Collection[int] = ()
+
+    def standing(self, tokens: Sequence[int]) -> list[int | None]:
+        """How many tokens of each required term stand last; None where it is met, or must wait for another."""
+        begin, found, is_open = 0, [], True
+        for term in self.required:
+            size = len(term)
+            ends = [
+                end
+                for end in range(begin + size, len(tokens))
+                if list(tokens[end - size : end]) == list(term) and (tokens[end] == EOS or tokens[end] in self.starts)
+            ]
+            if not is_open or ends:
+                found.append(None)
+                begin = min(ends, default=begin) if self.in_order else 0
+            else:
+                behind = list(tokens[begin:])
+                found.append(max(n for n in range(size + 1) if behind[len(behind) - n :] == list(term[:n])))
+                is_open = not self.in_order
+        return found
+
+    def bank(self, tokens: Sequence[int]) -> int:
+        """How many tokens of required terms stand in these, the one behind each counted."""
+        met, longest = 0, 0
+        for term, count in zip(self.required, self.standing(tokens), strict=True):
+            met += len(term) + 1 if count is None else 0
+            longest = max(longest, count or 0)
+            if count is not None and self.in_order:
+                break
+        return met + longest
+
+    def following(self, tokens: Sequence[int]) -> set[int]:
+        """The next token of each required term."""
+        counts = zip(self.required, self.standing(tokens), strict=True)
+        return {term[count] for term, count in counts if count is not None and count < len(term)}
+
+    def is_enough(self, tokens: Sequence[int]) -> bool:
+        """Whether the sentence may end behind them."""
+        return self.bank([*tokens, EOS]) == sum(len(term) + 1 for term in self.required)
+
+
+NOTHING_ASKED = Asked()
+
+
 def allowed(
-    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, may_repeat: Collection[int] = ()
+    log_probs: list[float], tokens: Sequence[int], config: SearchConfig, least: int, asked: Asked = NOTHING_ASKED
 ) -> list[float]:
     """The log-probabilities of what may follow these tokens."""
+    if config.prefix_bias == 1 and len(tokens) < len(asked.prefix):
+        wanted = asked.prefix[len(tokens)]
+        only = [-math.inf] * len(log_probs)
+        only[wanted] = log_probs[wanted]
+        return only
+    may_repeat = asked.may_repeat
     forbidden = {PAD, BOS}
     if config.forbid_unknown:
         forbidden.add(UNK)
@@ -53,10 +113,52 @@ def allowed(
         seen = {gram for gram in grams if not set(gram) & set(may_repeat)}
         before = tuple(tokens[len(tokens) - size + 1 :]) if size > 1 else ()
         forbidden |= {token for token in range(len(log_probs)) if (*before, token) in seen}
+    for term in asked.refused:
+        if tuple(tokens[len(tokens) - len(term) + 1 :]) == tuple(term[:-1]) or len(term) == 1:
+            forbidden.add(term[-1])
     left = [-math.inf if token in forbidden else value for token, value in enumerate(log_probs)]
-    if size and max(left) == -math.inf:
+    if not asked.is_enough(tokens):
+        left[EOS] = -math.inf
+    if max(left) == -math.inf:
         left[EOS] = log_probs[EOS]
     return left
+
+
+def more_weight(log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, asked: Asked) -> float:
+    """How much more than its own log-probability a token weighs."""
+    weighed, place = log_prob, len(tokens)
+    if config.prefix_bias < 1 and place < len(asked.prefix) and list(tokens) == list(asked.prefix[:place]):
+        mixed = (1 - config.prefix_bias) * math.exp(log_prob)
+        weighed = math.log(mixed + config.prefix_bias * (token == asked.prefix[place]))
+    return (config.repetition_penalty if token in tokens else 1.0) * weighed - log_prob
+
+
+def by_turns(candidates: list[tuple[float, int, int, int, Plain]]) -> list[tuple[int, int, Plain]]:
+    """The best of each bank, the highest bank first; then the second of each: turn, place in it, hypothesis.
+
+    A candidate is its cost, the number of its parent, its token, its bank, and the hypothesis; they come sorted.
+    """
+    turns: dict[int, int] = {}
+    keyed = []
+    for *_, bank, one in candidates:
+        turns[bank] = turns.get(bank, -1) + 1
+        keyed.append((turns[bank], -bank, one))
+    return sorted(keyed, key=lambda each: each[:2])
+
+
+def looked_at(
+    candidates: list[tuple[float, int, int, int, Plain]], beam_size: int, asked: Asked, beam: list[Plain]
+) -> list[tuple[float, int, int, int, Plain]]:
+    """For each hypothesis the best that begins a word, and the next tokens of its terms; and the best of all others."""
+    if not asked.required:
+        return candidates[: 2 * beam_size]
+    kept = []
+    for number, one in enumerate(beam):
+        own = [each for each in candidates if each[1] == number]
+        starting = [each[2] for each in own if each[2] in asked.starts][:1]
+        kept += [each for each in own if each[2] in {*starting, *asked.following(one.tokens)}]
+    others = [each for each in candidates if each not in kept]
+    return sorted([*kept, *others[: 2 * beam_size]], key=lambda each: each[:3])
 
 
 class Sentence:
@@ -91,11 +193,12 @@ class Sentence:
 
 
 @torch.no_grad()
-def search(sentence: Sentence, config: SearchConfig, n_best: int, may_repeat: Collection[int] = ()) -> list[Plain]:
+def search(sentence: Sentence, config: SearchConfig, n_best: int, asked: Asked = NOTHING_ASKED) -> list[Plain]:
     """The best translations of one sentence, those that ended first."""
     lengths, words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
     words[int(lengths) - 1] = False  # EOS is not to be covered
-    limit, least = int(length_limits(config, lengths, None)), int(least_lengths(config, lengths))
+    prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
+    limit, least = int(length_limits(config, lengths, prefix, room)), int(least_lengths(config, lengths))
     divisors = length_penalty(config.length_penalty, torch.arange(1, limit + 1), config.alpha).tolist()
     beam, ended = [Plain((), ())], []
     for position in range(limit):
@@ -108,18 +211,20 @@ def search(sentence: Sentence, config: SearchConfig, n_best: int, may_repeat: Co
                 cost = float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
             following = output.log_probs[0, position].tolist()
             in_every_step = cost * divisors[position] if config.coverage_kind == "summary" else 0.0
-            for token, value in enumerate(allowed(following, one.tokens, config, least, may_repeat)):
-                again = token in one.tokens and value > -math.inf
-                penalty = one.penalty + ((config.repetition_penalty - 1) * value if again else 0.0)
+            for token, value in enumerate(allowed(following, one.tokens, config, least, asked)):
+                if value == -math.inf:
+                    continue
+                penalty = one.penalty + more_weight(value, one.tokens, token, config, asked)
                 log_probs = (*one.log_probs, value)
                 ranked = math.fsum(log_probs) + penalty
                 score = ranked / divisors[position] + cost + config.word_reward * (position + 1)
                 found = Plain((*one.tokens, token), log_probs, score, penalty)
-                candidates.append((-ranked - in_every_step, number, token, found))
+                candidates.append((-ranked - in_every_step, number, token, asked.bank(found.tokens), found))
         candidates.sort(key=lambda each: each[:3])
-        best = [each[3] for each in candidates[: 2 * config.beam_size] if each[3].log_prob > -math.inf]
-        ended += [one for one in best[: config.beam_size] if one.tokens[-1] == EOS]
-        beam = [one for one in best if one.tokens[-1] != EOS][: config.beam_size]
+        candidates = looked_at(candidates, config.beam_size, asked, beam)
+        ends = [one for turn, _, one in by_turns(candidates) if turn < config.beam_size and one.tokens[-1] == EOS]
+        ended += ends
+        beam = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[: config.beam_size]]
         ended.sort(key=lambda one: -one.score)
         if not beam or (config.stop == "first_k" and len(ended) >= config.patience * config.beam_size):
             break
@@ -127,4 +232,6 @@ def search(sentence: Sentence, config: SearchConfig, n_best: int, may_repeat: Co
         if config.stop == "exact" and len(ended) >= n_best and ended[n_best - 1].score >= bound:
             break
     cut = sorted(beam, key=lambda one: -one.score) if position == limit - 1 else []
+    if any(one.tokens[-1] == EOS or asked.is_enough(one.tokens) for one in [*ends, *beam]):
+        cut = [one for one in cut if asked.is_enough(one.tokens)]
     return [*ended, *cut][:n_best]

@@ -49,6 +49,7 @@ SEARCH: dict[str, str | None] = {
     "word_reward": "R",
     "stop": None,
     "patience": "P",
+    "prefix_bias": "BETA",
 }
 """The keys of the recipe's `search` group that have options, and what stands for their values if not their type."""
 
@@ -337,6 +338,8 @@ class Printer:
 
     def _count(self, found: Sequence[Translation]) -> None:
         self.lines += 1
+        for what in {what for one in found for what in one.amiss}:
+            tell(f"line {self.lines}: the translation {what}")
         self.unfinished += any(not one.finished for one in found)
         self.cut += any(one.src_left_out > 0 for one in found)
 

@@ -35,7 +35,7 @@ def stdin_lines() -> Iterator[str]:
 def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list[str]]:
     """The windows of files one after the other, or of standard input where there are none; they hold text.
 
-    `remedy` is what to do where they hold JSON lines.
+    `remedy` is what to do where they hold JSON lines; "": they may.
 
     Raises:
         DataError: one cannot be read, or holds JSON lines by the looks of its beginning.
@@ -44,14 +44,14 @@ def text_windows(files: Sequence[Path], remedy: str, most: int) -> Iterator[list
         yield from windows(chain.from_iterable(_text_of_file(file, remedy) for file in files), most)
         return
     for number, window in enumerate(windows(stdin_lines(), most)):
-        if not number:  # who types cannot be asked for more lines before the first is answered
+        if not number and remedy:  # who types cannot be asked for more lines before the first is answered
             refuse_json_lines(window, STDIN, remedy)
         yield window
 
 
 def _text_of_file(file: Path, remedy: str) -> Iterator[str]:
     lines = read_lines(file)
-    first = list(islice(lines, LOOKED_AT))
+    first = list(islice(lines, LOOKED_AT if remedy else 0))
     refuse_json_lines(first, str(file), remedy)
     yield from chain(first, lines)
 

@@ -1,7 +1,7 @@
 """`nmtkit translate`."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from nmtkit.data.records import WRITE_OUT
 from nmtkit.data.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
+from nmtkit.translation.requests import Request, Terminology
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.unknowns import parse_dictionary
 
@@ -40,6 +41,38 @@ class UnknownWords:
         if translator.config.forbid_unknown:
             note("the recipe's search.forbid_unknown is off, for --replace-unknown")
         return translator.replacing_unknown(entries)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What is asked of translations beside their source."""
+
+    prefix: bool
+    jsonl: bool
+    terms: Path | None
+
+    def __post_init__(self) -> None:
+        if self.prefix and self.jsonl:
+            raise click.UsageError('--jsonl gives prefixes as "prefix": leave --prefix out')
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is asked."""
+        return self.prefix or self.jsonl or self.terms is not None
+
+    def of(self, translator: Translator) -> Translator:
+        """The translator with the terms; raises DataError if they cannot be read."""
+        if self.terms is None:
+            return translator
+        return replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
+
+    def requests(self, windows: Iterable[list[str]]) -> Iterator[list[Request]]:
+        """What is asked in each line."""
+        read = Request.of_json if self.jsonl else Request.of_fields if self.prefix else Request.of
+        count = 0
+        for window in windows:
+            yield [read(line, f"line {number}") for number, line in enumerate(window, start=count + 1)]
+            count += len(window)
 
 
 @click.command()
@@ -69,10 +102,29 @@ class UnknownWords:
     is_flag=True,
     help="Cut each line into sentences, translate each by itself, and join them into one line again.",
 )
+@click.option(
+    "--prefix",
+    is_flag=True,
+    help="Each line is SOURCE TAB PREFIX: the translation begins with PREFIX, whose last word is taken as whole.",
+)
+@click.option(
+    "--jsonl",
+    is_flag=True,
+    help='Each line is a JSON object: "source", and if wanted "prefix", "must" and "must_not" (lists of terms) and '
+    '"in_order" (true: those of "must" come in their order).',
+)
+@click.option(
+    "--terms",
+    type=FILE,
+    metavar="FILE",
+    help="SOURCE TERM TAB TARGET TERM on each line: where a source contains the one, its translation contains the "
+    "other, both as whole words. Of source terms that overlap the longest counts.",
+)
 @inference.workers
 @inference.batches
 @options.quiet
 @options.grouped(UnknownWords, "unknown")
+@options.grouped(Asking, "asking")
 def command(
     how: Opening,
     files: tuple[Path, ...],
@@ -80,6 +132,7 @@ def command(
     scores: bool,
     as_json: bool,
     unknown: UnknownWords,
+    asking: Asking,
     split_sentences: bool,
 ) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
@@ -99,6 +152,10 @@ def command(
     If the model copies, --json gives for each token the probability that the model generated it ("p_gen") and the
     source token that it was copied from ("copied"). "copied_spans" are tokens that were copied in one piece.
 
+    What is asked of a translation (--prefix, --jsonl, --terms) costs probability, and is met all the same; terms are
+    found again in the text, not only in its tokens. A token that the model lacks is <unk> in a prefix, and refused in
+    a term. "must_not" forbids a term as the tokenizer cuts it. --prefix-bias below 1 prefers the prefix only.
+
     Models learn single sentences, so a paragraph on one line is badly translated as a whole. --split-sentences cuts it
     after . ! ? and their kin, but not after titles (Dr.), initials, abbreviations with inner points (e.g.) and short
     numbers (am 3. Mai). Two sentences stay one where the first ends in such a word.
@@ -112,18 +169,23 @@ def command(
       nmtkit translate --json input.txt | jq .best.score
       nmtkit translate --replace-unknown --dictionary names.tsv input.txt
       nmtkit translate --split-sentences article.txt
+      nmtkit translate --terms glossary.tsv input.txt
+      printf 'A dog runs.\\tDer Hund\\n' | nmtkit translate --prefix
     """
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
-    translator = unknown.open(how)
+    if split_sentences and asking.asks:
+        raise click.UsageError("--split-sentences translates parts of lines: leave --prefix, --jsonl and --terms out")
+    translator = asking.of(unknown.open(how))
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
     prompt = results.Prompt(files, "a line", "translated")
-    windows = text_windows(files, WRITE_OUT, translator.window)
+    windows = text_windows(files, "" if asking.jsonl else WRITE_OUT, translator.window)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(windows, as_json)
         write_found(paragraphs, printer.write_sentences, "lines", prompt)
     else:
-        found = translator.stream(_noting_paragraphs(windows), how.n_best, need_copies=as_json)
+        lines = asking.requests(windows) if asking.asks else _noting_paragraphs(windows)
+        found = translator.stream(lines, how.n_best, need_copies=as_json)
         write_found(found, printer.write, "lines", prompt)
     printer.say_unfinished("translations", "--max-length-ratio or --max-length")
 

@@ -129,6 +129,8 @@ class Batch(Rows):
     """`(B,T,S)`, bool: whether the target token of `tgt_out` is linked to the source token; None if nobody knows."""
     prefix: Tensor | None = None
     """What a search's translations must begin with: extended ids `(B,P)`, padded with PAD on the right."""
+    terms: Rows | None = None
+    """What they must contain, and must not; `nmtkit.search.constraints.Terms`."""
 
     @property
     def size(self) -> int:

@@ -19,21 +19,22 @@ LEAST = 1e-30
 """Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
 
 
-def by_place(ids: Tensor, src_extended: Tensor, size: int) -> Tensor:
+def by_place(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
     """Extended ids as a search numbers them: a word that the vocabulary lacks is V and its first place in the source.
 
     So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
 
     Args:
-        ids: `(B,P)`; those that are not in the vocabulary stand in the source.
+        ids: `(B,P)`; words that neither the vocabulary nor the source has become `absent`.
         src_extended: `(B,S)`.
         size: V.
+        absent: an id of the vocabulary.
 
     Returns:
         `(B,P)`.
     """
-    first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).argmax(2)  # (B,P)
-    return torch.where(ids < size, ids, size + first)
+    there, first = (ids[:, :, None] == src_extended[:, None, :]).to(torch.uint8).max(2)  # (B,P)
+    return torch.where(ids < size, ids, torch.where(there > 0, size + first, absent))
 
 
 def mix(

@@ -6,6 +6,7 @@ computing what nobody reads, until another sentence takes its place or the slot 
 
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeGuard
 
 import numpy as np
@@ -16,50 +17,29 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.data.vocabulary import BOS, PAD
+from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq, with_copies
 from nmtkit.search.choose import BLOCK, Choice, Choose, choose_best, choose_weighed
+from nmtkit.search.constraints import Grid, Terms
 from nmtkit.search.rules import (
     INFINITY,
     SearchConfig,
     apply_rules,
-    least_lengths,
     length_limits,
     penalize_repeats,
+    prefer_prefix,
 )
 from nmtkit.search.scoring import coverage_penalty, length_penalty, to_be_covered
+from nmtkit.search.sentences import NO_TABLES, Sentences, TokenTables
 
 MANY = 1 << 17
 """So many logits are not made log-probabilities of; for fewer, one operation takes less time than several."""
 Integers = npt.NDArray[np.int64]
 NOTHING = -1
 """Stands in a history behind the last token."""
-
-
-@dataclass(frozen=True)
-class Sentences(Rows):
-    """What has one row per sentence, and does not belong to the model."""
-
-    last: Tensor
-    """The position of the last token that it may have, EOS counted, `(B,)`."""
-    least: Tensor | None
-    """Fewest tokens `(B,)`, EOS not counted; None where no rule asks for any."""
-    prefix: Tensor | None
-    """Forced tokens `(B,P)`."""
-    done: Tensor
-    """`(B,)`, bool."""
-    n_finished: Tensor
-    """Finished hypotheses so far `(B,)`."""
-    best: Tensor | None
-    """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
-    candidates: Tensor | None
-    """The words that each may be continued by `(B,V)`, bool; None: all."""
-    penalties: Tensor | None
-    """What the ranking of each hypothesis has beside its log-probability, summed over its words, `(B,W)`; None where no
-    rule gives any."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +77,10 @@ class Bank:
     """All words so far `(N,*)`, `NOTHING` behind them, where a rule asks for them."""
     coverage: Tensor | None = None
     """The sum of all attention so far `(N,S)`, where a penalty asks for it."""
-    may_repeat: Tensor | None = None
-    """The words that no rule against repeated n-grams is about `(V+1,)`, bool; the last stands for copied ones."""
+    tables: TokenTables = NO_TABLES
+    """Of `may_repeat` one more, which stands for copied words."""
+    grid: Grid | None = None
+    """How far the hypotheses have come with required terms, where there are any."""
 
     @classmethod
     def begin(
@@ -107,55 +89,49 @@ class Bank:
         batch: Batch,
         config: SearchConfig,
         n_best: int,
-        may_repeat: Tensor | None = None,
+        tables: TokenTables = NO_TABLES,
         shortlist: Shortlist | None = None,
     ) -> "Bank":
         """All sentences of a batch before their first step."""
-        lengths, prefix = batch.src_lengths.cpu(), batch.prefix
-        limits = length_limits(config, lengths, None if prefix is None else prefix.cpu())
+        lengths, prefix, terms = batch.src_lengths.cpu(), batch.prefix, batch.terms
+        assert terms is None or isinstance(terms, Terms)
+        room = None if terms is None else terms.room().cpu()
+        limits = length_limits(config, lengths, None if prefix is None else prefix.cpu(), room)
         batch = batch.mapped(torch.clone)  # what is kept of it is written into
         device, size, columns = batch.src.device, batch.size, batch.src.shape[1]
-        prefix = batch.prefix
         if model.config.copies:
             source, known = batch.src_extended, model.sizes.tgt
-            prefix = None if prefix is None else by_place(prefix, source, known)
+            prefix = None if prefix is None else by_place(prefix, source, known, UNK)
+            terms = None if terms is None else terms.changed(lambda ids: by_place(ids, source, known, UNK))
             more = -(known + columns) % BLOCK + columns  # whole blocks are searched sooner
-            batch = replace(batch, src_extended=by_place(source, source, known), n_oov=more)
+            batch = replace(batch, src_extended=by_place(source, source, known, UNK), n_oov=more)
         memory = model.encode(batch)
         candidates = None
         if shortlist is not None:
-            candidates = shortlist.candidates(batch, model.config.copies, prefix)
+            given = [ids for ids in (prefix, None if terms is None else terms.ids()) if ids is not None]
+            candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
             memory = model.shorten(memory, candidates)
         most = int(limits.max())
         model.reserve(most)
-        past = Past(size, config.beam_size, device, width=1)
         dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
+        scores = torch.zeros(size, 1, dtype=dtype, device=device)
+        sentences = Sentences.begin(config, lengths, limits, prefix, scores, n_best)
+        looks_back = config.no_repeat_ngram > 0 or sentences.penalties is not None
         divisors = length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha)
-        least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
-        exact = config.stop == "exact"
-        sentences = Sentences(
-            last=(limits - 1).to(device),
-            least=least,
-            prefix=prefix,
-            done=torch.zeros(size, dtype=torch.bool, device=device),
-            n_finished=torch.zeros(size, dtype=torch.long, device=device),
-            best=torch.full((size, n_best), -INFINITY, dtype=dtype, device=device) if exact else None,
-            candidates=candidates,
-            penalties=torch.zeros(size, 1, dtype=dtype, device=device) if config.repetition_penalty > 1 else None,
-        )
         return cls(
             model=model,
             config=config,
-            sentences=sentences,
+            sentences=replace(sentences, candidates=candidates),
             divisors=divisors.to(device, dtype),
             limits=limits.tolist(),
             memory=memory,
             state=model.start(memory),
-            past=past,
+            past=Past(size, config.beam_size, device, width=1),
             tokens=torch.full((size,), BOS, device=device),
-            scores=torch.zeros(size, 1, dtype=dtype, device=device),
-            history=torch.zeros(size, 0, dtype=torch.long, device=device) if config.looks_back else None,
-            may_repeat=may_repeat,
+            scores=scores,
+            history=torch.zeros(size, 0, dtype=torch.long, device=device) if looks_back else None,
+            tables=tables,
+            grid=None if terms is None else Grid.begin(terms, tables.starts),
         )
 
     def step(self, choose: Choose, need_attention: bool) -> Record:
@@ -174,6 +150,8 @@ class Bank:
             final = final + config.word_reward * (self.past.position + 1)[:, None].to(final.dtype)
         if penalties is not None:
             self.sentences = replace(self.sentences, penalties=penalties.gather(1, choice.kept))
+        if self.grid is not None:
+            final = self.grid.ranked(choice, final)
         self._note_finished(choice, final)
         record = self._record(choice, final, readout) if need_attention else Record(choice, final, None, None)
         self._follow(choice)
@@ -183,6 +161,7 @@ class Bank:
         """Goes on with these sentences, by number, `(M,)`."""
         rows = self._rows(kept)
         self.sentences, self.memory = self.sentences.select(kept), self.memory.select(kept)
+        self.grid = None if self.grid is None else self.grid.select(kept, rows)
         self.scores = self.scores.index_select(0, kept)
         self.past.select(kept)
         self.state, self.tokens = self.state.select(rows), self.tokens.index_select(0, rows)
@@ -195,6 +174,9 @@ class Bank:
         moved = np.flatnonzero(order != np.arange(count))
         holes, movers = torch.from_numpy(moved).to(device), torch.from_numpy(order[moved]).to(device)
         to, of = self._rows(holes), self._rows(movers)
+        if self.grid is not None:
+            every = torch.from_numpy(order).to(device)
+            self.grid = self.grid.select(every, self._rows(every))
         sentences, rows = slice(count), slice(count * width)
         self.sentences.put(holes, self.sentences.select(movers))
         self.memory.put(holes, self.memory.select(movers))
@@ -268,6 +250,8 @@ class Bank:
     def _chosen(self, readout: Readout, choose: Choose, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
         """The choice of this step, and the penalties of its candidates `(B,C)`, if there are any."""
         cost = cost if self.config.coverage_kind == "summary" and choose is choose_best else None
+        if self.grid is not None:
+            choose = partial(self.grid.choose, memory=self.memory)
         if cost is not None or self.sentences.penalties is not None:
             return self._weighed(self._ruled(self.model.predict(readout, self.memory)), choose, cost)
         beam = self.config.beam_size
@@ -287,8 +271,11 @@ class Bank:
         penalties, ranks, weighed = self.sentences.penalties, self.scores, log_probs
         if penalties is not None:
             assert self.history is not None
-            history = self._in_columns(self.history[:, : self.past.places - 1])
-            ranks, weighed = ranks + penalties, penalize_repeats(log_probs, history, self.config.repetition_penalty)
+            ranks, history = ranks + penalties, self.history[:, : self.past.places - 1]
+            if self.sentences.prefix is not None and self.config.prefix_bias < 1:
+                wanted = self._in_columns(self.sentences.wanted_so_far(self.past.position, history))
+                weighed = prefer_prefix(weighed, wanted, self.config.prefix_bias)
+            weighed = penalize_repeats(weighed, self._in_columns(history), self.config.repetition_penalty)
         if cost is not None:
             ranks = ranks + cost * self._divisor()
         choice, more = choose_weighed(choose, log_probs, self.scores, weighed, ranks, self.config.beam_size)
@@ -312,11 +299,7 @@ class Bank:
     def _ruled(self, log_probs: Tensor) -> Tensor:
         """The log-probabilities `(N,X)` under the rules."""
         sentences, width, position = self.sentences, self.scores.shape[1], self.past.position
-        wanted = None
-        if sentences.prefix is not None:
-            columns = sentences.prefix.shape[1]
-            wanted = sentences.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
-            wanted = wanted.masked_fill(position >= columns, PAD)
+        wanted = sentences.wanted(position) if self.config.prefix_bias == 1 else None
 
         def of_rows(values: Tensor | None) -> Tensor | None:
             return None if values is None else values.repeat_interleave(width, 0)
@@ -324,12 +307,16 @@ class Bank:
         history = self.history if self.config.no_repeat_ngram else None
         if history is not None:
             history = history[:, : self.past.places - 1]
-            if self.may_repeat is not None:
-                again = self.may_repeat[history.clamp(min=0, max=len(self.may_repeat) - 1)]
+            if (may_repeat := self.tables.may_repeat) is not None:
+                again = may_repeat[history.clamp(min=0, max=len(may_repeat) - 1)]
                 history = history.masked_fill(again, NOTHING)
         written = of_rows(position if history is not None or sentences.least is not None else None)
         history, wanted = (None if ids is None else self._in_columns(ids) for ids in (history, wanted))
-        return apply_rules(log_probs, self.config, written, history, of_rows(wanted), of_rows(sentences.least))
+        end, wanted = log_probs[:, EOS].clone(), of_rows(wanted)
+        log_probs = apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.least))
+        if self.grid is not None:
+            self.grid.forbid(log_probs, end, None if wanted is None else wanted == PAD, self.memory)
+        return log_probs
 
     def _cost(self, readout: Readout) -> Tensor:
         """The coverage penalty of each hypothesis `(B,W)`, once it has looked as it does in this step."""
@@ -372,6 +359,8 @@ class Bank:
         parents = choice.parents.gather(1, choice.kept)  # (B,K)
         self.tokens = choice.tokens.gather(1, choice.kept).flatten()
         beam = parents.shape[1]
+        if self.grid is not None:
+            self.grid = self.grid.follow(self.past.rows(parents), self.tokens)
         # So that nothing of what a sentence that is done still computes counts as finished.
         self.scores = choice.kept_scores.masked_fill(self.sentences.done[:, None], -INFINITY)
         if beam == 1:  # every hypothesis is its own parent

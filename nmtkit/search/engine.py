@@ -25,6 +25,7 @@ from nmtkit.search import graphs
 from nmtkit.search.bank import Bank, Integers, Record
 from nmtkit.search.choose import Choose, choose_best
 from nmtkit.search.rules import SearchConfig, length_limits
+from nmtkit.search.sentences import NO_TABLES, TokenTables
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
 
 SHARE = 8
@@ -67,7 +68,7 @@ class Engine:
         need_attention: whether to return attention, and p_gen, as well.
         choose: another way to choose the hypotheses to go on with; its steps are never recorded.
         steps: whether steps are recorded as CUDA graphs.
-        may_repeat: words that may repeat in spite of `no_repeat_ngram` `(V,)`, bool, on the model's device.
+        tables: what is known of the tokens of the vocabulary.
         shortlist: candidates for the words of the sources, on the model's device; each sentence is continued by its
             own only, and log-probabilities are of them. Its steps are never recorded. None: by all words.
 
@@ -85,7 +86,7 @@ class Engine:
         choose: Choose = choose_best,
         steps: Steps = "auto",
         shortlist: Shortlist | None = None,
-        may_repeat: Tensor | None = None,
+        tables: TokenTables = NO_TABLES,
     ) -> None:
         assert not model.training, "the model is in training mode: call model.eval() first"
         if n_best > config.beam_size:
@@ -100,7 +101,8 @@ class Engine:
         require_recordable(steps, self.device, shortlist is not None)
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.choose, self.steps, self.shortlist = need_attention, choose, steps, shortlist
-        self._may_repeat = None if may_repeat is None else pad(may_repeat, (0, 1))
+        may_repeat = tables.may_repeat
+        self._tables = replace(tables, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
 
     @property
@@ -113,7 +115,7 @@ class Engine:
         """Searches for all sentences of a feed; they come out as they are done.
 
         Args:
-            feed: see `Feed`. No others take the slots of sentences with a forced prefix.
+            feed: see `Feed`. No others take the slots of sentences with a prefix or terms.
 
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
@@ -125,12 +127,12 @@ class Engine:
 
     def _begun(self, batch: Batch) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
-        bank = Bank.begin(self.model, batch, self.config, self.n_best, self._may_repeat, self.shortlist)
+        bank = Bank.begin(self.model, batch, self.config, self.n_best, self._tables, self.shortlist)
         return bank, bank.step(self.choose, self.need_attention)
 
     def _of_one_bank(self, given: tuple[Sequence[int], Batch], feed: Feed, reading: "_Reading") -> Iterator[Found]:
         fresh, record = self._begun(given[1])
-        width, free_to_begin = given[1].src.shape[1], given[1].prefix is None
+        width, free_to_begin = given[1].src.shape[1], given[1].prefix is None and given[1].terms is None
         replay = self._recorder(fresh, width) if free_to_begin else None
         bank = fresh if replay is None else replay.bank
         table = _Table(len(bank.scores), self.device)
@@ -195,7 +197,7 @@ def beam_search(
     need_attention: bool = False,
     prefix: Tensor | None = None,
     choose: Choose = choose_best,
-    may_repeat: Tensor | None = None,
+    tables: TokenTables = NO_TABLES,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
 
@@ -210,14 +212,14 @@ def beam_search(
 
     Args:
         model: any model, in eval mode; it is not changed.
-        batch: B sentences, on the model's device; targets are not read.
+        batch: B sentences, on the model's device, with their terms if they have any; targets are not read.
         config: how to search.
         n_best: hypotheses to return for each sentence, at most `beam_size`.
         need_attention: whether to return attention, and p_gen, as well.
         prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
         choose: another way to choose the hypotheses to go on with.
-        may_repeat: words that may repeat in spite of `no_repeat_ngram` `(V,)`, bool.
+        tables: what is known of the tokens of the vocabulary.
 
     Returns:
         For each sentence its hypotheses, best first. At least one; fewer than `n_best` only where no more exist.
@@ -227,7 +229,7 @@ def beam_search(
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
-    engine = Engine(model, config, n_best, need_attention, choose, may_repeat=may_repeat)
+    engine = Engine(model, config, n_best, need_attention, choose, tables=tables)
     found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
     return [found[number] for number in range(batch.size)]
 

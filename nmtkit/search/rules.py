@@ -45,11 +45,6 @@ class RuleSettings(Settings):
     forbid_unknown: bool = False
     """Never write the unknown word."""
 
-    @property
-    def looks_back(self) -> bool:
-        """Whether a rule asks for the words that a hypothesis has."""
-        return self.no_repeat_ngram > 0 or self.repetition_penalty > 1
-
     @model_validator(mode="after")
     def _lengths_leave_room(self) -> "RuleSettings":
         if self.min_length >= self.max_length:
@@ -82,6 +77,13 @@ class SearchConfig(RuleSettings):
     (slow)."""
     patience: float = Field(default=1.0, ge=0.01, le=100.0)
     """With first_k, stop a sentence with patience times beam_size ended hypotheses."""
+    prefix_bias: float = Field(default=1.0, ge=0.0, le=1.0)
+    """How strongly a hypothesis keeps to a prefix that is given, as long as it has: the next token of it is ranked by
+    (1 - beta) p + beta, all others by (1 - beta) p. 1 forces the prefix, 0 is none."""
+
+    def weighs(self, prefix: Tensor | None) -> bool:
+        """Whether hypotheses with such prefixes are ranked by more than their log-probability, token by token."""
+        return self.repetition_penalty > 1 or (prefix is not None and self.prefix_bias < 1)
 
 
 def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
@@ -95,7 +97,9 @@ def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
     return by_source.clamp(max=settings.max_length).long().clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
-def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None) -> Tensor:
+def length_limits(
+    settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
+) -> Tensor:
     """The most tokens, EOS counted, of a hypothesis for each sentence.
 
     Args:
@@ -103,6 +107,7 @@ def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | 
         src_lengths: source tokens, EOS counted, `(B,)`.
         prefix: forced prefixes `(B,P)`, padded with PAD, or None. A forced prefix is never cut, nor a least length
             refused: where a limit leaves no room for them it is raised.
+        room: tokens that required terms take `(B,)`, or None; likewise.
 
     Returns:
         `(B,)`, int64, at least 1.
@@ -110,9 +115,10 @@ def length_limits(settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | 
     by_source = (src_lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
     by_source = by_source + settings.max_length_offset
     limits = by_source.maximum(least_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
+    least = torch.ones_like(limits)
     if prefix is not None:
-        limits = torch.maximum(limits, (prefix != PAD).sum(1) + 1)
-    return limits
+        least = least + (prefix != PAD).sum(1)
+    return limits.maximum(least if room is None else least + room)
 
 
 def apply_rules(
@@ -194,6 +200,28 @@ def penalize_repeats(log_probs: Tensor, history: Tensor, penalty: float) -> Tens
     held = torch.zeros_like(log_probs, dtype=torch.bool)
     held.scatter_(1, history.clamp(min=PAD), history >= 0)  # PAD, which never follows, may be written in any order
     return torch.where(held, log_probs * penalty, log_probs)
+
+
+def prefer_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor:
+    """What continuations are ranked by where a prefix is preferred, and not forced.
+
+    Arivazhagan et al. 2020, "Re-translation versus Streaming for Simultaneous Translation", section 3.2: the
+    distribution is mixed with one that has only the next token of the prefix. What is forbidden stays so.
+
+    Args:
+        log_probs: `(N,X)`.
+        wanted: that token `(N,)`; PAD where a hypothesis has none, or has not kept to the prefix.
+        strength: beta, from 0 to less than 1.
+
+    Returns:
+        `(N,X)`, another tensor.
+    """
+    bound, index = (wanted != PAD)[:, None], wanted[:, None]
+    own = log_probs.gather(1, index)
+    mixed = torch.logaddexp(own + math.log1p(-strength), torch.full_like(own, math.log(max(strength, 1e-300))))
+    mixed = torch.where(own == -INFINITY, own, mixed)
+    others = log_probs + math.log1p(-strength)
+    return torch.where(bound, others.scatter(1, index, mixed), log_probs)
 
 
 def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:

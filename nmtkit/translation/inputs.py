@@ -1,7 +1,7 @@
 """Text as a model reads it: ids of both sides, those that copying needs, batches of them, and how much at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
@@ -11,12 +11,21 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
-from nmtkit.data.vocabulary import EOS, UNK
+from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.layers.packed import Precision
-from nmtkit.models.base import Seq2Seq
+from nmtkit.models.base import Readout, Seq2Seq
+from nmtkit.search.constraints import Terms
 from nmtkit.search.rules import SearchConfig
+from nmtkit.translation.requests import (
+    Request,
+    RequiredTokens,
+    Terminology,
+    begins_word,
+    padded_terms,
+    required_tokens,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,12 @@ class SourceLine:
     """Tokens at the end of the line that are not read."""
     text: str = ""
     """The line itself."""
+    request: Request | None = None
+    """What is asked of its translation; None: nothing."""
+    prefix: tuple[int, ...] = ()
+    """The tokens that it begins with, extended ids."""
+    terms: RequiredTokens | None = None
+    """Those of its terms."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,8 @@ BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 overflow with many; a GPU wants all it can get."""
 
 
+# The most bytes of log-probabilities of given targets that are in memory at a time.
+PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 LEAST_ROWS = {"cpu": 32, "cuda": 128}
 MOST_OVER = 16
 """A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into
@@ -164,6 +181,31 @@ class TextModel:
                 sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line))
         return sources
 
+    def requested(self, requests: Sequence[Request], terminology: Terminology | None, longest: int) -> list[SourceLine]:
+        """Cuts source lines into tokens, and what is asked of their translations.
+
+        Args:
+            requests: the lines.
+            terminology: terms for all of them, or None.
+            longest: the most tokens of a translation, EOS counted.
+
+        Raises:
+            DataError: a request cannot be met; with its line.
+        """
+        if terminology is not None:
+            requests = [terminology.asked(request) for request in requests]
+        sources = self.sources([request.source for request in requests])
+        for number, request in enumerate(requests):
+            if request.asks:
+                source = sources[number]
+                if not source.ids:
+                    raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
+                (prefix,) = self.targets([request.prefix], [source])
+                terms = required_tokens(request, self.tokenizers.tgt, source.oov, longest)
+                own = terms if terms.must or terms.must_not else None
+                sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=own)
+        return sources
+
     def targets(self, lines: Sequence[str], sources: Sequence[SourceLine]) -> list[TargetLine]:
         """Cuts the translations of some sources into tokens."""
         tokenizer = self.tokenizers.tgt
@@ -215,6 +257,29 @@ class TextModel:
             src = [sources[number] for number in numbers]
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
 
+    def read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
+        """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
+
+        The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
+        """
+        assert batch.tgt_extended is not None
+        assert batch.tgt_mask is not None
+        moved = batch.to(self.device, non_blocking=True)
+        memory = self.model.encode(moved)
+        readout = self.model.unroll(moved, memory, attend)
+        kept = readout.at(batch.tgt_mask)
+        targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
+        size = PART_BYTES.get(self.device.type, PART_BYTES["cpu"])
+        rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
+        parts = []
+        for first in range(0, len(targets), rows):
+            part = slice(first, first + rows)
+            log_probs = self.model.predict(kept.part(part), memory)
+            parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
+        chosen = torch.zeros(batch.tgt_mask.shape)
+        chosen[batch.tgt_mask] = torch.cat(parts).cpu()
+        return readout, chosen
+
 
 def roomy(columns: int) -> int:
     """At least so many columns, of few widths: 16, 20, 24, 32, 40, 48, 64, ...; steps are recorded for each anew."""
@@ -229,7 +294,7 @@ def make_batch(
 ) -> Batch:
     """One batch of them on the CPU, as wide as its longest source or wider; all were read for the same model."""
     extended = [source.extended for source in sources if source.extended is not None]
-    return collate(
+    batch = collate(
         [source.ids for source in sources],
         None if targets is None else [target.ids for target in targets],
         extended or None,
@@ -237,6 +302,31 @@ def make_batch(
         n_oov=max(len(source.oov) for source in sources),
         width=width,
     )
+    if any(source.request is not None for source in sources):
+        return _with_requests(batch, sources)
+    return batch
+
+
+def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
+    """The batch with what is asked of the translations."""
+    prefix = copied = None
+    longest = max(len(source.prefix) for source in sources)
+    if longest:
+        prefix = torch.tensor([[*source.prefix, *[PAD] * (longest - len(source.prefix))] for source in sources])
+    if not any(source.terms for source in sources):
+        return replace(batch, prefix=prefix)
+    if sources[0].extended is not None:
+        copied = torch.zeros(batch.src.shape, dtype=torch.bool)
+        for row, source in enumerate(sources):
+            copied[row, : len(source.tokens)] = torch.tensor([begins_word(token) for token in source.tokens])
+    terms = [source.terms or RequiredTokens((), (), False) for source in sources]
+    asked = Terms(
+        required=padded_terms([one.must for one in terms], 1),
+        in_order=torch.tensor([one.in_order for one in terms]),
+        refused=padded_terms([one.must_not for one in terms], 0),
+        copied_starts=copied,
+    )
+    return replace(batch, prefix=prefix, terms=asked)
 
 
 def words_that_may_repeat(config: SearchConfig, tokenizer: Tokenizer, device: torch.device) -> Tensor | None:

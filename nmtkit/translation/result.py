@@ -42,6 +42,8 @@ class Translation:
     """For each of `tokens` which of `src_tokens` it was copied from, or None; see `copied_from`."""
     src_left_out: int = 0
     """Tokens at the end of the source that were not read; see `TextModel`."""
+    amiss: tuple[str, ...] = ()
+    """What `text` lacks of the terms that were asked for, or has against them, in words."""
 
 
 EMPTY = Translation("", 0.0, 0.0, [], [], [])

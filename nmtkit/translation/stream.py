@@ -9,6 +9,7 @@ import torch
 
 from nmtkit import device as devices
 from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SourceLine, TextModel
+from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation
 
 PATIENCE = 0.1
@@ -148,7 +149,7 @@ class LineStream:
 
     def __init__(
         self,
-        read: Callable[[Sequence[str]], list[SourceLine]],
+        read: Callable[[Sequence[str | Request]], list[SourceLine]],
         waiting: Waiting,
         searches: Sequence[Search],
         here: bool,
@@ -162,7 +163,7 @@ class LineStream:
         self._fault: BaseException | None = None
         self._is_left = False
 
-    def run(self, windows: Iterator[Sequence[str]]) -> Iterator[list[list[Translation]]]:
+    def run(self, windows: Iterator[Sequence[str | Request]]) -> Iterator[list[list[Translation]]]:
         """The answers, in order, as many at a time as are there.
 
         A fault of the windows is raised after the answers to those before it. To be closed if it is not read to its
@@ -184,7 +185,7 @@ class LineStream:
             self._waiting.close(drop=True)
             self._ahead.release()
 
-    def _read_ahead(self, windows: Iterator[Sequence[str]]) -> None:
+    def _read_ahead(self, windows: Iterator[Sequence[str | Request]]) -> None:
         count = 0
         try:
             while self._ahead.acquire() and not self._is_left:

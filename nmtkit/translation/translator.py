@@ -8,15 +8,14 @@ from itertools import chain
 from typing import ClassVar, overload
 
 import torch
-from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import DataError
-from nmtkit.models.base import Readout
 from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.search.engine import Engine, Steps
 from nmtkit.search.rules import SearchConfig, score_of_given
+from nmtkit.search.sentences import TokenTables
 from nmtkit.search.trace import Hypothesis
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import (
@@ -29,14 +28,11 @@ from nmtkit.translation.inputs import (
     roomy,
     words_that_may_repeat,
 )
+from nmtkit.translation.requests import Request, Terminology, amiss, word_starts
 from nmtkit.translation.result import EMPTY, Translation, copied_from
 from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
-
-# The most bytes of log-probabilities of given targets that are in memory at a time.
-PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
-
 
 WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
@@ -68,6 +64,8 @@ class Translator(TextModel):
     """Candidates that searches keep to, on the model's device."""
     steps: Steps = "auto"
     """Whether the steps of a search are recorded as CUDA graphs."""
+    terminology: Terminology | None = None
+    """Terms that translations must contain where the source does."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -89,29 +87,40 @@ class Translator(TextModel):
         return [best[0].text for best in self.search(list(lines))]
 
     def search(
-        self, lines: Sequence[str], n_best: int = 1, need_attention: bool = False, need_copies: bool = False
+        self,
+        lines: Sequence[str | Request],
+        n_best: int = 1,
+        need_attention: bool = False,
+        need_copies: bool = False,
+        prefixes: Sequence[str] | None = None,
     ) -> list[list[Translation]]:
         """The `n_best` translations of every line, best first.
 
         An empty line is translated by an empty line, without asking the model.
 
         Args:
-            lines: source lines.
+            lines: source lines, or requests, which say what else is asked of the translation.
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
+            prefixes: for each line how its translation begins, "" where that is open; or None.
 
         Raises:
-            DataError: one text is given by itself and not in a list.
+            DataError: one text is given by itself and not in a list, the prefixes are not as many as the lines, or a
+                request cannot be met.
         """
-        refuse_one_text(lines=lines)
+        refuse_one_text(lines=lines, prefixes=prefixes)
+        require_pairs(lines, prefixes, "prefix")
+        asked = [Request.of(line, f"line {number}") for number, line in enumerate(lines, start=1)]
+        if prefixes is not None:
+            asked = [replace(request, prefix=prefix) for request, prefix in zip(asked, prefixes, strict=True)]
         wanted = _Wanted(n_best, need_attention, need_copies)
-        with closing(self._streamed(iter([lines]), wanted, len(lines))) as groups:
+        with closing(self._streamed(iter([asked]), wanted, len(lines))) as groups:
             return [found for group in groups for found in group]
 
     def stream(
         self,
-        windows: Iterable[Sequence[str]],
+        windows: Iterable[Sequence[str | Request]],
         n_best: int = 1,
         need_attention: bool = False,
         need_copies: bool = False,
@@ -122,13 +131,14 @@ class Translator(TextModel):
         so they should be all that are there. To be closed if it is not read to its end.
 
         Args:
-            windows: source lines.
+            windows: source lines, or requests.
             n_best: how many of each, at most the beam size.
             need_attention: whether to keep the attention.
             need_copies: whether to say of a model that copies what it copied, and its p_gen; also with attention.
 
         Raises:
-            NmtkitError: a worker was lost. A fault of the windows is raised after what was found for those before it.
+            NmtkitError: a worker was lost. A fault of the windows, or a request that cannot be met, is raised after
+                what was found for those before it.
         """
         coming = iter(windows)
         first = next(coming, [])
@@ -136,7 +146,7 @@ class Translator(TextModel):
         yield from self._streamed(parts, _Wanted(n_best, need_attention, need_copies), len(first))
 
     def _streamed(
-        self, windows: Iterator[Sequence[str]], wanted: _Wanted, at_once: int
+        self, windows: Iterator[Sequence[str | Request]], wanted: _Wanted, at_once: int
     ) -> Generator[list[list[Translation]], None, None]:
         """`stream`; `at_once` lines are known to be there at once."""
         searching = self._searching(wanted)
@@ -145,12 +155,16 @@ class Translator(TextModel):
             make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
             with WorkerPool(self.workers, make) as pool:
                 waiting = Waiting(self, torch.device(self.workers.places[0]), len(pool.searches))
-                yield from LineStream(self.sources, waiting, pool.searches, False, pool.end).run(windows)
+                yield from LineStream(self._asked, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.chosen_way.one_a_core else 1
         waiting = Waiting(self, self.device, count)
-        yield from LineStream(self.sources, waiting, [searching] * count, on_cpu).run(windows)
+        yield from LineStream(self._asked, waiting, [searching] * count, on_cpu).run(windows)
+
+    def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
+        """Cuts source lines into tokens, and what is asked of their translations."""
+        return self.requested([Request.of(line) for line in lines], self.terminology, self.config.max_length)
 
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""
@@ -162,7 +176,10 @@ class Translator(TextModel):
             attend,
             steps=self.steps,
             shortlist=self.shortlist,
-            may_repeat=words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
+            tables=TokenTables(
+                words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
+                word_starts(self.tokenizers.tgt, self.device),
+            ),
         )
 
         def search(take: Take) -> Iterator[tuple[int, Answer]]:
@@ -189,6 +206,8 @@ class Translator(TextModel):
         found = [self._translation(hypothesis, source) for hypothesis in hypotheses]
         if self.replacer is not None:
             found = [_without_unknown(self.replacer, source.text, one) for one in found]
+        if (request := source.request) is not None:
+            found = [replace(one, amiss=tuple(amiss(request, self.tokenizers.tgt, one.text))) for one in found]
         return found if wanted.attention else [replace(one, attention=None) for one in found]
 
     @property
@@ -263,7 +282,7 @@ class Translator(TextModel):
         attend = need_attention or self.config.coverage_penalty > 0
         found: list[Translation] = [EMPTY for _ in src]
         for numbers, batch in self.batches(src, tgt):
-            readout, chosen = self._read_targets(batch, attend)
+            readout, chosen = self.read_targets(batch, attend)
             attention = None if readout.attention is None else readout.attention.float().cpu().numpy()  # (B,T,S)
             gates = None if readout.copy_gate is None else readout.copy_gate[..., 0].float().cpu()  # (B,T)
             for row, number in enumerate(numbers):
@@ -300,29 +319,6 @@ class Translator(TextModel):
                     "take the pair out, or see whether the files belong together"
                 )
         return [read[number] for number in range(len(targets))]
-
-    def _read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
-        """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
-
-        The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
-        """
-        assert batch.tgt_extended is not None
-        assert batch.tgt_mask is not None
-        moved = batch.to(self.device, non_blocking=True)
-        memory = self.model.encode(moved)
-        readout = self.model.unroll(moved, memory, attend)
-        kept = readout.at(batch.tgt_mask)
-        targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
-        size = PART_BYTES.get(self.device.type, PART_BYTES["cpu"])
-        rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
-        parts = []
-        for first in range(0, len(targets), rows):
-            part = slice(first, first + rows)
-            log_probs = self.model.predict(kept.part(part), memory)
-            parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
-        chosen = torch.zeros(batch.tgt_mask.shape)
-        chosen[batch.tgt_mask] = torch.cat(parts).cpu()
-        return readout, chosen
 
     # ------------------------------------------------------------------------------------- what is looked at for them
 

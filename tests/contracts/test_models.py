@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -19,8 +20,11 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.search.constraints import Terms
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
+from nmtkit.search.sentences import TokenTables
+from nmtkit.search.trace import Hypothesis
 from nmtkit.training.weights import Undrawn, fill_weights, weights_of
 
 VOCABULARY = 13
@@ -487,18 +491,94 @@ def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq) -> None:
     sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
     sentences = [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in sources]
+    asked = [reference_search.Asked(may_repeat=MAY_REPEAT)] * len(sources)
     for settings in RULES:
         config = SearchConfig.model_validate({**settings, "max_length": 6})
-        if not model.has_attention:
-            config = config.changed({"coverage_penalty": 0.0})
-        found = beam_search(model, batch_of(sources), config, config.beam_size, may_repeat=may_repeat)
-        for sentence, hypotheses in zip(sentences, found, strict=True):
-            plain = reference_search.search(sentence, config, config.beam_size, MAY_REPEAT)
-            written = [one.ids + [EOS] * one.finished for one in hypotheses]
-            assert written == [list(one.tokens) for one in plain], settings
-            for one, other in zip(hypotheses, plain, strict=True):
-                assert one.score == pytest.approx(other.score, abs=1e-9), settings
-                assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), settings
+        found = beam_search(
+            model, batch_of(sources), for_model(config, model), config.beam_size, tables=TokenTables(may_repeat)
+        )
+        same_as_the_reference(found, sentences, for_model(config, model), asked)
+
+
+def for_model(config: SearchConfig, model: Seq2Seq) -> SearchConfig:
+    return config if model.has_attention else config.changed({"coverage_penalty": 0.0})
+
+
+def same_as_the_reference(
+    found: Sequence[Sequence[Hypothesis]],
+    sentences: Sequence[reference_search.Sentence],
+    config: SearchConfig,
+    asked: Sequence[reference_search.Asked],
+) -> None:
+    for sentence, hypotheses, of_one in zip(sentences, found, asked, strict=True):
+        plain = reference_search.search(sentence, config, config.beam_size, of_one)
+        written = [one.ids + [EOS] * one.finished for one in hypotheses]
+        assert written == [list(one.tokens) for one in plain], config
+        for one, other in zip(hypotheses, plain, strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-9), config
+            assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), config
+
+
+ONE_OF_EACH_THAT_COPIES = [*ONE_OF_EACH, "transformer-copying-head", "pointer-generator-plain-coverage"]
+STARTS = [4, 5, 6, 9, 10, 14]
+ASKED: list[tuple[dict[str, object], list[dict[str, object]]]] = [
+    ({"beam_size": 1}, [{"required": [[7, 8], [5]]}, {"required": [[4]], "prefix": [9]}, {"refused": [[6], [7, 7]]}]),
+    (
+        {"beam_size": 4, "no_repeat_ngram": 1, "min_length": 4},
+        [{"required": [[7, 8], [7, 5]], "in_order": True}, {}, {"required": [[12, 9]], "refused": [[9, 6], [10]]}],
+    ),
+    (
+        {"beam_size": 10, "repetition_penalty": 1.5, "prefix_bias": 0.6},
+        [{"prefix": [7, 13, 5]}, {"prefix": [4, 6]}, {"prefix": [8], "required": [[8, 8], [11]], "refused": [[5]]}],
+    ),
+    ({"beam_size": 3, "stop": "exact", "max_length": 5}, [{"required": [[14, 4], [4, 6]]}, {"prefix": [8, 5]}, {}]),
+]
+"""Settings, and what is asked of each sentence."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
+def test_with_prefixes_and_terms_too(model: Seq2Seq) -> None:
+    sources = SOURCES[:3]
+    sentences = [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in sources]
+    starts = torch.zeros(model.sizes.tgt, dtype=torch.bool)
+    starts[[token for token in STARTS if token < VOCABULARY]] = True
+    copies = model.config.copies
+    for settings, of_lines in ASKED:
+        config = SearchConfig.model_validate({"max_length": 8, **settings})
+        # Words that only the source has are UNK to a model that does not copy, and to a source that lacks them.
+        own = [
+            {key: readable(value, source, copies) if isinstance(value, list) else value for key, value in line.items()}
+            for line, source in zip(of_lines, sources, strict=True)
+        ]
+        asked = [reference_search.Asked(**line, starts=STARTS if copies else STARTS[:-1]) for line in own]
+        batch = batch_of(sources)
+        terms = Terms(
+            required=of_all([list(one.required) for one in asked]),
+            in_order=torch.tensor([one.in_order for one in asked]),
+            refused=of_all([list(one.refused) for one in asked]),
+            copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
+        )
+        prefix = padded([list(one.prefix) for one in asked], max(1, *(len(one.prefix) for one in asked)))
+        batch = replace(batch, terms=terms)
+        found = beam_search(model, batch, config, config.beam_size, prefix=prefix, tables=TokenTables(starts=starts))
+        same_as_the_reference(found, sentences, config, asked)
+
+
+def readable(ids: list[object], source: list[int], copies: bool) -> list[object]:
+    def one(token: object) -> object:
+        if isinstance(token, list):
+            return readable(token, source, copies)
+        return UNK if token >= VOCABULARY and not (copies and token in source) else token
+
+    return [one(token) for token in ids]
+
+
+def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """`(B,U,L)`."""
+    count = max(1, *map(len, terms))
+    length = max([1, *(len(term) for of_one in terms for term in of_one)])
+    return torch.stack([padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]).long()
 
 
 @torch.no_grad()

@@ -1,0 +1,290 @@
+"""Terms that a translation must contain, and others that it must not: lexically constrained beam search.
+
+Hokamp and Liu 2017, "Lexically Constrained Decoding for Sequence Generation Using Grid Beam Search"; the beam is shared
+out among the banks of a grid anew in every step, as in Post and Vilar 2018, "Fast Lexically Constrained Decoding with
+Dynamic Beam Allocation", and all of it is done with tensors of one size, as in Hu et al. 2019, "Improved Lexically
+Constrained Decoding for Translation and Monolingual Rewriting".
+
+A term is met once its tokens stand in a row and the next token begins another word, or ends the sentence: what counts
+is the text, where the tokens of "Hund" also begin "Hunde". The bank of a hypothesis is how many tokens of terms it has,
+the one behind each counted. In every step the best of the highest bank goes on, and it can always be continued into the
+next bank. So all terms are met after as many steps as they have tokens, the one behind each counted, at the latest.
+
+Letters as in `nmtkit.search.choose`, and:
+
+    U  required terms of a sentence at most    L  tokens of a term at most    R  refused terms of a sentence at most
+    M  candidates that are looked at           "..." N hypotheses, or candidates `(B,M)`
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nmtkit.data.batch import Rows
+from nmtkit.data.vocabulary import EOS, PAD
+from nmtkit.models.base import Memory
+from nmtkit.search.choose import Choice, best_candidates
+from nmtkit.search.rules import INFINITY, end_where_stuck
+
+
+@dataclass(frozen=True)
+class Terms(Rows):
+    """What is asked of the translations of B sentences."""
+
+    required: Tensor
+    """Tokens of the terms that each must contain `(B,U,L)`, extended ids, PAD behind them; of no term only PAD."""
+    in_order: Tensor
+    """Whether they must come in this order `(B,)`, bool."""
+    refused: Tensor
+    """Tokens of the terms that each must not contain `(B,R,*)`, likewise."""
+    copied_starts: Tensor | None = None
+    """Which tokens of the source begin a word `(B,S)`, bool; for a model that copies."""
+
+    def room(self) -> Tensor:
+        """The most tokens that the required terms of each sentence take, the one behind each counted: `(B,)`."""
+        lengths = _lengths(self.required)
+        return (lengths + (lengths > 0)).sum(1)
+
+    def ids(self) -> Tensor:
+        """The tokens of all required terms `(B,*)`."""
+        return self.required.flatten(1)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Terms":
+        """The same with other ids; `change` is asked for those of each sentence `(B,*)`."""
+        required, refused = (change(ids.flatten(1)).view_as(ids) for ids in (self.required, self.refused))
+        return Terms(required, self.in_order, refused, self.copied_starts)
+
+
+@dataclass(frozen=True)
+class Progress(Rows):
+    """How far hypotheses have come with the terms of their sentences."""
+
+    reached: Tensor
+    """Whether the last tokens are the first l+1 of a required term, which is not met, `(...,U,L)`, bool."""
+    met: Tensor
+    """`(...,U)`, bool; also where there is no term."""
+    refused: Tensor
+    """Whether the last tokens are the first l+1 of a refused term, `(...,R,*)`, bool."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where a search with terms stands.
+
+    Args:
+        terms: of B sentences, by the ids of the search.
+        starts: which tokens of the vocabulary begin a word, or are none of its letters `(V,)`, bool.
+        progress: of N hypotheses.
+    """
+
+    terms: Terms
+    starts: Tensor
+    progress: Progress
+
+    @classmethod
+    def begin(cls, terms: Terms, starts: Tensor | None) -> "Grid":
+        """One hypothesis without tokens for each sentence."""
+        assert starts is not None, "terms are of whole words: which tokens begin one must be known"
+        required, refused = terms.required, terms.refused
+        nothing = Progress(required.bool() & False, _lengths(required) == 0, refused.bool() & False)
+        return cls(terms, starts, nothing)
+
+    def select(self, sentences: Tensor | slice, rows: Tensor | slice) -> "Grid":
+        """Goes on with these sentences, and with these hypotheses."""
+        return Grid(self.terms.select(sentences), self.starts, self.progress.select(rows))
+
+    def follow(self, rows: Tensor, tokens: Tensor) -> "Grid":
+        """Goes on with these hypotheses `(N',)`, each with one more token `(N',)`, by its id."""
+        size = len(self.terms.in_order), -1
+        after = self._after(rows.view(size), tokens.view(size))
+        return Grid(self.terms, self.starts, after.mapped(lambda tensor: tensor.flatten(0, 1)))
+
+    def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
+        """Forbids the last token of a refused term, and the end of the sentence before all required ones are met.
+
+        Where nothing else is left the end is allowed.
+
+        Args:
+            log_probs: `(N,X)`, under all other rules; written into.
+            end: the model's own log-probability of EOS `(N,)`.
+            free: the hypotheses that no token is forced upon `(N,)`, bool; None: all.
+            memory: says what stands in the columns.
+        """
+        free = torch.ones_like(log_probs[:, 0], dtype=torch.bool) if free is None else free
+        early = free & ~self._is_enough(self.progress)
+        log_probs[:, EOS].masked_fill_(early, -INFINITY)
+        if self.terms.refused.shape[1]:
+            refused, lengths = (
+                self._of_hypotheses(self.terms.refused),
+                self._of_hypotheses(_lengths(self.terms.refused)),
+            )
+            last = (lengths - 1).clamp(min=0)[..., None]  # (N,R,1)
+            before = pad(self.progress.refused[..., :-1], (1, 0), value=True).gather(2, last)[..., 0]
+            again = before & (lengths > 0) & free[:, None]
+            ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
+            log_probs.scatter_add_(1, _columns(refused.gather(2, last)[..., 0], memory), ban)
+        end_where_stuck(log_probs, end)
+
+    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Choice:
+        """The choice of one step; see `nmtkit.search.choose.Choose`.
+
+        What ends is finished if it is among the K best of its bank. Looked at are for each hypothesis the next token
+        of every term, and the best token that begins a word, and the 2K best of all other continuations of the
+        sentence. With all of one bank the choice is that of `choose_best`.
+
+        Args:
+            log_probs: `(N,X)`.
+            scores: `(B,W)`.
+            beam_size: K.
+            memory: says what stands in the columns.
+        """
+        found, places = self._candidates(log_probs, scores, beam_size, memory)
+        parents = places // log_probs.shape[1]
+        tokens = places - parents * log_probs.shape[1]
+        rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
+        ids = tokens if memory.kept is None else memory.kept.columns.ids(tokens)
+        bank = self._bank(self._after(rows, ids))
+        real, is_end = found > -INFINITY, tokens == EOS
+        kept = _by_turns(bank, real & ~is_end)[:, :beam_size]
+        ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
+        both = torch.cat([kept, ends.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]], 1)  # (B,C)
+        ended = ends.gather(1, both)
+        scores = found.gather(1, both)
+        going_on = (real & ~is_end).gather(1, kept)
+        kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)
+        places = torch.arange(beam_size, device=scores.device).expand_as(kept)
+        return Choice(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
+
+    def ranked(self, choice: Choice, final: Tensor) -> Tensor:
+        """What candidates are ranked by `(B,C)`; minus infinity for those that are cut before their terms are met.
+
+        But not where all of a sentence are.
+        """
+        width = self.progress.met.shape[0] // len(final)
+        rows = choice.parents + torch.arange(len(final), device=final.device)[:, None] * width
+        enough = self._is_enough(self._after(rows, choice.tokens)) | (choice.tokens == EOS)
+        some = (enough & (choice.scores > -INFINITY)).any(1, keepdim=True)
+        return final.masked_fill(~enough & some, -INFINITY)
+
+    def _candidates(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Continuations `(B,M)`, best first: scores, and which they are, parent * X + column; none comes twice."""
+        size, (n_sentences, width) = log_probs.shape[1], scores.shape
+        whole = log_probs.reshape(n_sentences, width, size)
+        starting = whole.masked_fill(~self._columns_that_start(size, memory), -INFINITY).argmax(2).view(-1, 1)
+        own = torch.cat([_columns(self._next(), memory), starting], 1)  # (N,U+1)
+        twice = (own[:, :, None] == own[:, None, :]).tril(-1).any(2) | (own == PAD)
+        of_own = log_probs.gather(1, own).masked_fill(twice, -INFINITY).view(n_sentences, width, -1)
+        of_own = (of_own + scores[:, :, None]).flatten(1)
+        first = torch.arange(width, device=scores.device)[:, None] * size
+        places = (own.view(n_sentences, width, -1) + first).flatten(1)
+        others = best_candidates(log_probs.scatter(1, own, -INFINITY), scores, 2 * beam_size)
+        found, places = torch.cat([of_own, others[0]], 1), torch.cat([places, others[1]], 1)
+        places, order = places.sort(dim=1, stable=True)
+        found, order = found.gather(1, order).sort(dim=1, stable=True, descending=True)
+        return found, places.gather(1, order)
+
+    def _columns_that_start(self, size: int, memory: Memory) -> Tensor:
+        """Which of the X columns begin a word: `(X,)` or `(B,1,X)`."""
+        known = self.starts if memory.kept is None else self.starts[memory.kept.columns.words]
+        copied = self.terms.copied_starts
+        if copied is None:
+            return pad(known, (0, size - len(known)))
+        both = torch.cat([known.expand(len(copied), -1), copied], 1)
+        return pad(both, (0, size - both.shape[1]))[:, None]
+
+    def _starts(self, ids: Tensor) -> Tensor:
+        """Whether tokens `(B,M)` begin a word, or end the sentence."""
+        known = self.starts[ids.clamp(max=len(self.starts) - 1)] | (ids == EOS)
+        copied = self.terms.copied_starts
+        if copied is None:
+            return known
+        places = (ids - len(self.starts)).clamp(min=0, max=copied.shape[1] - 1)
+        return torch.where(ids < len(self.starts), known, copied.gather(1, places))
+
+    def _of_hypotheses(self, values: Tensor) -> Tensor:
+        """What sentences have `(B,*)`, for each of their hypotheses `(N,*)`."""
+        return values.repeat_interleave(len(self.progress.met) // len(values), 0)
+
+    def _after(self, rows: Tensor, tokens: Tensor) -> Progress:
+        """How far hypotheses, by number `(B,M)`, have come with one more token each `(B,M)`, by its id."""
+        now = self.progress.mapped(
+            lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
+        )
+        required = self.terms.required[:, None]
+        met = now.met | (_is_whole(now.reached, required) & self._starts(tokens)[..., None])
+        reached = _extended(now.reached, required, tokens) & (~met & self._may_begin(met))[..., None]
+        return Progress(reached, met, _extended(now.refused, self.terms.refused[:, None], tokens))
+
+    def _may_begin(self, met: Tensor) -> Tensor:
+        """Which terms may be begun `(B,M,U)`: all, or those that have no unmet one before them."""
+        before = pad(met, (1, 0), value=True)[..., :-1].long().cumprod(-1).bool()
+        return before | ~self.terms.in_order[:, None, None]
+
+    def _next(self) -> Tensor:
+        """The next token of every term `(N,U)`; PAD where it has none."""
+        required = self._of_hypotheses(self.terms.required)
+        count = _count(self.progress.reached)
+        met = self.progress.met.view(len(self.terms.in_order), -1, self.terms.required.shape[1])
+        wanted = ~self.progress.met & self._may_begin(met).flatten(0, 1)
+        token = pad(required, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
+        return token.masked_fill(~wanted, PAD)
+
+    def _bank(self, progress: Progress) -> Tensor:
+        """How many tokens of terms candidates have, the one behind each counted, `(B,M)`."""
+        of_met = ((_lengths(self.terms.required) + 1)[:, None] * progress.met).sum(2)
+        return of_met + _count(progress.reached).amax(2)
+
+    def _is_enough(self, progress: Progress) -> Tensor:
+        """Whether all terms are met if the sentence ends here `(...)`."""
+        required = self.terms.required[:, None]
+        if progress.met.dim() == 2:
+            required = self._of_hypotheses(self.terms.required)
+        return (progress.met | _is_whole(progress.reached, required)).all(-1)
+
+
+def _columns(ids: Tensor, memory: Memory) -> Tensor:
+    """Where the distributions have these ids."""
+    return ids if memory.kept is None else memory.kept.columns.of(ids)
+
+
+def _lengths(ids: Tensor) -> Tensor:
+    """How many tokens each term `(...,L)` has."""
+    return (ids != PAD).sum(-1)
+
+
+def _extended(reached: Tensor, ids: Tensor, tokens: Tensor) -> Tensor:
+    """What was reached `(B,M,*,L)` of terms `(B,1,*,L)`, after one more token each `(B,M)`."""
+    return pad(reached[..., :-1], (1, 0), value=True) & (ids == tokens[..., None, None]) & (ids != PAD)
+
+
+def _count(reached: Tensor) -> Tensor:
+    """How many tokens of each term `(...,U,L)` stand last."""
+    return (reached * torch.arange(1, reached.shape[-1] + 1, device=reached.device)).amax(-1)
+
+
+def _is_whole(reached: Tensor, ids: Tensor) -> Tensor:
+    """Whether all tokens of each term stand last, `(...,U)`."""
+    return (reached & (pad(ids, (0, 1), value=PAD)[..., 1:] == PAD)).any(-1)
+
+
+def _turns(bank: Tensor, real: Tensor) -> Tensor:
+    """How many better candidates of its bank each has before it `(B,M)`; the best candidate comes first."""
+    return ((bank[:, :, None] == bank[:, None, :]) & real[:, None, :]).tril(-1).sum(2)
+
+
+def _by_turns(bank: Tensor, real: Tensor) -> Tensor:
+    """The order in which candidates are taken: the best of each bank, the highest bank first; then the second of each.
+
+    Args:
+        bank: of each candidate `(B,M)`, the best candidate first.
+        real: which of them count `(B,M)`, bool.
+
+    Returns:
+        Their numbers `(B,M)`; those that do not count come last.
+    """
+    turn = _turns(bank, real).masked_fill(~real, bank.shape[1])
+    down = bank.sort(dim=1, stable=True, descending=True)[1]
+    return down.gather(1, turn.gather(1, down).sort(dim=1, stable=True)[1])

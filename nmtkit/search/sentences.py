@@ -1,0 +1,103 @@
+"""What a search knows of each sentence beside what belongs to the model: its limits, its prefix, and what has ended.
+
+Letters as in `nmtkit.search.choose`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.batch import Rows
+from nmtkit.data.vocabulary import PAD
+from nmtkit.search.rules import INFINITY, SearchConfig, least_lengths
+
+
+@dataclass(frozen=True)
+class TokenTables:
+    """What a search knows of the tokens of the vocabulary; on the model's device."""
+
+    may_repeat: Tensor | None = None
+    """Those that may repeat in spite of `no_repeat_ngram` `(V,)`, bool."""
+    starts: Tensor | None = None
+    """Those that begin a word, or are none of its letters `(V,)`, bool; for required terms."""
+
+
+NO_TABLES = TokenTables()
+"""Where no rule asks."""
+
+
+@dataclass(frozen=True)
+class Sentences(Rows):
+    """What has one row per sentence, and does not belong to the model."""
+
+    last: Tensor
+    """The position of the last token that it may have, EOS counted, `(B,)`."""
+    least: Tensor | None
+    """Fewest tokens `(B,)`, EOS not counted; None where no rule asks for any."""
+    prefix: Tensor | None
+    """Tokens to begin with `(B,P)`: forced, or preferred."""
+    done: Tensor
+    """`(B,)`, bool."""
+    n_finished: Tensor
+    """Finished hypotheses so far `(B,)`."""
+    best: Tensor | None
+    """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
+    candidates: Tensor | None
+    """The words that each may be continued by `(B,V)`, bool; None: all."""
+    penalties: Tensor | None
+    """What the ranking of each hypothesis has beside its log-probability, summed over its words, `(B,W)`; None where no
+    rule gives any."""
+
+    @classmethod
+    def begin(
+        cls, config: SearchConfig, lengths: Tensor, limits: Tensor, prefix: Tensor | None, of_score: Tensor, n_best: int
+    ) -> "Sentences":
+        """Before the first step.
+
+        Args:
+            config: how to search.
+            lengths: source tokens, EOS counted, `(B,)`, on the CPU.
+            limits: the most tokens `(B,)`, on the CPU.
+            prefix: see `prefix`.
+            of_score: a tensor on the device, and of the type, of scores.
+            n_best: of the best hypotheses how many are asked for.
+        """
+        size, device = len(lengths), of_score.device
+        least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
+        return cls(
+            last=(limits - 1).to(device),
+            least=least,
+            prefix=prefix,
+            done=torch.zeros(size, dtype=torch.bool, device=device),
+            n_finished=torch.zeros(size, dtype=torch.long, device=device),
+            best=of_score.new_full((size, n_best), -INFINITY) if config.stop == "exact" else None,
+            candidates=None,
+            penalties=of_score.new_zeros(size, 1) if config.weighs(prefix) else None,
+        )
+
+    def wanted(self, position: Tensor) -> Tensor | None:
+        """The next token of each prefix at positions `(B,)`: `(B,)`, PAD behind it; None where there are none."""
+        if self.prefix is None:
+            return None
+        columns = self.prefix.shape[1]
+        token = self.prefix.gather(1, position.clamp(max=columns - 1)[:, None]).squeeze(1)
+        return token.masked_fill(position >= columns, PAD)
+
+    def wanted_so_far(self, position: Tensor, history: Tensor) -> Tensor:
+        """The same for hypotheses that have kept to it `(N,)`, PAD for others.
+
+        Args:
+            position: `(B,)`.
+            history: their tokens `(N,t)`, those of position t and later of no meaning.
+        """
+        token = self.wanted(position)
+        assert self.prefix is not None
+        assert token is not None
+        width = len(history) // len(position)
+        count = min(history.shape[1], self.prefix.shape[1])
+        written = history[:, :count].reshape(len(position), width, count)  # (B,W,c)
+        alike = written == self.prefix[:, None, :count]
+        behind = torch.arange(count, device=position.device) >= position[:, None]  # (B,c)
+        kept = (alike | behind[:, None]).all(2)  # (B,W)
+        return token[:, None].expand_as(kept).masked_fill(~kept, PAD).flatten()

@@ -1,0 +1,246 @@
+"""What a user asks of the translation of a line: how it begins, which terms it must contain, and which it must not."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from nmtkit.data.records import is_list_of_strings, parse_record
+from nmtkit.data.tokenizer import MARK, Tokenizer
+from nmtkit.data.vocabulary import PAD, SPECIALS
+from nmtkit.errors import DataError
+
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Letters of scripts without spaces between words: each counts as a word."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A source line, and what is asked of its translation."""
+
+    source: str
+    prefix: str = ""
+    """The translation begins with these words; the tokenizer takes the last as whole."""
+    must: tuple[str, ...] = ()
+    """The translation contains each of them as whole words."""
+    must_not: tuple[str, ...] = ()
+    """It contains none of them."""
+    in_order: bool = False
+    """Whether `must` come in this order."""
+    where: str = ""
+    """What messages call the line."""
+
+    @classmethod
+    def of(cls, line: "str | Request", where: str = "") -> "Request":
+        """The request that a line is, or which asks for nothing else; `where` is what messages call it."""
+        if isinstance(line, Request):
+            return line if line.where else replace(line, where=where)
+        return cls(line, where=where)
+
+    @classmethod
+    def of_fields(cls, line: str, where: str) -> "Request":
+        """Reads SOURCE TAB PREFIX; without a tab there is no prefix.
+
+        Raises:
+            DataError: there are more tabs.
+        """
+        source, _, prefix = line.partition("\t")
+        if "\t" in prefix:
+            raise DataError(f"{where}: more than one tab; expected SOURCE TAB PREFIX")
+        return cls(source, prefix.strip(), where=where)
+
+    @classmethod
+    def of_json(cls, line: str, where: str) -> "Request":
+        """Reads an object with "source", and if wanted "prefix", "must", "must_not" and "in_order".
+
+        Raises:
+            DataError: the line is nothing of the kind.
+        """
+        if not line.strip():
+            return cls("", where=where)
+        record = parse_record(line, where)
+        kinds = {"source": str, "prefix": str, "must": list, "must_not": list, "in_order": bool}
+        for key, value in record.items():
+            if key not in kinds:
+                raise DataError(f"{where}: unknown field {key!r}; expected {', '.join(kinds)}")
+            if not isinstance(value, kinds[key]) or (kinds[key] is list and not is_list_of_strings(value)):
+                wanted = {str: "a string", list: "a list of strings", bool: "true or false"}[kinds[key]]
+                raise DataError(f"{where}: field {key!r} is not {wanted}")
+        if "source" not in record:
+            raise DataError(f"{where}: no field 'source'")
+        given = {**record, "must": tuple(record.get("must", ())), "must_not": tuple(record.get("must_not", ()))}
+        given["source"] = " ".join(given["source"].splitlines())
+        return cls(**given, where=where)
+
+    @property
+    def asks(self) -> bool:
+        """Whether anything is asked."""
+        return bool(self.prefix or self.must or self.must_not)
+
+
+@dataclass(frozen=True)
+class RequiredTokens:
+    """A request's terms as a search takes them: extended ids."""
+
+    must: tuple[tuple[int, ...], ...]
+    must_not: tuple[tuple[int, ...], ...]
+    in_order: bool
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    # Marks (accents, vowel signs) belong to the letter before them, but `\w` does not match them.
+    marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    return re.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[\w{marks}])+|[^\s\w]")
+
+
+def words_of(text: str) -> list[str]:
+    """Words and single marks of a text."""
+    return _word().findall(text)
+
+
+def begins_word(token: str) -> bool:
+    """Whether a token begins a word, or is none of its letters: the word before it then is whole."""
+    return token.startswith(MARK) or words_of("x" + token)[0] == "x"
+
+
+def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
+    """Which tokens of a vocabulary begin a word, or are none of its letters `(V,)`, bool."""
+    rest = [begins_word(token) for token in tokenizer.vocabulary.tokens[len(SPECIALS) :]]
+    return torch.tensor([False] * len(SPECIALS) + rest, device=device)
+
+
+def where_in_a_row(term: Sequence[str], words: Sequence[str], begin: int = 0) -> int:
+    """Where words stand in a row among others, from `begin`; -1 where they do not."""
+    size = len(term)
+    return next((at for at in range(begin, len(words) - size + 1) if list(words[at : at + size]) == list(term)), -1)
+
+
+def amiss(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
+    """What a translation lacks of its request, or has against it, in words; terms are read as the tokenizer does."""
+
+    def words_of_term(term: str) -> list[str]:
+        return words_of(tokenizer.join(tokenizer.tokens(term)))
+
+    words, begin, found = words_of(text), 0, []
+    for term in request.must:
+        own = words_of_term(term)
+        at = where_in_a_row(own, words, begin)
+        if at < 0:
+            found.append(f"lacks {term!r}" + (" in its place" if begin else ""))
+        elif request.in_order:
+            begin = at + len(own)
+    return found + [f"has {term!r}" for term in request.must_not if where_in_a_row(words_of_term(term), words) >= 0]
+
+
+def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
+    """The tokens of a term; without the mark of a word where its script has none."""
+    tokens = tokenizer.tokens(term)
+    bare = tokens[0].removeprefix(MARK) if tokens else ""
+    if re.match(f"[{_UNSPACED}]", bare) and bare in tokenizer.vocabulary:
+        tokens = [bare, *tokens[1:]]
+    return tokens
+
+
+def required_tokens(request: Request, tokenizer: Tokenizer, oov: Sequence[str], longest: int) -> RequiredTokens:
+    """The terms of a request in tokens.
+
+    Args:
+        request: what is asked.
+        tokenizer: of the target.
+        oov: words of the source that the vocabulary lacks and the model can copy.
+        longest: the most tokens of a translation, EOS counted.
+
+    Raises:
+        DataError: a term cannot be written, or not beside the others; with the line.
+    """
+    vocabulary = tokenizer.vocabulary
+
+    def of(term: str, refused: bool) -> tuple[int, ...]:
+        tokens = term_tokens(tokenizer, term)
+        if not words_of(term) or not tokens:
+            raise DataError(f"{request.where}: a term is empty")
+        ids = vocabulary.extended_target_ids(tokens, oov)
+        lacking = [token for token, known in zip(tokens, vocabulary.tokens_of(ids, oov), strict=True) if token != known]
+        if lacking and not refused:
+            raise DataError(
+                f"{request.where}: the term {term!r} cannot be written: the model has no token for "
+                f"{lacking[0].removeprefix(MARK)!r}"
+            )
+        return () if lacking else tuple(ids)
+
+    distinct = request.must if request.in_order else tuple(dict.fromkeys(request.must))
+    must = tuple(of(term, False) for term in distinct)
+    must_not = tuple(ids for term in request.must_not if (ids := of(term, True)))
+    for ids, term in zip(must, distinct, strict=True):
+        for refused in must_not:
+            if where_in_a_row(list(map(str, refused)), list(map(str, ids))) >= 0:
+                raise DataError(f"{request.where}: the term {term!r} holds one that the translation must not contain")
+    room = sum(len(ids) + 1 for ids in must) + len(tokenizer.tokens(request.prefix)) + 1
+    if must and room > longest:
+        raise DataError(f"{request.where}: its terms take {room} tokens, more than max_length {longest}: raise it")
+    return RequiredTokens(must, must_not, request.in_order)
+
+
+class Terminology:
+    """Translations of terms, for the lines that contain them as whole words.
+
+    Args:
+        entries: the translation of each term.
+    """
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self._by_first: dict[str, list[tuple[list[str], str]]] = {}
+        for source, target in entries.items():
+            words = words_of(source)
+            self._by_first.setdefault(words[0], []).append((words, target))
+        for terms in self._by_first.values():
+            terms.sort(key=lambda term: -len(term[0]))
+
+    @classmethod
+    def parse(cls, lines: Iterable[str], where: str) -> "Terminology":
+        """Reads SOURCE TERM TAB TARGET TERM on each line; empty lines are skipped.
+
+        Raises:
+            DataError: a line is nothing of the kind, or gives a term another translation; with the line.
+        """
+        entries: dict[str, str] = {}
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            source, _, target = (part.strip() for part in line.partition("\t"))
+            if not words_of(source) or not words_of(target) or "\t" in target:
+                raise DataError(f"{where}, line {number}: expected SOURCE TERM TAB TARGET TERM")
+            if entries.setdefault(source, target) != target:
+                raise DataError(f"{where}, line {number}: {source!r} has two translations; leave one")
+        return cls(entries)
+
+    def asked(self, request: Request) -> Request:
+        """The request with the translations of all terms of its source; of terms that overlap the longest is taken."""
+        words, at, found = words_of(request.source), 0, []
+        while at < len(words):
+            for term, target in self._by_first.get(words[at], []):
+                if words[at : at + len(term)] == term:
+                    found.append(target)
+                    at += len(term) - 1
+                    break
+            at += 1
+        more = tuple(term for term in dict.fromkeys(found) if term not in request.must)
+        return replace(request, must=(*request.must, *more))
+
+
+def padded_terms(terms: Sequence[Sequence[Sequence[int]]], least: int) -> Tensor:
+    """Terms of B sentences as `(B,U,L)`, U at least `least`, PAD behind them."""
+    count = max(least, *map(len, terms))
+    length = max((len(term) for of_one in terms for term in of_one), default=1)
+    found = torch.full((len(terms), count, length), PAD)
+    for row, of_one in enumerate(terms):
+        for place, term in enumerate(of_one):
+            found[row, place, : len(term)] = torch.tensor(term)
+    return found

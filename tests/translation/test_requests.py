@@ -1,0 +1,131 @@
+"""What is asked of translations: prefixes, terms, and the lines that cannot have them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Command
+
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
+from nmtkit.data.vocabulary import UNK
+from nmtkit.errors import DataError
+from nmtkit.experiment.opening import Opening, open_run
+from nmtkit.layers.copying import by_place
+from nmtkit.translation.requests import Request, Terminology, amiss, begins_word, term_tokens, words_of
+from nmtkit.translation.translator import Translator
+
+SOURCES = ["ba ce di", "fo gu ha na", "je ki lo"]
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return open_run(Opening(trained, device="cpu"))
+
+
+def test_a_word_is_whole() -> None:
+    assert words_of("Der Hund's (U.S.) 機械x") == [
+        "Der",
+        "Hund",
+        "'",
+        "s",
+        "(",
+        "U",
+        ".",
+        "S",
+        ".",
+        ")",
+        "機",
+        "械",
+        "x",
+    ]
+    tokens = {"▁Hund": True, "e": False, ".": True, "▁": True, "'s": True, "3": False, "_": False, "機": True}
+    assert {token: begins_word(token) for token in tokens} == tokens
+    assert not begins_word("\u0308")  # belongs to the letter before it
+
+
+def test_prefixes_and_terms_stand_in_the_text(translator: Translator) -> None:
+    requests = [
+        Request(SOURCES[0], prefix="HA BA", must=("LO", "CE CE"), in_order=True),
+        Request(SOURCES[1], must_not=("FO",)),
+        Request(SOURCES[2], must=("BA", "KI JE")),
+    ]
+    free = [best[0].text for best in translator.search(SOURCES)]
+    found = [best[0] for best in translator.search(requests)]
+    assert found[0].text.startswith("HA BA ")
+    assert "FO" in free[1]
+    assert [one.amiss for one in found] == [(), (), ()]
+    assert amiss(requests[0], translator.tokenizers.tgt, "HA BA CE CE LO") == ["lacks 'CE CE' in its place"]
+    assert amiss(requests[1], translator.tokenizers.tgt, "A FO") == ["has 'FO'"]
+    # Lines that ask for nothing are translated as ever beside those that do.
+    assert [best[0].text for best in translator.search([*SOURCES, requests[0]])][:3] == free
+    by_prefix = translator.search(SOURCES, prefixes=["HA", "", "unheard"])
+    assert [best[0].text for best in by_prefix][1] == free[1]
+    assert by_prefix[2][0].tokens[0] == "▁<unk>"
+    indifferent = replace(translator, config=translator.config.changed({"prefix_bias": 0.0}))
+    assert [best[0].text for best in indifferent.search(SOURCES, prefixes=["HA", "HA", "HA"])] == free
+    sure = replace(translator, config=translator.config.changed({"prefix_bias": 0.999999}))
+    assert all(best[0].text.startswith("HA") for best in sure.search(SOURCES, prefixes=["HA", "HA", "HA"]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request("ba", must=("Ünheard",)), "line 1: the term 'Ünheard' cannot be written"),
+        (Request("ba", must=("BA CE",), must_not=("CE",)), "line 1: the term 'BA CE' holds one that"),
+        (Request("ba", must=(" ".join(["BA"] * 300),)), "more than max_length 256"),
+        (Request("", prefix="BA"), "line 1: a prefix or terms, and no source"),
+        (Request("ba", must=(" ",)), "line 1: a term is empty"),
+    ],
+)
+def test_what_cannot_be_met_is_told_with_its_line(translator: Translator, request_: Request, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        translator.search([request_])
+
+
+def test_a_subword_that_goes_on_is_no_term() -> None:
+    """The tokens of a term may begin a longer word; in a script without spaces they have no mark before them."""
+    config = TokenizerConfig(kind="char", vocab_size=60)
+    tokenizer = SentencePieceTokenizer.learn(config, ["Hund Hunde 機械 翻訳", "Hunde 翻 機"])
+    assert amiss(Request("", must=("Hund",)), tokenizer, "Zwei Hunde.") == ["lacks 'Hund'"]
+    assert term_tokens(tokenizer, "Hund") == ["▁", *"Hund"]
+
+
+def test_terminology_takes_the_longest_whole_words() -> None:
+    terms = Terminology.parse(["new york\tNew York", "york\tJork", "", "dog\tHund"], "terms.tsv")
+    asked = terms.asked(Request("a dog in new york, not dogs of york", must=("Hund",)))
+    assert asked.must == ("Hund", "New York", "Jork")
+    with pytest.raises(DataError, match=r"terms.tsv, line 2: 'dog' has two translations"):
+        Terminology.parse(["dog\tHund", "dog\tKöter"], "terms.tsv")
+    with pytest.raises(DataError, match=r"terms.tsv, line 1: expected SOURCE TERM TAB TARGET TERM"):
+        Terminology.parse(["dog"], "terms.tsv")
+
+
+def test_a_copied_word_that_the_source_lacks_is_unknown() -> None:
+    assert by_place(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK).tolist() == [[3, UNK, 11]]
+
+
+def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("ba ce\tLO LO\n", encoding="utf-8")
+    run = ("translate", "-m", trained, "--device", "cpu")
+    text = console(*run, "--prefix", "--terms", "terms.tsv", stdin="ba ce di\tHA\nfo gu\n")
+    assert text.code == 0, text
+    first, second = text.out.splitlines()
+    assert first.startswith("HA ")
+    assert "LO LO" in first
+    assert "HA" not in second
+    lines = [{"source": "ba ce", "must": ["JE"], "prefix": "KI"}, {"source": "ba ce", "must_not": ["BA"]}]
+    done = console(*run, "--jsonl", stdin="".join(json.dumps(line) + "\n" for line in lines))
+    first, second = done.out.splitlines()
+    assert first.startswith("KI ")
+    assert "JE" in first.split()
+    assert "BA" not in second.split()
+    for given, message in (
+        ('{"source": "ba", "musts": []}', "line 1: unknown field 'musts'"),
+        ("{}", "no field 'source'"),
+    ):
+        refused = console(*run, "--jsonl", stdin=given + "\n")
+        assert refused.code == 2, refused
+        assert message in refused.err
+    assert "leave --prefix out" in console(*run, "--jsonl", "--prefix").err
