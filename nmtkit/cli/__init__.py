@@ -30,6 +30,7 @@ COMMANDS = {
     "score-summaries": "Score summaries: ROUGE, new and copied words, repetitions, length.",
     "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
     "rescore": "Print the log-probabilities of given translations under a model.",
+    "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
     "align": "Align the words of given translations by a model's attention.",
     "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text.",
     "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
@@ -43,6 +44,9 @@ COMMANDS = {
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Show versions, devices, and which device will be used and why.",
 }
+
+ALIASES = {"visualize-alignment": "plot-attention"}
+"""Other names of commands; `--help` does not list them."""
 
 
 def _imported(module: str) -> ModuleType:
@@ -68,9 +72,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command's module."""
-        if cmd_name not in COMMANDS:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = _imported(f"nmtkit.cli.{cmd_name.replace('-', '_')}").command
+        command = _imported(f"nmtkit.cli.{name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -78,10 +83,10 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the nearest name in the message."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
             from nmtkit.registry import near_names
 
-            raise click.UsageError(f"no such command {args[0]!r}: {near_names(args[0], COMMANDS)}", ctx)
+            raise click.UsageError(f"no such command {args[0]!r}: {near_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -300,7 +300,7 @@ class Printer:
         if self.as_json:
             left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
             record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
-            write_json_line(record | {"best": self._record(best), "others": [self._record(one) for one in found[1:]]})
+            write_json_line(record | {"best": self.record(best), "others": [self.record(one) for one in found[1:]]})
         elif self.form == "moses":
             for one in found:
                 _write(moses_line(self.lines - 1, one))
@@ -323,7 +323,7 @@ class Printer:
     def _write_pieces(self, text: str, name: str, pieces: Sequence[Translation]) -> None:
         self._count(pieces)
         if self.as_json:
-            records = [{"source_tokens": one.src_tokens, "best": self._record(one)} for one in pieces]
+            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in pieces]
             write_json_line({"line": self.lines, "text": text, name: records})
         else:
             _write(text)
@@ -343,7 +343,8 @@ class Printer:
         self.unfinished += any(not one.finished for one in found)
         self.cut += any(one.src_left_out > 0 for one in found)
 
-    def _record(self, one: Translation) -> dict[str, Any]:
+    def record(self, one: Translation) -> dict[str, Any]:
+        """A result as an object."""
         names = ("text", "score", "log_prob", "tokens", "token_log_probs", "finished")
         fields = {name: getattr(one, name) for name in names}
         if self.replaced:

@@ -113,6 +113,8 @@ def command(
     for each word of the summary with the words of most attention. A word of several subwords has the mean p_gen of
     those with letters or digits, and counts as copied if all of them were.
 
+    `nmtkit visualize-alignment` is another name of this command.
+
     \b
     Examples:
       nmtkit plot-attention "The old woman sleeps."

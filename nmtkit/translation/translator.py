@@ -203,7 +203,7 @@ class Translator(TextModel):
 
     def _answer(self, hypotheses: Sequence[Hypothesis], source: SourceLine, wanted: _Wanted) -> list[Translation]:
         """What was found for a line, as it is wanted."""
-        found = [self._translation(hypothesis, source) for hypothesis in hypotheses]
+        found = [self.translation(hypothesis, source) for hypothesis in hypotheses]
         if self.replacer is not None:
             found = [_without_unknown(self.replacer, source.text, one) for one in found]
         if (request := source.request) is not None:
@@ -231,7 +231,8 @@ class Translator(TextModel):
         config = self.config.changed({"forbid_unknown": False})
         return replace(self, config=config, replacer=UnknownReplacer(self.tokenizers, dictionary))
 
-    def _translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
+    def translation(self, hypothesis: Hypothesis, source: SourceLine) -> Translation:
+        """What a search found for a source, as text."""
         ids = [int(token) for token in hypothesis.ids]
         tokenizer = self.tokenizers.tgt
         attention = None if hypothesis.attention is None else hypothesis.attention[:, : len(source.ids) + 1]
@@ -300,7 +301,7 @@ class Translator(TextModel):
                     attention=weights if need_attention else None,
                     p_gen=None if gates is None or not need_attention else gates[row, :length].tolist(),
                 )
-                found[number] = self._translation(hypothesis, src[number])
+                found[number] = self.translation(hypothesis, src[number])
         return found
 
     def _given(

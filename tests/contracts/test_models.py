@@ -25,6 +25,7 @@ from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sentences import TokenTables
 from nmtkit.search.trace import Hypothesis
+from nmtkit.search.watching import WatchedCandidate, WatchingEngine
 from nmtkit.training.weights import Undrawn, fill_weights, weights_of
 
 VOCABULARY = 13
@@ -579,6 +580,35 @@ def of_all(terms: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     count = max(1, *map(len, terms))
     length = max([1, *(len(term) for of_one in terms for term in of_one)])
     return torch.stack([padded([*of_one, *[[]] * (count - len(of_one))], length) for of_one in terms]).long()
+
+
+@torch.no_grad()
+def test_a_watched_search_is_the_search(model: Seq2Seq) -> None:
+    """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
+    config = SearchConfig.model_validate({**RULES[2], "max_length": 6})
+    batch = batch_of(SOURCES[:1])
+    watched = WatchingEngine(model, config, config.beam_size).watch(batch)
+    (found,) = beam_search(model, batch, config, config.beam_size)
+    assert watched.hypotheses == found
+    slots: list[list[int]] = [[]]
+    told: list[tuple[list[int], WatchedCandidate]] = []
+    for step in watched.steps:
+        here = [([*slots[one.parent], one.token], one) for one in step]
+        kept = [(one.slot, path) for path, one in here if one.slot is not None]
+        slots, told = [path for _, path in sorted(kept)], told + here
+    asked = batch_of(SOURCES[:1] * len(told), [path for path, _ in told])
+    for (path, one), row in zip(told, log_probs_of_targets(model, asked), strict=True):
+        assert one.token_log_prob == pytest.approx(float(row[len(path) - 1]), abs=1e-9)
+        assert one.log_prob == pytest.approx(float(row[: len(path)].sum()), abs=1e-9)
+    ended = sorted((one.score for _, one in told if one.ended), reverse=True)
+    assert ended[: len(found)] == [one.score for one in found if one.finished]
+    blocked = {one.rule for _, one in told if one.rule}
+    assert blocked
+    for path, one in told:
+        if one.rule == "no_repeat_ngram":
+            assert path[-2:] in [path[at : at + 2] for at in range(len(path) - 2)]
+        elif one.rule:
+            assert one.token == {"min_length": EOS, "forbid_unknown": UNK}[one.rule]
 
 
 @torch.no_grad()

@@ -1,0 +1,145 @@
+"""`nmtkit explain`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.cli import inference, options
+from nmtkit.cli.inference import Printer, write_json_line
+from nmtkit.cli.options import FILE, NEW_FILE, Number
+from nmtkit.cli.reading import STDIN, stdin_lines
+from nmtkit.cli.reporting import note, tell
+from nmtkit.console.trees import show_search
+from nmtkit.data.records import WRITE_OUT, refuse_json_lines
+from nmtkit.data.text import read_lines
+from nmtkit.experiment.opening import Opening
+from nmtkit.pictures.search_trees import SearchTree, require_page, save_search
+from nmtkit.translation import decisions
+from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
+
+MOST = 50
+"""Sentences of one call; each is a picture."""
+
+
+class _Steps(Number):
+    """A number of steps, or `all`, which is 0."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.name = "N|all"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number that was given."""
+        return 0 if value in ("all", 0) else super().convert(value, param, ctx)
+
+
+@click.command()
+@inference.which_run
+@inference.precision("auto")
+@click.argument("sentence", required=False)
+@click.option("--source", type=FILE, metavar="FILE", help=f"Take the lines of a file, at most {MOST}, plain or .gz.")
+@click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each sentence.")
+@click.option(
+    "--steps",
+    type=_Steps(),
+    help="Show so many steps, the first and the last ones. Default: as many as fit the screen.",
+)
+@inference.search_options()
+@inference.shortlist
+@inference.batches
+@options.quiet
+def command(
+    how: Opening, sentence: str | None, source: Path | None, output: Path | None, as_json: bool, steps: int | None
+) -> None:
+    """Explain a beam search: show, step by step, what it kept, ended, pruned and blocked.
+
+    Takes SENTENCE, or lines of standard input. The search is the one that `translate` makes of the sentence with the
+    same options, and finds the same with the same numbers.
+
+    Each row is a step, with the hypotheses that it kept side by side: the last token, and the log-probability (nats)
+    from the start. The sign before a token points to the hypothesis above that it continues. Then follow:
+
+    \b
+      ■ ended     the hypothesis is finished; its score is what results are ranked by
+      × pruned    it did not fit into the beam
+      ⊘ blocked   a rule, which is named, forbade it; it would have been looked at
+
+    The number before such a token is the hypothesis that it continues. The number behind it says how far its
+    log-probability is from that of the last one kept. A step looks at the 2K likeliest continuations of K hypotheses.
+    An end counts only among the first K. --repetition-penalty and --coverage-kind summary rank by more than
+    log-probability.
+
+    Keys of recipes are explained by `nmtkit recipe explain`.
+
+    \b
+    Examples:
+      nmtkit explain --beam-size 2 "The old woman sleeps."
+      nmtkit explain -m runs/mine --beam-size 2 "The old woman sleeps." -o search.html
+      nmtkit explain --no-repeat-ngram 3 --steps all "The old woman sleeps."
+      sed -n 7p test.en | nmtkit explain --length-penalty none --json
+    """
+    if output is not None:
+        if as_json:
+            raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
+        require_page(output)
+    lines = list(_lines(sentence, source))
+    translator = inference.open_asked(how)
+    found = [_explained(translator, line, number) for number, line in enumerate(lines, start=1)]
+    if output is not None:
+        save_search([tree for tree, _ in found], output)
+        note(f"wrote {output}")
+    elif as_json:
+        printer = Printer(translator.tokenizers.tgt, 1, True)
+        for number, (tree, translations) in enumerate(found, start=1):
+            write_json_line(_record(printer, number, tree, translations))
+    else:
+        show_trees([tree for tree, _ in found], steps)
+
+
+def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
+    """Prints the trees, and says on stderr where steps were left out."""
+    if sum(show_search(tree, steps) for tree in trees) and steps is None:
+        note("--steps all shows every step; -o FILE.html draws them on a page")
+
+
+def _explained(translator: Translator, line: str, number: int) -> tuple[SearchTree, list[Translation]]:
+    tree, found = decisions.search_tree(translator, line, f"line {number}")
+    if found[0].src_left_out:
+        tell(f"line {number}: the last {found[0].src_left_out:,} source tokens were not read")
+    return tree, found
+
+
+def _record(printer: Printer, number: int, tree: SearchTree, found: Sequence[Translation]) -> dict[str, Any]:
+    """A tree as an object; `best` and `others` are those of `translate --json`."""
+    return {
+        "line": number,
+        "source_tokens": found[0].src_tokens,
+        "settings": tree.settings,
+        "beam_size": tree.beam_size,
+        "steps": [[asdict(one) for one in step] for step in tree.steps],
+        "stopped": tree.stopped,
+        "best": printer.record(found[0]),
+        "others": [printer.record(one) for one in found[1:]],
+    }
+
+
+def _lines(sentence: str | None, source: Path | None) -> Iterator[str]:
+    """The sentences of the command line, a file or standard input."""
+    if sentence is not None and source is not None:
+        raise click.UsageError("SENTENCE and --source both say what to search for: give one of them")
+    if sentence is not None:
+        yield sentence
+        return
+    place = STDIN if source is None else str(source)
+    lines = [line for line in (stdin_lines() if source is None else read_lines(source)) if line.strip()]
+    refuse_json_lines(lines, place, WRITE_OUT)
+    if not lines:
+        raise click.UsageError(f"nothing to explain: {place} is empty; give a SENTENCE")
+    if len(lines) > MOST:
+        raise click.UsageError(f"{place} has {len(lines):,} lines, and each is a picture: give at most {MOST}")
+    yield from lines

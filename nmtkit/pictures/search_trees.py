@@ -1,0 +1,144 @@
+"""The tree of a beam search, and its page: what every step kept, ended, pruned, and what a rule blocked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures.pages import picture_format, render, write_picture
+
+Fate = Literal["kept", "ended", "pruned", "blocked"]
+COLUMN, ROW, NODE_WIDTH, NODE_HEIGHT, TOP = 148, 58, 116, 46, 28
+"""Pixels of the page: from one step to the next, from one continuation to the next, and of a continuation."""
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """One token that could follow a hypothesis."""
+
+    token: str
+    parent: int
+    """Which of those that the step before kept it continues, from 0; 0 in the first step."""
+    fate: Fate
+    token_log_prob: float
+    """Of the token, in nats, as all here."""
+    log_prob: float
+    """From the start."""
+    margin: float | None
+    """`log_prob` less that of the last one that was let through: the last kept, or for an end the last that could end;
+    None where there is none."""
+    score: float | None = None
+    """What it is ranked by if it ends here: the log-probability after the penalties. None where it is blocked."""
+    rule: str = ""
+    """The key of the recipe's `search` group that blocked it."""
+
+
+@dataclass(frozen=True)
+class RankedResult:
+    """What the search found, and where its last token stands."""
+
+    text: str
+    score: float
+    log_prob: float
+    finished: bool
+    """False where it was cut at the length limit."""
+    step: int
+    """From 0."""
+    number: int
+    """Of the continuation in its step."""
+
+
+@dataclass(frozen=True)
+class SearchTree:
+    """The search of one sentence."""
+
+    source: str
+    name: str
+    """Of the model."""
+    settings: str
+    """How was searched, in words."""
+    beam_size: int
+    steps: Sequence[Sequence[Continuation]]
+    """Of each step those that were kept, in their order, then those that ended, were pruned, were blocked."""
+    results: Sequence[RankedResult]
+    """Best first."""
+    stopped: str
+    """Why the search ended, in words."""
+
+    def path(self, result: RankedResult) -> list[tuple[int, int]]:
+        """The step and number of each token of a result, from the first to the last."""
+        number, found = result.number, []
+        for step in range(result.step, -1, -1):
+            found.append((step, number))
+            number = self.steps[step][number].parent  # those that were kept come first
+        return found[::-1]
+
+    @cached_property
+    def best(self) -> frozenset[tuple[int, int]]:
+        """The tokens of the best result, as of `path`."""
+        return frozenset(self.path(self.results[0])) if self.results else frozenset()
+
+
+def save_search(trees: Sequence[SearchTree], path: str | Path) -> None:
+    """Writes the searches of some sentences as one .html file.
+
+    Raises:
+        NmtkitError: the name does not end in .html, or the file cannot be written.
+    """
+    require_page(path)
+    title = f"Beam search: {trees[0].source}" if len(trees) == 1 else f"Beam search: {len(trees)} sentences"
+    facts = {"title": title, "trees": [_drawn(tree) for tree in trees]}
+    write_picture(render("pictures/search_trees.html", facts).encode(), path)
+
+
+def require_page(path: str | Path) -> None:
+    """Refuses a file whose name does not end in .html; called before the work is done."""
+    if picture_format(path) != ".html":
+        raise NmtkitError(f"{path}: a search is drawn as a page; let the name end in .html")
+
+
+def _drawn(tree: SearchTree) -> dict[str, object]:
+    """A tree for the template: where its nodes and edges stand, in pixels."""
+    rows = max((len(step) for step in tree.steps), default=0)
+    nodes = [
+        {
+            "left": step * COLUMN,
+            "top": number * ROW + TOP,
+            "kind": f"{one.fate}{' best' if (step, number) in tree.best else ''}",
+            "one": one,
+            "text": " ".join(_words(tree, step, number)),
+        }
+        for step, found in enumerate(tree.steps)
+        for number, one in enumerate(found)
+    ]
+    return {
+        "tree": tree,
+        "nodes": nodes,
+        "edges": list(_edges(tree)),
+        "width": len(tree.steps) * COLUMN,
+        "height": rows * ROW + TOP,
+        "node": (NODE_WIDTH, NODE_HEIGHT),
+        "columns": [(step + 1, step * COLUMN) for step in range(len(tree.steps))],
+    }
+
+
+def _words(tree: SearchTree, step: int, number: int) -> list[str]:
+    """The tokens from the start to this one."""
+    ends_here = RankedResult("", 0.0, 0.0, False, step, number)
+    return [tree.steps[at][which].token for at, which in tree.path(ends_here)]
+
+
+def _edges(tree: SearchTree) -> Iterator[dict[str, str]]:
+    """A line from every continuation to the one that it continues, those of the best result last: they lie above."""
+    for of_best in (False, True):
+        for step, found in enumerate(tree.steps[1:], start=1):
+            for number, one in enumerate(found):
+                best = (step, number) in tree.best
+                if best is of_best:
+                    right, left = step * COLUMN, (step - 1) * COLUMN + NODE_WIDTH
+                    begin, end = (place * ROW + TOP + NODE_HEIGHT // 2 for place in (one.parent, number))
+                    middle = (left + right) // 2
+                    line = f"M{left} {begin}C{middle} {begin} {middle} {end} {right} {end}"
+                    yield {"line": line, "kind": f"{one.fate}{' best' if best else ''}"}

@@ -1,0 +1,127 @@
+"""The search of a line as a tree, in words."""
+
+from collections.abc import Sequence
+
+from nmtkit.data.vocabulary import EOS
+from nmtkit.errors import DataError
+from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.watching import WatchedCandidate, WatchedSearch, WatchingEngine
+from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
+from nmtkit.translation.result import Translation
+from nmtkit.translation.translator import Translator
+
+
+def search_tree(translator: Translator, line: str, place: str = "the sentence") -> tuple[SearchTree, list[Translation]]:
+    """What every step of the search of a line decided, and what it found, best first.
+
+    It is the search that `Translator.search` makes of the line by itself, and finds the same with the same numbers. It
+    keeps all hypotheses that ended, or were cut at the length limit, as many as the beam is wide at most. What a rule
+    blocked is in the tree where its step would have looked at it otherwise.
+
+    Args:
+        translator: whose search.
+        line: a source line.
+        place: what a message calls it.
+
+    Raises:
+        DataError: the line has no letters that the tokenizer knows.
+    """
+    (source,) = translator.sources([line])
+    if not source.ids:
+        raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
+    engine = WatchingEngine(
+        translator.model,
+        translator.config,
+        need_attention=translator.copies,
+        steps="eager",
+        shortlist=translator.shortlist,
+        may_repeat=words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device),
+    )
+    watched = engine.watch(make_batch([source]))
+    found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
+    beam = translator.config.beam_size
+    steps = [_sorted(translator, step, source) for step in watched.steps]
+    tree = SearchTree(
+        source=line.strip(),
+        name=translator.name,
+        settings=search_in_words(translator.config),
+        beam_size=beam,
+        steps=steps,
+        results=_results(steps, found),
+        stopped=_why(translator.config, watched),
+    )
+    return tree, found
+
+
+def search_in_words(config: SearchConfig) -> str:
+    """How was searched: the beam, the length penalty, and what else is not as it is by default."""
+    penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
+    first = [f"beam size {config.beam_size}", f"length penalty {config.length_penalty}{penalty}"]
+    told = ("beam_size", "length_penalty", "alpha")
+    usual = SearchConfig().model_dump()
+    others = {name: value for name, value in config.model_dump().items() if name not in told and value != usual[name]}
+    return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
+
+
+ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
+
+
+def _sorted(translator: Translator, step: Sequence[WatchedCandidate], source: SourceLine) -> list[Continuation]:
+    """The continuations of a step, those that were kept first, by their slots."""
+    chosen = [one for one in step if not one.rule]
+    last_kept = [one.log_prob for one in chosen if one.slot is not None][-1:]
+    last_ending = [one.log_prob for one in chosen[: translator.config.beam_size]][-1:]
+
+    def continuation(one: WatchedCandidate) -> Continuation:
+        (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
+        last = last_ending if one.token == EOS and not one.rule else last_kept
+        return Continuation(
+            token=token,
+            parent=one.parent,
+            fate=_fate(one),
+            token_log_prob=one.token_log_prob,
+            log_prob=one.log_prob,
+            margin=one.log_prob - last[0] if last else None,
+            score=None if one.rule else one.score,
+            rule=one.rule,
+        )
+
+    ranked = sorted(step, key=lambda one: (ORDER.index(_fate(one)), one.slot or 0))
+    return [continuation(one) for one in ranked]
+
+
+def _fate(one: WatchedCandidate) -> Fate:
+    if one.rule:
+        return "blocked"
+    return "ended" if one.ended else "pruned" if one.slot is None else "kept"
+
+
+def _results(steps: Sequence[Sequence[Continuation]], found: Sequence[Translation]) -> list[RankedResult]:
+    """What was found, with the places of the last tokens: those that ended are ranked by score, the earlier first."""
+    places = [(step, number) for step, several in enumerate(steps) for number in range(len(several))]
+    ended = [(step, number) for step, number in places if steps[step][number].fate == "ended"]
+    last = [(step, number) for step, number in places if step == len(steps) - 1 and steps[step][number].fate == "kept"]
+
+    def best_first(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return sorted(places, key=lambda place: -(steps[place[0]][place[1]].score or 0.0))
+
+    finished = sum(one.finished for one in found)
+    own = best_first(ended)[:finished] + best_first(last)[: len(found) - finished]
+    return [
+        RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
+        for one, (step, number) in zip(found, own, strict=True)
+    ]
+
+
+def _why(config: SearchConfig, watched: WatchedSearch) -> str:
+    """Why the search ended."""
+    ended = sum(one.ended for step in watched.steps for one in step)
+    told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
+    if config.stop == "first_k" and ended >= config.patience * config.beam_size:
+        return f"The search stopped: {told}, and the beam is {config.beam_size} wide"
+    if len(watched.steps) >= watched.limit:
+        return f"The search stopped at the length limit of {watched.limit} tokens; {told}"
+    if config.stop == "exact" and ended:
+        return f"The search stopped: {told}, and no other could become better than the best"
+    return f"The search stopped: {told}, and no hypothesis was left to go on with"

@@ -1,0 +1,81 @@
+"""`nmtkit explain`, and the other name of `plot-attention`."""
+
+import json
+from pathlib import Path
+
+from commands import Command
+
+SENTENCE = "ba ce di"
+
+
+def test_the_numbers_are_those_of_translate(trained: Path, console: Command) -> None:
+    """With the same options for the same sentence."""
+    for options in (["--beam-size", "2"], ["--no-repeat-ngram", "1", "--min-length", "5", "--length-penalty", "gnmt"]):
+        explained = console("explain", "-m", trained, SENTENCE, "--json", *options)
+        assert explained.code == 0, explained
+        tree = json.loads(explained.out)
+        searched = json.loads(console("translate", "-m", trained, "--json", *options, stdin=SENTENCE + "\n").out)
+        assert (tree["best"], tree["source_tokens"]) == (searched["best"], searched["source_tokens"])
+        ends = [one["score"] for step in tree["steps"] for one in step if one["fate"] == "ended"]
+        assert max(ends) == searched["best"]["score"]
+        scores = console("translate", "-m", trained, "--scores", *options, stdin=SENTENCE + "\n").out.split("\t")
+        shown = console("explain", "-m", trained, SENTENCE, *options)
+        best = next(line for line in shown.out.splitlines() if line.startswith(" 1* "))
+        assert best.split() == ["1*", "score", scores[0], "log-probability", *scores[1:2], *scores[2].split()]
+    blocked = {one["rule"] for step in tree["steps"] for one in step if one["fate"] == "blocked"}
+    assert blocked == {"min_length", "no_repeat_ngram"}
+
+
+def test_beam_two_fits_a_screen(trained: Path, console: Command) -> None:
+    done = console("explain", "-m", trained, SENTENCE, "--beam-size", "2")
+    assert (done.code, len(done.out.splitlines()) <= 23) == (0, True), done
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "--steps all" not in done.err
+
+
+def test_a_long_search_is_cut_and_the_option_named(trained: Path, console: Command) -> None:
+    long = ["-m", trained, "ba ce " * 10, "--beam-size", "2", "--min-length", "20"]
+    done = console("explain", *long)
+    assert "steps are not shown" in done.out
+    assert "--steps all shows every step" in done.err
+    done = console("explain", *long, "--steps", "all")
+    assert "not shown" not in done.out
+    assert len(done.out.splitlines()) > 24
+    assert "…" in console("explain", *long, "--steps", "2").out
+
+
+def test_a_page_of_the_lines_of_a_file(trained: Path, console: Command) -> None:
+    Path("two.txt").write_text(f"{SENTENCE}\n\nfo gu\n", encoding="utf-8")
+    done = console("explain", "-m", trained, "--source", "two.txt", "-o", "search.html")
+    assert (done.code, done.out) == (0, ""), done
+    assert "wrote search.html" in done.err
+    page = Path("search.html").read_text(encoding="utf-8")
+    assert page.count("<section>") == 2
+    assert "Beam search: 2 sentences" in page
+    piped = console("explain", "-m", trained, "--json", stdin=Path("two.txt").read_text(encoding="utf-8"))
+    assert [json.loads(line)["line"] for line in piped.out.splitlines()] == [1, 2]
+
+
+def test_mistakes(trained: Path, console: Command) -> None:
+    Path("many.txt").write_text("ba\n" * 51, encoding="utf-8")
+    for words, told in (
+        (["ba", "-o", "a.png"], "let the name end in .html"),
+        (["ba", "-o", "a.html", "--json"], "leave one of them out"),
+        (["ba", "--source", "many.txt"], "give one of them"),
+        (["--source", "many.txt"], "51 lines"),
+        (["--source", "none.txt"], "none.txt"),
+        ([""], "no letters"),
+        ([], "is empty"),
+        (["ba", "--steps", "none"], "--steps"),
+    ):
+        done = console("explain", "-m", trained, *words)
+        assert (done.code, done.out, done.err.count("nmtkit: error: ")) == (2, "", 1), done
+        assert told in done.err, done
+
+
+def test_another_name_of_plot_attention(trained: Path, console: Command) -> None:
+    one, other = (console(name, "-m", trained, SENTENCE) for name in ("plot-attention", "visualize-alignment"))
+    assert one.code == other.code == 0
+    assert one.out == other.out != ""
+    assert "did you mean 'visualize-alignment'" in console("visualise-alignment").err
+    assert "visualize-alignment" in console("plot-attention", "--help").out

@@ -1,0 +1,63 @@
+"""A beam search in the terminal."""
+
+import pytest
+from rich.cells import cell_len
+
+from nmtkit.console.trees import show_search
+from nmtkit.pictures.search_trees import Continuation, RankedResult, SearchTree
+
+
+def tree(steps: int, beam: int = 2, word: str = "▁Gehsteige") -> SearchTree:
+    """Every step keeps as many as the beam is wide, crosses two of them, prunes one and blocks another."""
+    parents = [1, 0, *range(2, beam)] if beam > 1 else [0]
+    made = []
+    for step in range(steps):
+        kept = [Continuation(word, parents[slot] if step else 0, "kept", -1.0, -2.5, 0.5, -1.0) for slot in range(beam)]
+        pruned = Continuation("▁der", 0, "pruned", -1.0, -3.25, -0.25, -1.0)
+        blocked = Continuation("▁die", 0, "blocked", -1.0, -2.0, 1.0, None, "no_repeat_ngram")
+        made.append([*kept, pruned, blocked])
+    made.append([Continuation("</s>", beam - 1, "ended", -0.5, -3.0, 0.0, -0.123)])
+    best = RankedResult("die Gehsteige der Stadt", -0.123456, -3.0, True, steps, 0)
+    return SearchTree("the pavements", "demo", "beam size 2", beam, made, [best], "The search stopped: 1 ended")
+
+
+@pytest.mark.parametrize("steps", [3, 7])
+def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_search(tree(steps), size=(80, 24)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 23
+    assert max(map(cell_len, lines)) <= 80
+    assert lines[0] == "the pavements"
+    second = next(line for line in lines if line.startswith("   2 "))
+    assert second.startswith("   2 ╱*▁Gehsteige -2.50  ╲ ▁Gehsteige -2.50")
+    assert any("×1 ▁der -0.25" in line for line in lines)
+    assert any("⊘1 ▁die +1.00 no_repeat_ngram" in line for line in lines)
+    assert any("■2 *score -0.123" in line for line in lines)
+    assert " 1* score -0.123456  log-probability -3.000000  die Gehsteige der Stadt" in lines
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5, 12])
+def test_a_long_sentence_is_cut_and_says_so(beam: int, capsys: pytest.CaptureFixture[str]) -> None:
+    out = show_search(tree(60, beam), size=(80, 24))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 23
+    assert max(map(cell_len, lines)) <= 80
+    assert any(f"… {out} of 61 steps are not shown …" in line for line in lines)
+    shown = [int(line[:4]) for line in lines if line[:4].strip().isdigit()]
+    assert len(shown) == 61 - out
+    assert (shown[0], shown[-1]) == (1, 61 if len(shown) > 1 else 1)
+    assert show_search(tree(60, beam), 0, (80, 24)) == 0
+    assert show_search(tree(60, beam), 7, (80, 24)) == 54
+
+
+def test_lanes_of_a_wide_beam_are_numbered(capsys: pytest.CaptureFixture[str]) -> None:
+    show_search(tree(2, 4, "▁a"), 0, (100, 24))
+    lines = capsys.readouterr().out.splitlines()
+    assert "2╱" in lines[4]
+    assert "1╲" in lines[4]
+    assert " │" in lines[4]
+
+
+def test_what_a_terminal_cannot_carry_is_visible(capsys: pytest.CaptureFixture[str]) -> None:
+    show_search(tree(2, 2, "\x1b[2J"), size=(80, 24))
+    assert "\x1b" not in capsys.readouterr().out

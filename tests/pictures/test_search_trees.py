@@ -1,0 +1,45 @@
+"""The page of a beam search."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nmtkit.errors import NmtkitError
+from nmtkit.pictures.search_trees import COLUMN, Continuation, RankedResult, SearchTree, save_search
+
+
+def tree() -> SearchTree:
+    steps = [
+        [
+            Continuation("▁<b>", 0, "kept", -0.5, -0.5, 1.0, -0.5),
+            Continuation("▁two", 0, "kept", -1.5, -1.5, 0.0, -1.5),
+            Continuation("▁three", 0, "pruned", -2.0, -2.0, -0.5, -2.0),
+        ],
+        [
+            Continuation("</s>", 0, "ended", -0.25, -0.75, 0.5, -0.375),
+            Continuation("▁two", 1, "blocked", -0.5, -2.0, 0.75, None, "no_repeat_ngram"),
+        ],
+    ]
+    best = RankedResult("<b>", -0.375, -0.75, True, 1, 0)
+    return SearchTree("a & b", "demo", "beam size 2", 2, steps, [best], "The search stopped")
+
+
+def test_the_page_shows_every_continuation_and_where_it_comes_from(tmp_path: Path) -> None:
+    save_search([tree()], tmp_path / "a.html")
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert re.findall(r'class="node ([a-z ]+)"', page) == ["kept best", "kept", "pruned", "ended best", "blocked"]
+    assert re.findall(r'<path class="([a-z ]+)" d="M(\d+) ', page) == [("blocked", "116"), ("ended best", "116")]
+    assert f"width:{2 * COLUMN}px" in page
+    assert "<b>" not in page.replace('<b dir="auto">', "").replace("<b>{", "")
+    assert "▁&lt;b&gt; &lt;/s&gt;: ended; token -0.250, from the start -0.750, +0.500 beside" in page
+    assert "blocked by no_repeat_ngram" in page
+    assert "<td>-0.375000</td><td>-0.750000</td>" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_only_pages(tmp_path: Path) -> None:
+    for name in ("a.png", "a.txt", "none/a.html"):
+        with pytest.raises(NmtkitError):
+            save_search([tree()], tmp_path / name)
