@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.inference import Printer, write_found
+from nmtkit.cli.interactive import converse, require_terminal
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import is_quiet, note, tell
@@ -120,6 +122,11 @@ class Asking:
     help="SOURCE TERM TAB TARGET TERM on each line: where a source contains the one, its translation contains the "
     "other, both as whole words. Of source terms that overlap the longest counts.",
 )
+@click.option(
+    "--interactive",
+    is_flag=True,
+    help="Ask at a terminal; show translation, alignment and alternatives of each line. :help there shows commands.",
+)
 @inference.workers
 @inference.batches
 @options.quiet
@@ -134,11 +141,12 @@ def command(
     unknown: UnknownWords,
     asking: Asking,
     split_sentences: bool,
+    interactive: bool,
 ) -> None:
     """Translate FILEs, or standard input: one line out for each line in, in order.
 
     FILEs are plain or .gz. Several are translated one after the other, as one text, into one output. At a terminal,
-    translate prints a prompt and answers line by line.
+    translate prints a prompt and answers line by line; --interactive shows more, and edits lines.
 
     An empty line gives an empty line. --n-best K prints up to K lines for each line: "NUMBER TAB SCORE TAB
     LOG-PROBABILITY TAB TRANSLATION". NUMBER counts input lines from 1. The beam is at least K wide. The score is the
@@ -171,7 +179,14 @@ def command(
       nmtkit translate --split-sentences article.txt
       nmtkit translate --terms glossary.tsv input.txt
       printf 'A dog runs.\\tDer Hund\\n' | nmtkit translate --prefix
+      nmtkit translate --interactive
     """
+    if interactive:
+        forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
+        _require_plain(files, {**forms, "prefix, --jsonl and --terms": asking.asks})
+        given = click.get_current_context().get_parameter_source("n_best") is not ParameterSource.DEFAULT
+        converse(unknown.open(how), how.n_best if given else None)
+        return
     if split_sentences and (how.n_best > 1 or scores):
         raise click.UsageError("--split-sentences joins one translation of each sentence: leave --n-best, --scores out")
     if split_sentences and asking.asks:
@@ -188,6 +203,16 @@ def command(
         found = translator.stream(lines, how.n_best, need_copies=as_json)
         write_found(found, printer.write, "lines", prompt)
     printer.say_unfinished("translations", "--max-length-ratio or --max-length")
+
+
+def _require_plain(files: tuple[Path, ...], forms: dict[str, bool]) -> None:
+    """Refuses what `--interactive` has no use for."""
+    asked = [name for name, given in forms.items() if given]
+    if asked:
+        raise click.UsageError(f"--interactive shows results in its own way: leave --{asked[0]} out")
+    if files:
+        raise click.UsageError("--interactive asks for lines: leave FILE out")
+    require_terminal()
 
 
 def _noting_paragraphs(windows: Iterable[list[str]]) -> Iterator[list[str]]:

@@ -132,9 +132,11 @@ class _Rows:
 
     def _kept(self, step: int, number: int) -> Text:
         one, best = self._tree.steps[step][number], (step, number) in self._tree.best
-        text = Text(f"{self._edge(step, number, one.parent)}{'*' if best else ' '}", "bold" if best else "dim")
-        text.append(_named(one), "bold" if best else "")
-        return text + Text(" " * (self._lane - text.cell_len))
+        text = Text()
+        text.append(
+            f"{self._edge(step, number, one.parent)}{'*' if best else ' '}{_named(one)}", "bold" if best else ""
+        )
+        return text.append(" " * (self._lane - text.cell_len))
 
     def _edge(self, step: int, number: int, parent: int) -> str:
         wide = self._sign - 1
@@ -164,7 +166,7 @@ def _filled(parts: Sequence[Text], width: int) -> Iterator[Text]:
         if line.cell_len and line.cell_len + 2 + part.cell_len > width:
             yield line
             line = Text()
-        line = line + Text("  ") + part if line.cell_len else part
+        line.append("  " if line.cell_len else "").append(part)
         line.truncate(width, overflow="ellipsis")
     if line.cell_len:
         yield line

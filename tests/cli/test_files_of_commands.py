@@ -1,17 +1,13 @@
 """Files as arguments, `--output`, `--quiet`, the prompt, and paragraphs: what translate and its kin share."""
 
 import gzip
-import os
-import pty
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from commands import Command, sentence_pairs
+from keyboard import typed
 
 from nmtkit import ParagraphTranslator, Translator
-from nmtkit.cli import main
 
 LINES = [source for source, _ in sentence_pairs(9, 11)]
 
@@ -125,35 +121,15 @@ def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
     assert (done.code, "a translation of several sentences" in done.err) == (2, True)
 
 
-def typed(keys: bytes, *words: object) -> tuple[int, str]:
-    """What a terminal shows after some keys, and the exit code of the command in it."""
-    process, terminal = pty.fork()
-    if not process:
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, closefd=False) for fd, mode in enumerate("rww"))
-        sys.argv = ["nmtkit", *map(str, words)]
-        try:
-            main()
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(int(end.code or 0))
-        os._exit(99)
-    os.write(terminal, keys)
-    shown = b""
-    with suppress(OSError):  # the end of a terminal
-        while part := os.read(terminal, 1 << 16):
-            shown += part
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), shown.decode()
-
-
 def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
     """Whoever types is asked; nobody else is, nor with --quiet."""
     answer = console("translate", "-m", trained, stdin="ba ce di\n")
     assert "type a line" not in answer.err
-    code, shown = typed(b"ba ce di\n\x04", "translate", "-m", trained)
+    code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained)
     assert code == 0, shown
     hint, asked, answered = map(shown.index, ("type a line on each line", "> ", answer.out.strip()))
     assert hint < asked < answered
-    code, shown = typed(b"ba ce di\n\x04", "translate", "-m", trained, "-q")
+    code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained, "-q")
     assert code == 0, shown
     assert answer.out.strip() in shown
     assert "type" not in shown
