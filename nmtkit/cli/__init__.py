@@ -43,6 +43,7 @@ COMMANDS = {
     "export": "Write a run for Hugging Face, CTranslate2 or as safetensors, with a model card.",
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Show versions, devices, and which device will be used and why.",
+    "guide": "Read the guide: first steps, how-tos, all options and recipe keys.",
 }
 
 ALIASES = {"visualize-alignment": "plot-attention"}

@@ -1,4 +1,4 @@
-"""Shell completion of names: recipes, runs, corpora, a recipe's keys and their values. Commands are not loaded for it.
+"""Shell completion of names: recipes, runs, corpora, a recipe's keys and their values, topics of the guide. Commands are not loaded for it.
 
 Commands and options are click's own completion, to which everything goes that is not known here.
 """
@@ -50,6 +50,8 @@ def _completed(args: Sequence[str], incomplete: str) -> list[CompletionItem] | N
         return _items(_recipes(), incomplete, "file")
     if command == "recipe explain":
         return _items(_keys(), incomplete)
+    if args == ["guide"]:
+        return _items(importlib.import_module("nmtkit.cli.guide").TOPICS, incomplete)
     return _items(_corpora(), incomplete) if args[:1] == ["fetch"] else None
 
 

@@ -5,7 +5,7 @@ Training in stages is a list of partial recipes, each laid over the whole one an
 """
 
 from nmtkit.recipe.composition import EvaluationConfig, Recipe, Stage, recipe_schema
-from nmtkit.recipe.explaining import KeyChoice, choices, default_of, keys_elsewhere, meaning_of
+from nmtkit.recipe.explaining import KeyChoice, choices, default_of, every_key, keys_elsewhere, meaning_of
 from nmtkit.recipe.loading import ANY_TEXT, load, locate, shipped
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Stage",
     "choices",
     "default_of",
+    "every_key",
     "keys_elsewhere",
     "load",
     "locate",

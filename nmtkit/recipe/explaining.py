@@ -63,15 +63,30 @@ def choices(key: str) -> list[KeyChoice]:
 
 def keys_elsewhere(key: str) -> list[KeyElsewhere]:
     """The keys that end so or lie below, in whatever group a recipe may have; `model.transformer` is one kind's."""
+    return [*_merged(key)]
+
+
+def every_key() -> list[KeyElsewhere]:
+    """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
+    fields = Recipe.model_fields.items()
+    found = [KeyElsewhere(name, (), _short(default_of(field)), Recipe.meaning(name)) for name, field in fields if not classes_of(field)]
+    kinds = {place: _kind(group) for place, group in _groups(Recipe)}
+    chosen = (KeyElsewhere(f"{place}.{KIND}", (), "-", meaning_of(place)) for place, kind in kinds.items() if kind)
+    return [*found, *chosen, *_merged()]
+
+
+def _merged(key: str | None = None) -> Iterator[KeyElsewhere]:
+    """The keys of groups, or those that are asked for; one that is the same in several kinds of a group comes once."""
     merged: dict[tuple[str, str, str], tuple[str, ...]] = {}
     for place, group in _groups(Recipe):
         kind = _kind(group)
-        for name in group.model_fields:
+        for name, field in group.model_fields.items():
             asked = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
-            if name != KIND and key in asked:
-                about = (f"{place}.{name}", _short(default_of(group.model_fields[name])), group.meaning(name))
+            if name != KIND and (key is None or key in asked):
+                about = (f"{place}.{name}", _short(default_of(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
-    return [KeyElsewhere(path, kinds, default, meaning) for (path, default, meaning), kinds in merged.items()]
+    for (path, default, meaning), kinds in merged.items():
+        yield KeyElsewhere(path, kinds, default, meaning)
 
 
 def meaning_of(key: str) -> str:
