@@ -1,6 +1,7 @@
-"""Shell completion of names: recipes, runs, corpora, a recipe's keys and their values, topics of the guide. Commands are not loaded for it.
+"""Shell completion of names: recipes, runs, corpora, a recipe's keys and their values, topics of the guide.
 
-Commands and options are click's own completion, to which everything goes that is not known here.
+Commands are not loaded for it. Their names and options are click's own completion, to which everything goes that is not
+known here.
 """
 
 import importlib

@@ -3,10 +3,12 @@
 import importlib
 import re
 import sys
+from collections.abc import Iterator
 
 import click
 
 from nmtkit import console
+from nmtkit.cli import cli
 from nmtkit.console.markdown import show_page
 from nmtkit.errors import NmtkitError
 from nmtkit.registry import near_names
@@ -37,11 +39,58 @@ def page(topic: str) -> str:
     Raises:
         NmtkitError: there is no such topic.
     """
-    if topic == REFERENCE:  # loads every command and every model, which the other pages do without
-        return str(importlib.import_module("nmtkit.cli.reference").reference())
+    if topic == REFERENCE:
+        return reference()
     if topic not in PAGES:
         raise NmtkitError(f"no topic {topic!r} in the guide: {near_names(topic, TOPICS)}")
     return beside_package("guide", f"{topic}.md").read_text(encoding="utf-8")
+
+
+def reference() -> str:
+    """All commands with their options, and all keys of a recipe with their choices, as Markdown."""
+    head = [
+        "# Reference",
+        "nmtkit makes this page from its own code: commands first, then the keys of a recipe.",
+        "`nmtkit COMMAND --help` has examples; `nmtkit recipe explain KEY` shows a key beside the value of one recipe.",
+    ]
+    root = click.Context(cli, info_name="nmtkit")
+    parts = [*head, "## Commands", *_commands(root), "## Recipe keys", *_keys()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(context: click.Context) -> Iterator[str]:
+    """A section for each command below one, in the order of `--help`."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, parent=context, info_name=name)
+        yield f"### {below.command_path}"
+        yield " ".join((command.help or "").split("\n\n")[0].split())
+        yield f"`{' '.join([below.command_path, *command.collect_usage_pieces(below)])}`"
+        records = (one.get_help_record(below) for one in command.get_params(below))
+        yield "\n".join(f"- `{names}`: {' '.join(about.split())}" for names, about in filter(None, records))
+        if isinstance(command, click.Group):
+            yield from _commands(below)
+
+
+def _keys() -> Iterator[str]:
+    """A section for each group of a recipe, with a line for each key and for what may stand there."""
+    recipe = importlib.import_module("nmtkit.recipe")  # loads every model, which the other pages do without
+    seen: dict[str, list[str]] = {}
+    for key in recipe.every_key():
+        group, point, _ = key.path.partition(".")
+        lines = seen.setdefault(group if point else "the recipe itself", [])
+        kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
+        choices = recipe.choices(key.path)
+        told = any(one.meaning for one in choices)
+        listed = f" One of: {', '.join(one.name for one in choices)}." if choices and not told else ""
+        lines.append(f"- `{key.path}`{kinds}, default `{key.default}`: {' '.join(key.meaning.split())}{listed}")
+        lines += [f"  - `{one.name}`: {one.meaning}" for one in choices if told]
+    for group, lines in seen.items():
+        yield f"### {group}"
+        yield "\n".join(lines)
 
 
 @click.command()

@@ -24,7 +24,7 @@ class _Page(Markdown):
 
 
 def show_page(text: str) -> None:
-    """Prints a page for a reader at a terminal; lines of code are indented and never broken, so that they are copied."""
+    """Prints a page for a reader at a terminal; a line of code is indented and never broken, so it can be copied."""
     out = console_on(sys.stdout)
     for number, part in enumerate(_FENCED.split(text)):
         if number % 2:

@@ -68,8 +68,10 @@ def keys_elsewhere(key: str) -> list[KeyElsewhere]:
 
 def every_key() -> list[KeyElsewhere]:
     """All keys that a recipe may have, those of all kinds of its groups too, and `kind` once for each group."""
-    fields = Recipe.model_fields.items()
-    found = [KeyElsewhere(name, (), _short(default_of(field)), Recipe.meaning(name)) for name, field in fields if not classes_of(field)]
+    found = []
+    for name, field in Recipe.model_fields.items():
+        if not classes_of(field):
+            found.append(KeyElsewhere(name, (), _short(default_of(field)), Recipe.meaning(name)))
     kinds = {place: _kind(group) for place, group in _groups(Recipe)}
     chosen = (KeyElsewhere(f"{place}.{KIND}", (), "-", meaning_of(place)) for place, kind in kinds.items() if kind)
     return [*found, *chosen, *_merged()]
@@ -82,7 +84,7 @@ def _merged(key: str | None = None) -> Iterator[KeyElsewhere]:
         kind = _kind(group)
         for name, field in group.model_fields.items():
             asked = (name, f"{place}.{name}", *([f"{place}.{kind}", f"{place}.{kind}.{name}"] if kind else [place]))
-            if name != KIND and (key is None or key in asked):
+            if (name != KIND or not kind) and (key is None or key in asked):
                 about = (f"{place}.{name}", _short(default_of(field)), group.meaning(name))
                 merged[about] = (*merged.get(about, ()), *([kind] if kind else []))
     for (path, default, meaning), kinds in merged.items():

@@ -72,6 +72,7 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
         ("train demo --set model.kind = lu", ["luong"]),  # bash takes the sign for a word
         ("train demo --set training.schedule.kind =", ["constant", "noam"]),
         ("recipe explain training.optim", ["training.optimizer"]),
+        ("guide se", ["second"]),
         ("train --task ", ["translation", "summarization"]),
         ("train --over", ["--overwrite"]),
     ],

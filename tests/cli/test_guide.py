@@ -1,0 +1,378 @@
+"""README and the guide: links lead somewhere, commands are run or, where that is too much, parsed to their end."""
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import torch
+from commands import Command, Finished, sentence_pairs
+from torch.distributed.run import get_args_parser
+
+from nmtkit import recipe
+from nmtkit.cli import COMMANDS, cli, guide
+from nmtkit.data.blocks import Example
+from nmtkit.data.tokenizer import learn
+from nmtkit.errors import NmtkitError
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.saved import build_model
+from nmtkit.files import write_json, write_whole
+from nmtkit.registry import near_names
+from nmtkit.settings import paths_of
+from nmtkit.training.weights import save_weights, weights_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"README": ROOT / "README.md", **{name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}}
+TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+NETWORK = "downloads"
+GPU = "needs a CUDA device"
+LONG = "trains or measures for minutes"
+SEVERAL = "starts several processes; tests/training/test_distributed.py does"
+PARSED = {
+    "nmtkit fetch libreoffice-help-en-de": NETWORK,
+    "nmtkit fetch tatoeba-en-fr": NETWORK,
+    "nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de": NETWORK,
+    "nmtkit train libreoffice-help-en-de-transformer": LONG,
+    "nmtkit train demo": LONG,
+    "nmtkit train demo-news-pointer-generator": LONG,
+    "nmtkit train --source train.en --target train.de --minutes 20": "measures the machine before it trains",
+    "nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png": LONG,
+    "nmtkit tune mine.yaml": LONG,
+    "nmtkit bench decode -m runs/mine --source test.en": LONG,
+    "nmtkit bench train mine.yaml": LONG,
+    "nmtkit doctor": "asks the compiler, which takes a quarter of a minute",
+    "nmtkit train mine.yaml --device cuda:1": GPU,
+    "nmtkit translate -m runs/mine --device cuda:0,cuda:1 test.en -o new.de": GPU,
+    "nmtkit translate -m runs/mine --device cuda test.en -o new.de": GPU,
+    "nmtkit translate -m runs/mine --device cuda --precision bf16 --batch-tokens 50000 test.en -o new.de": GPU,
+    "nmtkit translate -m runs/mine --device cuda --engine graph test.en -o new.de": GPU,
+    "nmtkit translate -m runs/mine --workers 2 test.en -o new.de": SEVERAL,
+    "nmtkit preprocess mine.yaml --workers 2": SEVERAL,
+    "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml": SEVERAL,
+    "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto": SEVERAL,
+    "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": "needs Slurm",
+    'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "nmtkit train mine.yaml --resume auto"': "needs Slurm",
+    "make demo": LONG,
+    "make test": LONG,
+}
+"""The commands of blocks that are not run, with the reason."""
+OUTPUT = ("BLEU|nrefs",)
+"""How lines of a block begin that are no commands."""
+UNRUN_PYTHON = "class Config(ModelConfig):"
+"""How a block of Python begins that leaves out its imports; tests/test_strangers.py has such a model."""
+SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "< article.txt")
+PROGRAMS = ("cp", "echo", "head", "tail", "cat")
+QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
+SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
+"""What a training is given besides: two updates of a small model show that it is read and does what it says."""
+
+NEWS = """\
+task: summarization
+data: {train: {src: [a], tgt: [b]}, max_length: 8, over_long: truncate}
+tokenizer: {kind: word, min_frequency: 2}
+model: {kind: pointer_generator, embedding_size: 8, hidden_size: 8, coverage: true}
+training: {best_metric: rougeL, max_updates: 1}
+search: {beam_size: 2, max_length: 12}
+"""
+TRANSFORMER = """\
+data: {train: {src: [a], tgt: [b]}}
+tokenizer: {kind: word}
+model: {kind: transformer, hidden_size: 8, feed_forward_size: 8, heads: 2, layers: 2}
+training: {max_updates: 1}
+search: {beam_size: 2, max_length: 8}
+"""
+SAID = ["The old man sees the dog. It sleeps.", "The dog sees the man, who is old. The man sleeps in the old house."]
+
+
+def blocks(page: str, *kinds: str) -> list[str]:
+    return [text for kind, text in FENCE.findall(TEXT[page]) if kind in kinds]
+
+
+def lines_of(page: str) -> list[str]:
+    """The commands of a page's blocks, without their comments."""
+    lines = "".join(blocks(page, "", "sh", "bash")).replace("\\\n", " ").splitlines()
+    shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in lines]
+    return [line for line in shown if line and not line.startswith(OUTPUT)]
+
+
+def inline(page: str) -> list[str]:
+    """The commands of nmtkit that stand within sentences and tables."""
+    found = re.findall(r"`((?:torchrun [^`]*)?nmtkit [^`]+)`", FENCE.sub("", TEXT[page]))
+    return [" ".join(one.split()) for one in found]
+
+
+def put(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def untrained(folder: Path, name: str, text: str) -> None:
+    """A finished run as `train` leaves it, but for what it learned."""
+    (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    loaded, run = recipe.load(folder / f"{name}.yaml"), RunFolder(folder / "runs" / name)
+    write_whole(run.recipe, loaded.to_yaml())
+    tokenizers = learn(loaded.tokenizer, [Example(line, line, number) for number, line in enumerate(SAID, start=1)])
+    tokenizers.save(run.vocabulary)
+    torch.manual_seed(5)
+    save_weights(run.average, weights_of(build_model(loaded, tokenizers)))
+    write_json(run.result, {})
+
+
+def write_texts(folder: Path) -> None:
+    """Parallel text under the names that the pages use, with its gold alignment: the target is the source backwards."""
+    for name, count, seed in (("train", 1500, 1), ("valid", 6, 2), ("test", 6, 3), ("new", 3, 4), ("domain", 80, 5)):
+        pairs = sentence_pairs(count, seed)
+        for kind in (name, *(("domain-valid", "domain-test", "general") if name == "domain" else ())):
+            put(folder / f"{kind}.en", [source for source, _ in pairs])
+            put(folder / f"{kind}.de", [target for _, target in pairs])
+        links = [[f"{n - 1 - i}-{i}" for i in range(n)] for n in (len(source.split()) for source, _ in pairs)]
+        put(folder / f"{name}.align", [" ".join(one) for one in links])
+    for copy, name in {
+        "reference.de": "new.de",
+        "output.de": "test.de",
+        "baseline.de": "test.de",
+        "test.fr": "test.de",
+        "gold.align": "test.align",
+        "input.txt": "new.en",
+    }.items():
+        shutil.copy(folder / name, folder / copy)
+    put(folder / "names.tsv", ["ba\tBO"])
+    put(folder / "vectors.txt", ["ba 0.1 0.2 0.3 0.4", "ce 0.4 0.3 0.2 0.1"])
+    told = sentence_pairs(40, 6)
+    put(folder / "articles.txt", [source for source, _ in told])
+    put(folder / "highlights.txt", [source[:8] for source, _ in told])
+    put(folder / "summaries.txt", [source[:5] for source, _ in told])
+    put(folder / "article.txt", SAID[:1])
+    news = [{"article": said, "summary": f"{said[:12]}.", "unseen": ["dog"]} for said in SAID]
+    for name in ("news", "news-valid", "news-test"):
+        put(folder / f"{name}.jsonl", [json.dumps(one) for one in news])
+    with gzip.open(folder / "test.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("".join(f"{json.dumps(news[0])}\n" for _ in told))
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files and runs under the names that README and the guide use."""
+    folder = tmp_path_factory.mktemp("guide")
+    write_texts(folder)
+    own = f"extends: {corpus / 'tiny.yaml'}\n"
+    for name in ("mine", "small", "large", "baseline", "try", "domain-run", "demo", "train-en-de"):
+        (folder / f"{name}.yaml").write_text(f"{own}name: {name}\n", encoding="utf-8")
+        run = shutil.copytree(trained, folder / "runs" / name)
+        told = (run / "recipe.yaml").read_text(encoding="utf-8")
+        (run / "recipe.yaml").write_text(told.replace("name: tiny\n", f"name: {name}\n"), encoding="utf-8")
+    shutil.move(folder / "runs" / "domain-run", folder / "runs" / "domain")
+    (folder / "words.yaml").write_text(f"{own}model: {{embedding_size: 4}}\n", encoding="utf-8")
+    small = "tokenizer: {vocab_size: 60}\nmodel: {hidden_size: 16, feed_forward_size: 16}\n"  # for so little text
+    (folder / "domain.yaml").write_text(blocks("domain", "yaml")[0] + small, encoding="utf-8")
+    chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
+    (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
+    untrained(folder, "news", NEWS)
+    untrained(folder, "transformer", TRANSFORMER)
+    for name in ("news", "transformer"):
+        os.utime(folder / "runs" / name / "result.json", (1, 1))  # the newest run is one that translates
+    kept = sorted((trained / "checkpoints").glob("weights-*.safetensors"))
+    for name, file in zip("ab", kept, strict=False):
+        shutil.copy(file, folder / f"{name}.safetensors")
+    return folder
+
+
+@pytest.fixture
+def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = shutil.copytree(prepared, tmp_path / "work")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("NMTKIT_MODEL", raising=False)
+    return folder
+
+
+def words_of(line: str) -> list[str]:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&<>")
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def parts(words: list[str], sign: str) -> Iterator[list[str]]:
+    while sign in words:
+        at = words.index(sign)
+        yield words[:at]
+        words = words[at + 1 :]
+    yield words
+
+
+def as_tested(words: list[str], number: int) -> list[str]:
+    """A training with limits, in a folder of its own unless it goes on; a question is answered."""
+    if words[:2] in (["runs", "mv"], ["runs", "rm"]):
+        return [*words, "--yes"]
+    if words[0] != "train" or "--resume" in words:
+        return words
+    own = [] if "--run" in words else ["--run", f"runs/{number}"]
+    small = SMALL if {"--source", "chosen.yaml"} & {*words} else "--set data.test=null"
+    return [*words, *own, *QUICKLY.split(), *small.split()]
+
+
+def run_line(line: str, number: int, console: Command) -> Finished:
+    """Runs a line as a shell would, one command of a pipe after the other."""
+    done = Finished(0, "", "")
+    for chain in parts(words_of(line), "&&"):
+        given = ""
+        for words in parts(chain, "|"):
+            *_, target = parts(words, ">")
+            source = words[words.index("<") + 1] if "<" in words else ""
+            plain = words[: min((words.index(sign) for sign in "<>" if sign in words), default=len(words))]
+            given = Path(source).read_text(encoding="utf-8") if source else given
+            if plain[0] == "nmtkit":
+                done = console(*as_tested(plain[1:], number), stdin=given)
+            else:
+                assert plain[0] in PROGRAMS, f"{plain[0]} in: {line}"
+                told = subprocess.run(plain, input=given, capture_output=True, text=True, check=False)
+                done = Finished(told.returncode, told.stdout, told.stderr)
+            if done.code:
+                return done
+            given = done.out
+            if ">" in words:
+                Path(target[0]).write_text(given, encoding="utf-8")
+    return done
+
+
+def parse(line: str) -> None:
+    """Parses a command to its end: every option and argument is accepted, every file that must exist does."""
+    words = shlex.split(line)
+    if words[0] == "torchrun":
+        told = get_args_parser().parse_args(words[1:])
+        assert (told.module, told.training_script) == (True, "nmtkit")
+        words = ["nmtkit", *told.training_script_args]
+    elif words[0] == "sbatch":
+        words = shlex.split(words[words.index("--wrap") + 1])
+    elif words[0] == "srun":
+        words = words[words.index("nmtkit") :]
+    assert words[0] == "nmtkit", line
+    command: click.Command = cli
+    context = click.Context(cli, info_name="nmtkit")
+    words = words[1:]
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        assert found is not None, f"no command {words[0]!r} in: {line}"
+        command, words = found, words[1:]
+        if not words:
+            return  # a command that is only named
+    context = command.make_context(command.name, words)
+    name, changes = context.params.get("name"), context.params.get("overrides", ())
+    if name is not None and "overrides" in context.params and command.name != "fetch":
+        recipe.load(name, changes)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
+    for number, line in enumerate(lines_of(page)):
+        if line in PARSED:
+            if line.startswith("make "):
+                assert f"\n{line.removeprefix('make ')}: " in (ROOT / "Makefile").read_text(encoding="utf-8")
+            else:
+                parse(line)
+            continue
+        done = run_line(line, number, console)
+        assert done.code == 0, (line, done)
+        assert "Traceback" not in done.err, (line, done)
+
+
+def test_what_is_only_parsed_stands_somewhere() -> None:
+    assert set(PARSED) <= {line for page in PAGES for line in lines_of(page)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_within_sentences_can_be_given(page: str, place: Path) -> None:
+    for line in inline(page):
+        if not any(word in line for word in SCHEMATIC):
+            parse(line.partition(" > ")[0])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_and_recipes_of_a_page(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for text in blocks(page, "python"):
+        code = compile(text, page, "exec")
+        if not text.startswith(UNRUN_PYTHON):
+            exec(code, names)
+    for text in blocks(page, "yaml"):
+        (place / "shown.yaml").write_text(text, encoding="utf-8")
+        assert recipe.load("shown.yaml").data.train
+
+
+def test_keys_of_recipes_are_keys() -> None:
+    known = {".".join(map(str, path)) for path in paths_of(recipe.Recipe)}
+    groups = "|".join(sorted({key.partition(".")[0] for key in known if "." in key}))
+    for page, text in TEXT.items():
+        for key in re.findall(rf"`((?:{groups})\.[a-z_.]+)[`=:]", text):
+            assert key in known, f"{page}: {key}: {near_names(key, known, 5)}"
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for address in re.findall(r"\]\(([^)]+)\)", FENCE.sub("", TEXT[page])):
+        file, _, anchor = address.partition("#")
+        target = (PAGES[page].parent / file) if file else PAGES[page]
+        assert target.exists(), address
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), address
+        if page != "README":
+            assert file.removesuffix(".md") in guide.PAGES, "a page that is installed knows no file beside the guide"
+
+
+def test_every_page_is_a_topic_and_is_installed() -> None:
+    assert {path.stem for path in (ROOT / "nmtkit" / "guide").iterdir()} == set(guide.PAGES)
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert "nmtkit.guide" in built["packages"]
+    assert built["package-data"]["nmtkit.guide"] == ["*.md"]
+    assert all(f"nmtkit/guide/{name}.md" in TEXT["README"] for name in guide.PAGES)
+
+
+def test_the_guide_is_printed(console: Command) -> None:
+    listed = console("guide")
+    assert listed.code == 0, listed
+    assert all(f"\n{topic} " in listed.out for topic in guide.TOPICS)
+    assert console("guide", "second").out == TEXT["second"]
+    wrong = console("guide", "secnd")
+    assert (wrong.code, "did you mean 'second'" in wrong.err) == (2, True)
+
+
+def test_at_a_terminal_a_page_is_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    for topic in guide.PAGES:
+        guide.command.main([topic], standalone_mode=False)
+        shown = capsys.readouterr().out
+        assert "```" not in shown
+        assert "\n#" not in shown
+        for line in lines_of(topic):
+            assert line in shown  # whole, so that it can be copied
+    guide.command.main(["cluster"], standalone_mode=False)
+    with pytest.raises(NmtkitError, match="no topic 'nothing'"):
+        guide.page("nothing")
+
+
+def test_the_reference_has_all_commands_and_all_keys() -> None:
+    text = guide.page(guide.REFERENCE)
+    assert all(f"\n### nmtkit {name}\n" in text for name in COMMANDS)
+    assert "`-o, --output FILE`" in text
+    keys = {".".join(map(str, path)) for path in paths_of(recipe.Recipe)}
+    assert len(keys) > 100
+    assert [
+        key for key in sorted(keys) if f"`{key}`" not in text and not any(k.startswith(f"{key}.") for k in keys)
+    ] == []
+    assert "  - `transformer`: " in text
+    assert "One of: pre, post." in text
