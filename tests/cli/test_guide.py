@@ -62,7 +62,7 @@ PARSED = {
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml": SEVERAL,
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto": SEVERAL,
     "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": "needs Slurm",
-    'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "nmtkit train mine.yaml --resume auto"': "needs Slurm",
+    'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "srun nmtkit train mine.yaml --resume auto"': "needs Slurm",
     "hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de": NETWORK,
     "nmtkit import opus-mt-en-de": "needs a Marian model; tests/experiment/test_importing.py makes some",
     "nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0": SUBWORDS,
@@ -77,7 +77,7 @@ OTHERS = ("hf ",)
 """How commands of other programs begin that are not parsed here."""
 UNRUN_PYTHON = "class Config(ModelConfig):"
 """How a block of Python begins that leaves out its imports; tests/test_strangers.py has such a model."""
-SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "< article.txt")
+SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW")
 PROGRAMS = ("cp", "echo", "head", "tail", "cat")
 QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
@@ -261,7 +261,7 @@ def parse(line: str) -> None:
         words = ["nmtkit", *told.training_script_args]
     elif words[0] == "sbatch":
         words = shlex.split(words[words.index("--wrap") + 1])
-    elif words[0] == "srun":
+    if words[0] == "srun":
         words = words[words.index("nmtkit") :]
     assert words[0] == "nmtkit", line
     command: click.Command = cli
@@ -301,7 +301,7 @@ def test_what_is_only_parsed_stands_somewhere() -> None:
 def test_commands_within_sentences_can_be_given(page: str, place: Path) -> None:
     for line in inline(page):
         if not any(word in line for word in SCHEMATIC):
-            parse(line.partition(" > ")[0])
+            parse(re.split(" [<>] ", line)[0])
 
 
 @pytest.mark.parametrize("page", PAGES)
