@@ -36,6 +36,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 NETWORK = "downloads"
 GPU = "needs a CUDA device"
+SLURM = "needs Slurm"
 LONG = "trains or measures for minutes"
 SUBWORDS = "needs a trained Transformer of subwords; tests/experiment/test_exporting.py has one"
 SEVERAL = "starts several processes; tests/training/test_distributed.py does"
@@ -61,8 +62,8 @@ PARSED = {
     "nmtkit preprocess mine.yaml --workers 2": SEVERAL,
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml": SEVERAL,
     "torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto": SEVERAL,
-    "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": "needs Slurm",
-    'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "srun nmtkit train mine.yaml --resume auto"': "needs Slurm",
+    "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": SLURM,
+    'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "srun nmtkit train mine.yaml --resume auto"': SLURM,
     "hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de": NETWORK,
     "nmtkit import opus-mt-en-de": "needs a Marian model; tests/experiment/test_importing.py makes some",
     "nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0": SUBWORDS,
