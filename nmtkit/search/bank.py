@@ -312,9 +312,9 @@ class Bank:
                 history = history.masked_fill(again, NOTHING)
         written = of_rows(position if history is not None or sentences.least is not None else None)
         history, wanted = (None if ids is None else self._in_columns(ids) for ids in (history, wanted))
-        end, wanted = log_probs[:, EOS].clone(), of_rows(wanted)
+        end, wanted = None if self.grid is None else log_probs[:, EOS].clone(), of_rows(wanted)
         log_probs = apply_rules(log_probs, self.config, written, history, wanted, of_rows(sentences.least))
-        if self.grid is not None:
+        if self.grid is not None and end is not None:
             self.grid.forbid(log_probs, end, None if wanted is None else wanted == PAD, self.memory)
         return log_probs
 

@@ -116,7 +116,7 @@ class WatchingEngine(Engine):
         """
         assert batch.size == 1, f"{batch.size} sentences where one is watched"
         batch = batch.to(self.device)
-        bank = WatchedBank.begin(self.model, batch, self.config, self.n_best, self._may_repeat, self.shortlist)
+        bank = WatchedBank.begin(self.model, batch, self.config, self.n_best, self._tables, self.shortlist)
         assert isinstance(bank, WatchedBank)
         forbidden: list[list[WatchedCandidate]] = []
         before: list[Tensor] = []

@@ -6,6 +6,7 @@ from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import DataError
 from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
 from nmtkit.search.rules import SearchConfig
+from nmtkit.search.sentences import TokenTables
 from nmtkit.search.watching import WatchedCandidate, WatchedSearch, WatchingEngine
 from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
 from nmtkit.translation.result import Translation
@@ -36,7 +37,7 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
         need_attention=translator.copies,
         steps="eager",
         shortlist=translator.shortlist,
-        may_repeat=words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device),
+        tables=TokenTables(words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device)),
     )
     watched = engine.watch(make_batch([source]))
     found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
