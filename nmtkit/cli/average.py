@@ -50,5 +50,5 @@ def command(
     if where is not None and isinstance(where.newest_stage().recipe.training.schedule, Ending):
         tell(
             "the learning rate of this training comes down to its end, so earlier checkpoints may be worse: compare "
-            "with --weights best, or average fewer (--recent 2)"
+            "with --checkpoint best, or average fewer (--recent 2)"
         )
