@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -16,12 +16,13 @@ from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.judging import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
+from nmtkit.recipe import Recipe
 
 EDGES = (10, 20, 30, 40)
 
 
 @click.command()
-@click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
+@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
 @click.option("--longer-than", type=Number(0), default=30, show_default=True, help="A long source has more words.")
@@ -39,47 +40,65 @@ def command(
     device: str,
     threads: int | None,
 ) -> None:
-    """Train several recipes and compare them: BLEU, alignments, speed, size.
+    """Train several recipes and compare them, or runs: BLEU, alignments, speed, size.
 
     A recipe that was trained before is not trained again; one that was stopped is resumed. So the command can be
-    stopped and repeated. Then each run translates its test set. The table has BLEU of all and of long sentences,
-    alignment error rate (if the test set has gold alignments), target tokens a second in training and in beam search,
-    parameters, and BLEU by length of the source.
+    stopped and repeated. A RUN is the folder of a finished run. Then each run translates its test set. The table has
+    BLEU of all and of long sentences, alignment error rate (if the test set has gold alignments), target tokens a
+    second in training and in beam search, parameters, and BLEU by length of the source.
 
     \b
     Examples:
       nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png
       nmtkit compare small.yaml large.yaml --set training.max_minutes=30 --runs runs/sizes
+      nmtkit compare runs/mine runs/two-layers
     """
     if plot is not None:
         pictures.picture_format(plot)
-    loaded = [recipe.load(name, options.with_threads(overrides, threads)) for name in names]
-    for one in loaded:
-        if "bleu" not in one.tested:
-            raise RecipeError(
-                f"recipe {one.name}: compare measures translations by BLEU; train summarizers one by one and set "
-                "their outputs side by side with `nmtkit score-summaries`"
-            )
-    if len({one.name for one in loaded}) < len(loaded):
-        raise RecipeError("two of the recipes have one name, so they would share a run: give each a `name` of its own")
-    for one in loaded:
-        folder = RunFolder(runs / one.name)
+    chosen = [_chosen(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
+    if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
+        raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
+    if len({repr(one.data.splits().get("test")) for _, one in chosen}) > 1:
+        tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
+    for folder, one in chosen:
         if not folder.result.exists():
             place = choose_device(device, one)
             resume = folder.begun()
             with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
                 train_run(work, place, resume, journal)
     found = []
-    for one in loaded:
-        run = Run.open(str(runs / one.name), same_as=one)
-        tell(f"measuring {one.name}")
-        found.append(compare_run(run, choose_device(device, one), longer_than, EDGES, threads))
+    for folder, one in chosen:
+        run = Run.open(str(folder.path), same_as=one)
+        path = folder.path
+        name = str(path.relative_to(runs) if path.is_relative_to(runs) else path)
+        tell(f"measuring {name}")
+        found.append(replace(compare_run(run, choose_device(device, one), longer_than, EDGES, threads), name=name))
     if as_json:
         console.say(json.dumps([asdict(measured) for measured in found], indent=2, ensure_ascii=False))
     else:
         _show(found, longer_than)
     if plot is not None:
         draw_lengths([one.name for one in found], [one.by_length for one in found], plot)
+
+
+def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], runs: Path) -> tuple[RunFolder, Recipe]:
+    """The run that the name is, or that its recipe has or will have; `settings` are overrides, `--threads` included."""
+    folder = RunFolder(Path(name))
+    if not folder.exists():
+        one = recipe.load(name, settings)
+        folder = RunFolder(runs / one.name)
+    elif overrides:
+        raise RecipeError(f"{name}: this run is trained; --set changes recipes only: name its recipe instead")
+    elif not folder.result.exists():
+        raise RecipeError(f"{name}: this run is not finished: go on with it first (`nmtkit train RECIPE --resume`)")
+    else:
+        one = Run.open(name).recipe
+    if "bleu" not in one.tested:
+        raise RecipeError(
+            f"{name}: compare measures translations by BLEU; evaluate summarizers one by one, and set their outputs "
+            "side by side with `nmtkit score-summaries`"
+        )
+    return folder, one
 
 
 def _show(found: list[ComparedRun], longer_than: int) -> None:

@@ -56,6 +56,22 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
     assert other.code == 2, other
     assert "search.beam_size" in other.err
 
+    runs = [Path("runs/attends"), tmp_path / "runs" / "blind"]
+    by_folder = nmtkit("compare", *runs, "--json", "--longer-than", "99", cwd=tmp_path)
+    assert by_folder.code == 0, by_folder
+    assert "different test sets" not in by_folder.err
+    assert [(run["name"], run["bleu"]) for run in json.loads(by_folder.out)] == [
+        ("attends", attends["bleu"]),
+        (str(runs[1]), blind["bleu"]),
+    ]
+    changed = nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path)
+    assert changed.code == 2, changed
+    assert "--set changes recipes only" in changed.err
+    (tmp_path / "runs" / "attends" / "result.json").unlink()
+    stopped = nmtkit("compare", *runs, cwd=tmp_path)
+    assert stopped.code == 2, stopped
+    assert "not finished" in stopped.err
+
 
 def test_one_name_for_two_recipes(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
     done = nmtkit("compare", recipes[0], recipes[0], cwd=tmp_path)
