@@ -22,7 +22,7 @@ EDGES = (10, 20, 30, 40)
 
 
 @click.command()
-@click.argument("names", metavar="RECIPE|RUN...", nargs=-1, required=True)
+@click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
 @click.option("--longer-than", type=Number(0), default=30, show_default=True, help="A long source has more words.")

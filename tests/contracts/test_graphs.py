@@ -123,7 +123,7 @@ def test_no_number_of_a_step_changes(name: str) -> None:
     """Two steps of one extent are the same operations on tensors of the same sizes, and wait for nothing."""
     model = build(*VARIANTS[name]).eval()
     config = config_for(model, SEARCHES[-1])
-    bank = Bank.begin(model, batch_of(SOURCES), config, 1, None)
+    bank = Bank.begin(model, batch_of(SOURCES), config, 1)
     bank.step(choose_best, need_attention=True)
     bank = bank.in_slots(4, 12)
     bank.past.places = 12
@@ -184,7 +184,7 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     model = model_class(model_class.Config(**settings), VocabularySizes(500, 500, False)).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
-    bank = Bank.begin(model, batch, SearchConfig(beam_size=4), 1, None)
+    bank = Bank.begin(model, batch, SearchConfig(beam_size=4), 1)
     for _ in range(5):
         bank.step(choose_best, need_attention=False)
     with Count() as count:

@@ -40,7 +40,7 @@ def test_what_the_pages_are_made_of_is_installed():
     parts = sorted(
         path.suffix for path in (root / "nmtkit" / "pictures").iterdir() if path.suffix in (".css", ".html", ".js")
     )
-    assert parts == [".css"] * 4 + [".html"] * 5 + [".js"] * 3
+    assert parts == [".css"] * 5 + [".html"] * 6 + [".js"] * 3
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     (named,) = re.findall(r'^"\*" = (\[.*\])$', text, flags=re.MULTILINE)
     assert {"*.css", "*.html", "*.js"} <= set(json.loads(named))
