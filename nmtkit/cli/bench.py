@@ -37,7 +37,7 @@ output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Wri
 def command() -> None:
     """Measure how fast this machine decodes and trains, and how near that is to its matrix products alone.
 
-    Wants a quiet machine, and tells if it is none.
+    It needs a quiet machine, and says so if other programs are running.
 
     \b
     Examples:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from nmtkit.cli import inference
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
 from nmtkit.experiment.exporting import EXPORTS, export_run
@@ -13,14 +14,8 @@ from nmtkit.experiment.saved import find_run
 @click.command()
 @click.argument("model", metavar="RUN")
 @click.argument("folder", metavar="DIR", type=FILE)
-@click.option("--to", type=click.Choice([*EXPORTS]), required=True, help="Who is to open it.")
-@click.option(
-    "--weights",
-    default="auto",
-    metavar="WHICH",
-    help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "
-    "else the best.",
-)
+@click.option("--to", type=click.Choice([*EXPORTS]), required=True, help="The program that opens it.")
+@inference.checkpoint
 @click.option(
     "--license", "licence", metavar="NAME", help="For the model card, e.g. cc-by-4.0. Default: an imported model's own."
 )

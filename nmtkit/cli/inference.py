@@ -116,7 +116,7 @@ def search_options(*keys: str) -> Decorator:
     return together(*map(option, names), gather)
 
 
-_weights: Decorator = click.option(
+checkpoint: Decorator = click.option(
     "--checkpoint",
     "weights",
     cls=options.SpelledOtherwise,
@@ -126,16 +126,16 @@ _weights: Decorator = click.option(
     help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "
     "else the best.",
 )
-which_run: Decorator = together(options.model, _weights, options.device)
-which_run_where: Decorator = together(options.model, _weights, options.devices)
+which_run: Decorator = together(options.model, checkpoint, options.device)
+which_run_where: Decorator = together(options.model, checkpoint, options.devices)
 """The same for commands that share lines out to several devices."""
 
 
 def precision(default: str) -> Decorator:
     """The option of how exactly the model computes."""
     meanings = (
-        "Of the matrix products. auto: on a CPU fp32, or what `nmtkit tune` found to give the same texts in less "
-        "time; on CUDA fp16. bf16 and int8 may change a few words."
+        "Precision of the matrix products. auto: on a CPU fp32, or what `nmtkit tune` found to give the same texts in "
+        "less time; on CUDA fp16. bf16 and int8 may change a few words."
     )
     choice = click.Choice(get_args(get_type_hints(Opening)["precision"]))
     return click.option("--precision", type=choice, default=default, show_default=True, help=meanings)

@@ -121,7 +121,8 @@ def command(
     other. Without a validation set it holds pairs out for one (and for a test set, if none is named).
 
     The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
-    train.log: what was printed, with times of day, the command line, the versions and the commit of the code.
+    train.log: what was printed, with times of day, the command line, the versions and the commit of the code. If
+    TensorBoard is installed, the folder tensorboard has the curves for it.
     Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume goes on from the saved state.
     If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 

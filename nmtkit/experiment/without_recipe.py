@@ -75,7 +75,8 @@ class RecipeRequest:
         for split, (src, tgt) in self.sides.items():
             if len(src) != len(tgt) and (tgt or split != "test"):
                 of = "" if split == "train" else f"{split}-"
-                return f"--{of}source names {len(src)} files and --{of}target {len(tgt)}: they must be paired"
+                pair = f"--{of}source", f"--{of}target"
+                return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
         if not self.source:
             return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
         return None

@@ -259,8 +259,14 @@ def test_summaries(console: Command, tmp_path: Path) -> None:
         (["demo", "--source", "train.en"], "demo is a recipe, and --source are for training without one"),
         (["demo", "--preset", "tiny"], "--set 'data.train={src: FILE, tgt: FILE}'"),
         (["--preset", "tiny"], "--preset: name the text to train on: --source FILE --target FILE"),
-        (["--source", "train.en"], "--source names 1 files and --target 0: they must be paired"),
-        (["--valid-target", "valid.fr"], "--valid-source names 0 files and --valid-target 1"),
+        (
+            ["--source", "train.en"],
+            "1 --source but 0 --target: give one --target for each --source",
+        ),
+        (
+            ["--valid-target", "valid.fr"],
+            "0 --valid-source but 1 --valid-target: give one",
+        ),
         (["--source", "train.en", "--target", "nowhere.fr"], "nowhere.fr: cannot read it"),
         (["--source", "train.en", "--target", "few.fr"], "train.en has 600 lines, but "),
         (["--source", "train.en", "--target", "few.fr"], "finds every fault of these files"),
