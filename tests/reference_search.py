@@ -5,7 +5,7 @@ It is slow, and shares with the engine only the model's pass over given targets 
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class Plain:
     score: float = 0.0
     penalty: float = 0.0
     """What it is ranked by beside its log-probability."""
+    lowered: float = 0.0
+    """What its group keeps it by beside that."""
 
     @property
     def log_prob(self) -> float:
@@ -192,46 +194,178 @@ class Sentence:
         return Output(copied, readout.attention)
 
 
+class Together:
+    """What several models say of the prefixes of one sentence: the mean of their probabilities, or of the logarithms.
+
+    Args:
+        members: the sentence under each model.
+        weights: of each; they sum to one.
+        of_logs: whether it is the mean of the logarithms, made a distribution again.
+    """
+
+    def __init__(self, members: Sequence[Sentence], weights: Sequence[float], of_logs: bool = False) -> None:
+        self.members, self.weights, self.of_logs = members, weights, of_logs
+        self.empty = members[0].empty
+
+    def after(self, tokens: tuple[int, ...]) -> Output:
+        """Of whole passes over these tokens; attention is the mean of those that have any."""
+        said = [one.after(tokens) for one in self.members]
+        size = max(one.log_probs.shape[2] for one in said)
+        sums = torch.zeros(1, len(tokens) + 1, size, dtype=torch.float64)
+        for one, weight in zip(said, self.weights, strict=True):
+            whole = torch.full_like(sums, -math.inf)
+            whole[:, :, : one.log_probs.shape[2]] = one.log_probs
+            sums += weight * (whole if self.of_logs else whole.exp())
+        looks = [(one.attention, weight) for one, weight in zip(said, self.weights, strict=True)]
+        seen = [(attention, weight) for attention, weight in looks if attention is not None]
+        mean = (
+            sum(attention * weight for attention, weight in seen) / sum(weight for _, weight in seen) if seen else None
+        )
+        return Output(sums.log_softmax(2) if self.of_logs else sums.log(), mean)
+
+
+class Steps:
+    """How the hypotheses of one sentence may go on, and what they are ranked by."""
+
+    def __init__(self, sentence: Sentence | Together, config: SearchConfig, asked: Asked) -> None:
+        lengths, self.words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
+        self.words[int(lengths) - 1] = False  # EOS is not to be covered
+        self.sentence, self.config, self.asked = sentence, config, asked
+        prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
+        self.limit, self.least = int(length_limits(config, lengths, prefix, room)), int(least_lengths(config, lengths))
+        self.divisors = length_penalty(config.length_penalty, torch.arange(1, self.limit + 1), config.alpha).tolist()
+
+    def after(self, one: Plain) -> list[tuple[float, Plain]]:
+        """Every word that may follow: what it would be ranked by in this step, and the hypothesis."""
+        config, position, divisor = self.config, len(one.tokens), self.divisors[len(one.tokens)]
+        output = self.sentence.after(one.tokens)
+        cost = 0.0
+        if config.coverage_penalty:
+            coverage = output.attention[0].sum(0)
+            cost = float(coverage_penalty(config.coverage_kind, coverage, self.words, config.coverage_penalty))
+        in_every_step = cost * divisor if config.coverage_kind == "summary" else 0.0
+        following = []
+        said = output.log_probs[0, position].tolist()
+        for token, value in enumerate(allowed(said, one.tokens, config, self.least, self.asked)):
+            if value == -math.inf:
+                continue
+            penalty = one.penalty + more_weight(value, one.tokens, token, config, self.asked)
+            log_probs = (*one.log_probs, value)
+            ranks = math.fsum(log_probs) + penalty
+            score = ranks / divisor + cost + config.word_reward * (position + 1)
+            following.append((ranks + in_every_step, Plain((*one.tokens, token), log_probs, score, penalty)))
+        return following
+
+
+def ranked(found: Collection[Plain]) -> list[Plain]:
+    """The best first."""
+    return sorted(found, key=lambda one: -one.score)
+
+
 @torch.no_grad()
-def search(sentence: Sentence, config: SearchConfig, n_best: int, asked: Asked = NOTHING_ASKED) -> list[Plain]:
+def search(
+    sentence: Sentence | Together, config: SearchConfig, n_best: int, asked: Asked = NOTHING_ASKED
+) -> list[Plain]:
     """The best translations of one sentence, those that ended first."""
-    lengths, words = sentence.empty.src_lengths, sentence.empty.src_mask[0].clone()
-    words[int(lengths) - 1] = False  # EOS is not to be covered
-    prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
-    limit, least = int(length_limits(config, lengths, prefix, room)), int(least_lengths(config, lengths))
-    divisors = length_penalty(config.length_penalty, torch.arange(1, limit + 1), config.alpha).tolist()
-    beam, ended = [Plain((), ())], []
-    for position in range(limit):
-        candidates = []
-        for number, one in enumerate(beam):
-            output = sentence.after(one.tokens)
-            cost = 0.0
-            if config.coverage_penalty:
-                coverage = output.attention[0].sum(0)
-                cost = float(coverage_penalty(config.coverage_kind, coverage, words, config.coverage_penalty))
-            following = output.log_probs[0, position].tolist()
-            in_every_step = cost * divisors[position] if config.coverage_kind == "summary" else 0.0
-            for token, value in enumerate(allowed(following, one.tokens, config, least, asked)):
-                if value == -math.inf:
-                    continue
-                penalty = one.penalty + more_weight(value, one.tokens, token, config, asked)
-                log_probs = (*one.log_probs, value)
-                ranked = math.fsum(log_probs) + penalty
-                score = ranked / divisors[position] + cost + config.word_reward * (position + 1)
-                found = Plain((*one.tokens, token), log_probs, score, penalty)
-                candidates.append((-ranked - in_every_step, number, token, asked.bank(found.tokens), found))
-        candidates.sort(key=lambda each: each[:3])
-        candidates = looked_at(candidates, config.beam_size, asked, beam)
-        ends = [one for turn, _, one in by_turns(candidates) if turn < config.beam_size and one.tokens[-1] == EOS]
-        ended += ends
-        beam = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[: config.beam_size]]
-        ended.sort(key=lambda one: -one.score)
-        if not beam or (config.stop == "first_k" and len(ended) >= config.patience * config.beam_size):
+    steps, groups = Steps(sentence, config, asked), config.diversity_groups
+    size = config.beam_size // groups
+    beams: list[list[Plain]] = [[Plain((), ())] for _ in range(groups)]
+    ended: list[list[Plain]] = [[] for _ in range(groups)]
+    for _ in range(steps.limit):
+        taken: list[int] = []
+        last: list[Plain] = []
+        for beam, own in zip(beams, ended, strict=True):
+            candidates = []
+            for number, one in enumerate(beam):
+                for rank, found in steps.after(one):
+                    token = found.tokens[-1]
+                    lowered = one.lowered - config.diversity_strength * taken.count(token)
+                    found = replace(found, lowered=lowered)
+                    candidates.append((-rank - lowered, number, token, asked.bank(found.tokens), found))
+            candidates.sort(key=lambda each: each[:3])
+            candidates = looked_at(candidates, size, asked, beam)
+            ends = [one for turn, _, one in by_turns(candidates) if turn < size and one.tokens[-1] == EOS]
+            own += ends
+            beam[:] = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[:size]]
+            taken += [one.tokens[-1] for one in beam]
+            last += [*ends, *beam]
+        live, whole = [one for beam in beams for one in beam], ranked([one for own in ended for one in own])
+        if config.stop == "exact" and live and len(whole) >= n_best:
+            bound = max(one.log_prob + one.penalty for one in live) / steps.divisors[-1]
+            if whole[n_best - 1].score >= bound + config.word_reward * steps.limit:
+                break
+        if config.stop == "first_k":
+            for beam, own in zip(beams, ended, strict=True):
+                if len(own) >= config.patience * size:
+                    beam.clear()
+        if not any(beams):
             break
-        bound = max(one.log_prob + one.penalty for one in beam) / divisors[-1] + config.word_reward * limit
-        if config.stop == "exact" and len(ended) >= n_best and ended[n_best - 1].score >= bound:
-            break
-    cut = sorted(beam, key=lambda one: -one.score) if position == limit - 1 else []
-    if any(one.tokens[-1] == EOS or asked.is_enough(one.tokens) for one in [*ends, *beam]):
+    cut = [one for one in ranked(live) if len(one.tokens) == steps.limit]
+    if any(one.tokens[-1] == EOS or asked.is_enough(one.tokens) for one in last):
         cut = [one for one in cut if asked.is_enough(one.tokens)]
-    return [*ended, *cut][:n_best]
+    return [*whole, *cut][:n_best]
+
+
+# ------------------------------------------------------------------------------------------------------------- sampling
+
+
+def hashed(key: int, counter: int) -> int:
+    """SplitMix64 in whole numbers without sign."""
+    mixed = (key + (counter + 1) * 0x9E3779B97F4A7C15) % 2**64
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
+    return mixed ^ (mixed >> 31)
+
+
+def noise(key: int, counter: int) -> float:
+    """A number from the Gumbel distribution."""
+    return -math.log(-math.log(((hashed(key, counter) >> 12) + 0.5) / 2**52))
+
+
+def drawn(log_probs: dict[int, float], key: int) -> int:
+    """A word: first the block of 64 that it is in, then itself."""
+    blocks: dict[int, list[int]] = {}
+    for word in log_probs:
+        blocks.setdefault(word // 64, []).append(word)
+    sums = {block: math.log(math.fsum(math.exp(log_probs[word]) for word in own)) for block, own in blocks.items()}
+    block = max(sums, key=lambda one: sums[one] + noise(key, one))
+    return max(blocks[block], key=lambda word: log_probs[word] + noise(key, 2**32 + word))
+
+
+def left(values: dict[int, float], config: SearchConfig) -> dict[int, float]:
+    """The log-probabilities of the words that temperature, top-k, top-p and epsilon leave."""
+    values = {word: value / config.temperature for word, value in values.items() if value > -math.inf}
+    order = sorted(values.values(), reverse=True)
+    least = order[min(config.top_k or len(order), len(order)) - 1]
+    values = {word: value for word, value in values.items() if value >= least}
+    total = math.fsum(map(math.exp, values.values()))
+    order, mass = sorted(values.values(), reverse=True), 0.0
+    for least in order:
+        mass += math.exp(least) / total
+        if mass >= config.top_p:
+            break
+    values = {word: value for word, value in values.items() if value >= least}
+    least = math.log(math.fsum(map(math.exp, values.values()))) + math.log(config.epsilon or 1e-300)
+    return {word: value for word, value in values.items() if value >= min(least, order[0])}
+
+
+@torch.no_grad()
+def sampled(sentence: Sentence | Together, config: SearchConfig, line: int, words: int) -> list[Plain]:
+    """The samples of the sentence of this number; words that only its source has are behind so many `words`."""
+    steps, source = Steps(sentence, config, NOTHING_ASKED), sentence.empty.src_extended[0].tolist()
+    ended, cut = [], []
+    for sample in range(config.samples):
+        one = Plain((), ())
+        for position in range(steps.limit):
+            key = hashed(hashed(hashed(config.seed, line), sample), position)
+            following = steps.after(one)
+            places = {}  # a word that only the source has counts as its first place there
+            for _, found in following:
+                token = found.tokens[-1]
+                places[token if token < words else words + source.index(token)] = found
+            weighed = {place: found.log_probs[-1] + found.penalty - one.penalty for place, found in places.items()}
+            one = places[drawn(left(weighed, config), key)]
+            if one.tokens[-1] == EOS:
+                break
+        (ended if one.tokens[-1] == EOS else cut).append(one)
+    return [*ranked(ended), *ranked(cut)]

@@ -297,7 +297,11 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         logits = self.logits(readout, memory)
         assert memory.kept is None or memory.kept.bias.shape[1] == logits.shape[-1], "see `logits`"
         log_probs = log_probabilities(logits)
-        return log_probs if readout.copy_gate is None else with_copies(log_probs, readout, memory)
+        return log_probs if readout.copy_gate is None else self.copied(log_probs, readout, memory)
+
+    def copied(self, log_probs: Tensor, readout: Readout, memory: M, excess: Tensor | None = None) -> Tensor:
+        """The end of `predict` where the readout has a gate; for `excess` see `with_copies`."""
+        return with_copies(log_probs, readout, memory, excess)
 
     def step(
         self, tokens: Tensor, state: S, memory: M, past: Past, need_attention: bool = False

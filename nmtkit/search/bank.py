@@ -6,7 +6,6 @@ computing what nobody reads, until another sentence takes its place or the slot 
 
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeGuard
 
 import numpy as np
@@ -15,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtkit.data.batch import Batch, Rows
+from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq, with_copies
-from nmtkit.search.choose import BLOCK, Choice, Choose, choose_best, choose_weighed
+from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
+from nmtkit.search.choose import BLOCK, Choice, Record, choose_best, choose_diverse, own_scores
 from nmtkit.search.constraints import Grid, Terms
 from nmtkit.search.rules import (
     INFINITY,
@@ -32,6 +31,7 @@ from nmtkit.search.rules import (
     penalize_repeats,
     prefer_prefix,
 )
+from nmtkit.search.sampling import choose_drawn, sample_keys
 from nmtkit.search.scoring import coverage_penalty, length_penalty, to_be_covered
 from nmtkit.search.sentences import NO_TABLES, Sentences, TokenTables
 
@@ -40,19 +40,6 @@ MANY = 1 << 17
 Integers = npt.NDArray[np.int64]
 NOTHING = -1
 """Stands in a history behind the last token."""
-
-
-@dataclass(frozen=True)
-class Record(Rows):
-    """What one step decided, as it is read back."""
-
-    choice: Choice
-    final: Tensor
-    """What candidates are ranked by, `(B,C)`."""
-    attention: Tensor | None
-    """Of the hypotheses before the choice `(B,K,*)`, where asked for; in the first step all are one."""
-    copy_gate: Tensor | None
-    """`(B,K,1)`."""
 
 
 @dataclass
@@ -134,12 +121,16 @@ class Bank:
             grid=None if terms is None else Grid.begin(terms, tables.starts),
         )
 
-    def step(self, choose: Choose, need_attention: bool) -> Record:
+    def number(self, numbers: Tensor) -> None:
+        """Says which its sentences are among all that are searched `(B,)`; at first they are 0 to B-1."""
+        self.sentences = replace(self.sentences, number=numbers)
+
+    def step(self, need_attention: bool) -> Record:
         """Makes one step with every sentence."""
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         readout, self.state = self.model.advance(self.tokens, self.state, self.memory, self.past, attend)
         cost = self._cost(readout) if config.coverage_penalty else None
-        choice, penalties = self._chosen(readout, choose, cost)
+        choice, penalties = self._chosen(readout, cost)
         if self.memory.kept is not None:
             choice = replace(choice, tokens=self.memory.kept.columns.ids(choice.tokens))
         summed = choice.scores if penalties is None else choice.scores + penalties
@@ -152,9 +143,10 @@ class Bank:
             self.sentences = replace(self.sentences, penalties=penalties.gather(1, choice.kept))
         if self.grid is not None:
             final = self.grid.ranked(choice, final)
-        self._note_finished(choice, final)
+        position = self.past.position
+        self.sentences, over = self.sentences.after_choice(choice, final, config, self.divisors, position)
         record = self._record(choice, final, readout) if need_attention else Record(choice, final, None, None)
-        self._follow(choice)
+        self._follow(choice, over)
         return record
 
     def select(self, kept: Tensor) -> None:
@@ -247,38 +239,54 @@ class Bank:
         width = self.scores.shape[1]
         return (sentences[:, None] * width + torch.arange(width, device=sentences.device)).flatten()
 
-    def _chosen(self, readout: Readout, choose: Choose, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
+    def _chosen(self, readout: Readout, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
         """The choice of this step, and the penalties of its candidates `(B,C)`, if there are any."""
-        cost = cost if self.config.coverage_kind == "summary" and choose is choose_best else None
-        if self.grid is not None:
-            choose = partial(self.grid.choose, memory=self.memory)
-        if cost is not None or self.sentences.penalties is not None:
-            return self._weighed(self._ruled(self.model.predict(readout, self.memory)), choose, cost)
-        beam = self.config.beam_size
-        if choose is not choose_best or len(self.tokens) * self.model.sizes.tgt < MANY:
-            return choose(self._ruled(self.model.predict(readout, self.memory)), self.scores, beam), None
+        drawn, sentences = self.config.samples > 0, self.sentences
+        cost = cost if self.config.coverage_kind == "summary" and not drawn else None
+        if cost is not None or sentences.penalties is not None or sentences.lowered is not None:
+            return self._weighed(self._ruled(self.model.predict(readout, self.memory)), cost)
+        if drawn or self.grid is not None or len(self.tokens) * self.model.sizes.tgt < MANY:
+            return self._by(self._ruled(self.model.predict(readout, self.memory)), self.scores), None
         # All that is made of so many logits is the log of their sum, and which may be among the best.
-        logits = self.model.logits(readout, self.memory)
+        logits, beam = self.model.logits(readout, self.memory), self.config.beam_size
         sums, tops = block_maxima(logits, BLOCK)
         if readout.copy_gate is not None:
-            mixed = with_copies(logits, readout, self.memory, sums[:, None])
-            return choose(self._ruled(mixed), self.scores, beam), None
+            mixed = self.model.copied(logits, readout, self.memory, sums[:, None])
+            return choose_best(self._ruled(mixed), self.scores, beam), None
         scores = self.scores - sums.view(self.scores.shape)
         return choose_best(self._ruled(logits), scores, beam, self._tops(logits, tops)), None
 
-    def _weighed(self, log_probs: Tensor, choose: Choose, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
+    def _by(self, log_probs: Tensor, scores: Tensor) -> Choice:
+        """The choice by these numbers, of the best, with terms, or drawn."""
+        config = self.config
+        if self.grid is not None:
+            return self.grid.choose(log_probs, scores, config.beam_size, self.memory)
+        if not config.samples:
+            return choose_best(log_probs, scores, config.beam_size)
+        keys = sample_keys(config.seed, self.sentences.number, self.past.position, config.samples)
+        return choose_drawn(log_probs, scores, keys, config, self.memory)
+
+    def _weighed(self, log_probs: Tensor, cost: Tensor | None) -> tuple[Choice, Tensor | None]:
         """A choice by more than log-probabilities: by what the hypotheses would be ranked by if they ended here."""
-        penalties, ranks, weighed = self.sentences.penalties, self.scores, log_probs
+        config, penalties, before = self.config, self.sentences.penalties, self.sentences.lowered
+        ranks, weighed = self.scores, log_probs
         if penalties is not None:
             assert self.history is not None
             ranks, history = ranks + penalties, self.history[:, : self.past.places - 1]
-            if self.sentences.prefix is not None and self.config.prefix_bias < 1:
+            if self.sentences.prefix is not None and config.prefix_bias < 1:
                 wanted = self._in_columns(self.sentences.wanted_so_far(self.past.position, history))
-                weighed = prefer_prefix(weighed, wanted, self.config.prefix_bias)
-            weighed = penalize_repeats(weighed, self._in_columns(history), self.config.repetition_penalty)
+                weighed = prefer_prefix(weighed, wanted, config.prefix_bias)
+            weighed = penalize_repeats(weighed, self._in_columns(history), config.repetition_penalty)
         if cost is not None:
             ranks = ranks + cost * self._divisor()
-        choice, more = choose_weighed(choose, log_probs, self.scores, weighed, ranks, self.config.beam_size)
+        if before is None:
+            choice = self._by(weighed, ranks)
+        else:
+            groups, strength = config.diversity_groups, config.diversity_strength
+            choice, lower = choose_diverse(weighed, ranks + before, config.beam_size, groups, strength)
+            lowered = (before.gather(1, choice.parents) + lower).gather(1, choice.kept)
+            self.sentences = replace(self.sentences, lowered=lowered)
+        choice, more = own_scores(choice, log_probs, self.scores, weighed)
         return choice, None if penalties is None else penalties.gather(1, choice.parents) + more
 
     def _divisor(self) -> Tensor:
@@ -327,25 +335,6 @@ class Bank:
         cost = coverage_penalty(self.config.coverage_kind, self.coverage, mask, self.config.coverage_penalty)
         return cost.view(self.scores.shape)
 
-    def _note_finished(self, choice: Choice, final: Tensor) -> None:
-        """Counts the hypotheses that ended in this step, and says which sentences are done."""
-        now = self.sentences
-        n_finished, best = now.n_finished + choice.ended.sum(1), now.best
-        top = (choice.kept_scores if now.penalties is None else choice.kept_scores + now.penalties).amax(1)  # (B,)
-        if best is not None:
-            ended = final.masked_fill(~choice.ended, -INFINITY)
-            best = torch.cat([best, ended], 1).topk(best.shape[1], 1)[0]
-            # As if the rest cost nothing, at the largest divisor and with the reward of the most words.
-            bound = top / self.divisors.index_select(0, now.last)
-            if self.config.word_reward:
-                bound = bound + self.config.word_reward * (now.last + 1).to(bound.dtype)
-            satisfied = best[:, -1] >= bound
-        else:
-            satisfied = n_finished >= self.config.patience * self.config.beam_size
-        # Where no live hypothesis is left, all ways were forbidden or have ended.
-        done = now.done | satisfied | (now.last <= self.past.position) | (top == -INFINITY)
-        self.sentences = replace(now, done=done, n_finished=n_finished, best=best)
-
     def _record(self, choice: Choice, final: Tensor, readout: Readout) -> Record:
         size, beam = len(final), self.config.beam_size
 
@@ -354,15 +343,15 @@ class Bank:
 
         return Record(choice, final, of_all(readout.attention), of_all(readout.copy_gate))
 
-    def _follow(self, choice: Choice) -> None:
-        """Goes on with what was chosen."""
+    def _follow(self, choice: Choice, over: Tensor) -> None:
+        """Goes on with what was chosen, but for what is over `(B,G)`."""
         parents = choice.parents.gather(1, choice.kept)  # (B,K)
         self.tokens = choice.tokens.gather(1, choice.kept).flatten()
         beam = parents.shape[1]
         if self.grid is not None:
             self.grid = self.grid.follow(self.past.rows(parents), self.tokens)
-        # So that nothing of what a sentence that is done still computes counts as finished.
-        self.scores = choice.kept_scores.masked_fill(self.sentences.done[:, None], -INFINITY)
+        by_group = choice.kept_scores.view(*over.shape, -1)
+        self.scores = by_group.masked_fill(over[:, :, None], -INFINITY).flatten(1)
         if beam == 1:  # every hypothesis is its own parent
             self.past.follow()
         else:

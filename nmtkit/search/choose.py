@@ -6,8 +6,7 @@ Letters as in `models/base.py`, and:
     C  candidates per sentence and step: 2K, so that K remain when up to K of them end
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ BLOCK = 64
 """Columns of which only the best is looked at first; a multiple of the vector width, about sqrt(X)."""
 FEW = 4096
 """So few values a CPU sorts sooner than it makes keys of them."""
+NO_WORD = -1
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,17 @@ class Choice(Rows):
     """Their log-probabilities `(B,K)`; minus infinity where fewer than K were left."""
 
 
-Choose = Callable[[Tensor, Tensor, int], Choice]
-"""(log_probs `(N,X)`, scores `(B,W)`, K) -> Choice."""
+@dataclass(frozen=True)
+class Record(Rows):
+    """What one step decided, as it is read back."""
+
+    choice: Choice
+    final: Tensor
+    """What candidates are ranked by, `(B,C)`."""
+    attention: Tensor | None
+    """Of the hypotheses before the choice `(B,K,*)`, where asked for; in the first step all are one."""
+    copy_gate: Tensor | None
+    """`(B,K,1)`."""
 
 
 def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> Choice:
@@ -57,23 +66,56 @@ def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor 
     return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
 
 
-def choose_weighed(
-    choose: Choose, log_probs: Tensor, scores: Tensor, weighed: Tensor, ranks: Tensor, beam_size: int
+def choose_diverse(
+    log_probs: Tensor, scores: Tensor, beam_size: int, groups: int, strength: float
 ) -> tuple[Choice, Tensor]:
-    """A choice by other numbers than log-probabilities, which stay the model's own in what it says.
+    """The choice of diverse beam search: a beam of K/G for each of G groups, one after the other.
+
+    What a group chooses by is lowered, for every hypothesis of an earlier group that goes on with a word, by `strength`
+    at this word: Vijayakumar et al. 2018, "Diverse Beam Search", algorithm 1 with Hamming diversity.
 
     Args:
-        choose: how to choose.
+        log_probs: `(N,X)`.
+        scores: `(B,W)`; those of group g are g*K/G to (g+1)*K/G-1, but for the first step.
+        beam_size: K.
+        groups: G.
+        strength: of the penalty.
+
+    Returns:
+        The choice, the candidates of one group behind those of another, and by how much each was lowered `(B,C)`.
+    """
+    size, width = scores.shape
+    each, own = beam_size // groups, max(1, width // groups)
+    lowered = log_probs.view(size, width, -1).clone()
+    choices, taken = [], [scores.new_zeros(size, 0, dtype=torch.long)]
+    amounts = []
+    for group in range(groups):
+        first = group * own if width > 1 else 0
+        part = lowered[:, first : first + own]
+        choice = choose_best(part.reshape(size * own, -1), scores[:, first : first + own], each)
+        amounts.append((choice.tokens[:, :, None] == torch.cat(taken, 1)[:, None]).sum(2) * -strength)
+        goes_on = choice.tokens.gather(1, choice.kept).masked_fill(choice.kept_scores == -INFINITY, NO_WORD)
+        taken.append(goes_on)
+        cost = scores.new_full((size, 1, each), -strength).masked_fill(goes_on[:, None] == NO_WORD, 0.0)
+        places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
+        lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
+        choices.append(replace(choice, parents=choice.parents + first, kept=choice.kept + 2 * each * group))
+    whole = Choice(*(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(Choice)))
+    return whole, torch.cat(amounts, 1).to(log_probs.dtype)
+
+
+def own_scores(choice: Choice, log_probs: Tensor, scores: Tensor, weighed: Tensor) -> tuple[Choice, Tensor]:
+    """A choice that was made by other numbers than log-probabilities, with the model's own for scores.
+
+    Args:
+        choice: made by `weighed`.
         log_probs: the model's `(N,X)`.
         scores: log-probabilities of the hypotheses, `(B,W)`.
-        weighed: what stands in place of `log_probs` in the choice.
-        ranks: what stands in place of `scores`.
-        beam_size: K.
+        weighed: what stood in place of `log_probs`.
 
     Returns:
         The choice, and how much more than its own log-probability the last token of each candidate weighed `(B,C)`.
     """
-    choice = choose(weighed, ranks, beam_size)
     places = choice.parents * log_probs.shape[1] + choice.tokens
 
     def of_candidates(values: Tensor) -> Tensor:
@@ -83,7 +125,8 @@ def choose_weighed(
     found = scores.gather(1, choice.parents) + own
     found = found.masked_fill(choice.scores == -INFINITY, -INFINITY)  # candidates that stand for none
     more = torch.where(own > -INFINITY, of_candidates(weighed) - own, 0.0)
-    return replace(choice, scores=found, kept_scores=found.gather(1, choice.kept)), more
+    kept = found.gather(1, choice.kept).masked_fill(choice.kept_scores == -INFINITY, -INFINITY)
+    return replace(choice, scores=found, kept_scores=kept), more
 
 
 def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None) -> tuple[Tensor, Tensor]:

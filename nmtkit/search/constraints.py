@@ -129,7 +129,7 @@ class Grid:
         end_where_stuck(log_probs, end)
 
     def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Choice:
-        """The choice of one step; see `nmtkit.search.choose.Choose`.
+        """The choice of one step; see `nmtkit.search.choose`.
 
         What ends is finished if it is among the K best of its bank. Looked at are for each hypothesis the next token
         of every term, and the best token that begins a word, and the 2K best of all other continuations of the

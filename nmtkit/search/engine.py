@@ -22,8 +22,8 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
-from nmtkit.search.bank import Bank, Integers, Record
-from nmtkit.search.choose import Choose, choose_best
+from nmtkit.search.bank import Bank, Integers
+from nmtkit.search.choose import Record
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.search.sentences import NO_TABLES, TokenTables
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
@@ -64,9 +64,8 @@ class Engine:
     Args:
         model: any model, in eval mode; it is not changed.
         config: how to search.
-        n_best: hypotheses to return for each sentence, at most `beam_size`.
+        n_best: hypotheses to return for each sentence, at most `beam_size`, or `samples`.
         need_attention: whether to return attention, and p_gen, as well.
-        choose: another way to choose the hypotheses to go on with; its steps are never recorded.
         steps: whether steps are recorded as CUDA graphs.
         tables: what is known of the tokens of the vocabulary.
         shortlist: candidates for the words of the sources, on the model's device; each sentence is continued by its
@@ -83,24 +82,24 @@ class Engine:
         config: SearchConfig,
         n_best: int = 1,
         need_attention: bool = False,
-        choose: Choose = choose_best,
         steps: Steps = "auto",
         shortlist: Shortlist | None = None,
         tables: TokenTables = NO_TABLES,
     ) -> None:
         assert not model.training, "the model is in training mode: call model.eval() first"
-        if n_best > config.beam_size:
-            raise RecipeError(
-                f"n_best {n_best} is more than beam_size {config.beam_size}: raise beam_size, or lower n_best"
-            )
+        if n_best > config.hypotheses:
+            size = "samples" if config.samples else "beam_size"
+            raise RecipeError(f"n_best {n_best} is more than {size} {config.hypotheses}: raise {size}, or lower n_best")
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
         if steps == "graph" and shortlist is not None:
             raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
         self.device = next(model.parameters(), torch.empty(0)).device
         require_recordable(steps, self.device, shortlist is not None)
+        if config.samples:  # they take the places of a beam, and none of them is waited for longer than for others
+            config = config.model_copy(update={"beam_size": config.samples, "stop": "first_k", "patience": 1.0})
         self.model, self.config, self.n_best = model, config, n_best
-        self.need_attention, self.choose, self.steps, self.shortlist = need_attention, choose, steps, shortlist
+        self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
         may_repeat = tables.may_repeat
         self._tables = replace(tables, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
         self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
@@ -125,13 +124,16 @@ class Engine:
                 yield from self._of_one_bank(given, feed, reading)
             yield from reading.rest()
 
-    def _begun(self, batch: Batch) -> tuple[Bank, Record]:
+    def _begun(self, numbers: Sequence[int], batch: Batch) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
+        if batch.terms is not None and (self.config.samples or self.config.diversity_groups > 1):
+            raise RecipeError("terms need one beam: leave them out, or samples and diversity_groups")
         bank = Bank.begin(self.model, batch, self.config, self.n_best, self._tables, self.shortlist)
-        return bank, bank.step(self.choose, self.need_attention)
+        bank.number(torch.tensor(numbers).to(self.device, non_blocking=True))
+        return bank, bank.step(self.need_attention)
 
     def _of_one_bank(self, given: tuple[Sequence[int], Batch], feed: Feed, reading: "_Reading") -> Iterator[Found]:
-        fresh, record = self._begun(given[1])
+        fresh, record = self._begun(*given)
         width, free_to_begin = given[1].src.shape[1], given[1].prefix is None and given[1].terms is None
         replay = self._recorder(fresh, width) if free_to_begin else None
         bank = fresh if replay is None else replay.bank
@@ -153,7 +155,7 @@ class Engine:
                     waits = more is not None
                 if more is not None:
                     slots = free[: more[1].size]
-                    fresh, record = self._begun(more[1])
+                    fresh, record = self._begun(*more)
                     bank.put(torch.from_numpy(slots).to(self.device), fresh)
                     table.put(slots, *more, fresh.limits, record, self.model.config.copies)
                 elif len(free) and replay is None and not waits:
@@ -163,14 +165,14 @@ class Engine:
             places = table.places()
             if replay is None:
                 bank.past.shorten(places)
-                table.add(bank.step(self.choose, self.need_attention))
+                table.add(bank.step(self.need_attention))
             else:
-                table.add(replay.step(self.choose, self.need_attention, places))
+                table.add(replay.step(self.need_attention, places))
             steps += 1
 
     def _recorder(self, fresh: Bank, width: int) -> graphs.Replay | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not recorded."""
-        if self.steps == "eager" or not graphs.can_record(self.device) or self.choose is not choose_best:
+        if self.steps == "eager" or not graphs.can_record(self.device):
             return None
         if self.shortlist is not None:  # the output layer has another size whenever sentences come
             return None
@@ -196,7 +198,6 @@ def beam_search(
     n_best: int = 1,
     need_attention: bool = False,
     prefix: Tensor | None = None,
-    choose: Choose = choose_best,
     tables: TokenTables = NO_TABLES,
 ) -> list[list[Hypothesis]]:
     """Translates every sentence of the batch.
@@ -206,6 +207,9 @@ def beam_search(
     stop with the first one costs BLEU, because short hypotheses finish first. With `exact` it is done when `n_best`
     are finished and no unfinished one could still overtake the last of them, even if it cost nothing from here to the
     length limit. Hypotheses that reach the limit are returned as not finished, behind all finished ones.
+
+    With `diversity_groups` each group is such a beam, done by itself. With `samples` hypotheses are drawn: those that
+    ended come first, then those cut at the limit, each kind ordered by score, which is of the model's own probability.
 
     Of equal scores the better parent's comes first, then the smaller id's. So the sentences of a batch do not influence
     each other: not even by the number of their unknown words, which makes the distributions of all of them wider.
@@ -218,7 +222,6 @@ def beam_search(
         need_attention: whether to return attention, and p_gen, as well.
         prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD; its own log-probability
             counts. It may end in EOS: then the translation is given, and only scored.
-        choose: another way to choose the hypotheses to go on with.
         tables: what is known of the tokens of the vocabulary.
 
     Returns:
@@ -229,7 +232,7 @@ def beam_search(
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
-    engine = Engine(model, config, n_best, need_attention, choose, tables=tables)
+    engine = Engine(model, config, n_best, need_attention, tables=tables)
     found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
     return [found[number] for number in range(batch.size)]
 

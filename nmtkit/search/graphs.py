@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.search.bank import Bank, Record
-from nmtkit.search.choose import Choose
+from nmtkit.search.bank import Bank
+from nmtkit.search.choose import Record
 
 EXTENT = 16
 """Graphs read a multiple of so many positions."""
@@ -51,7 +51,7 @@ class Replay:
         self.bank.sentences.done.fill_(True)
         self.bank.put(torch.arange(len(fresh.scores), device=fresh.scores.device), fresh)
 
-    def step(self, choose: Choose, need_attention: bool, places: int) -> Record:
+    def step(self, need_attention: bool, places: int) -> Record:
         """Makes one step; `places` is the position, from 1, of the sentence that has come farthest."""
         extent = min(-(-(places + 1) // EXTENT) * EXTENT, self._places)
         if extent < self.bank.past.places:  # those that had come farther are done
@@ -61,7 +61,7 @@ class Replay:
 
         def once() -> Record:
             after = self.bank.copied()
-            record = after.step(choose, need_attention)
+            record = after.step(need_attention)
             for kept, new in zip(self.bank.changing(), after.changing(), strict=True):
                 if kept is not new:
                     kept.copy_(new)
@@ -71,7 +71,7 @@ class Replay:
             return once()
         if extent not in self._graphs:
             for _ in range(WARM_UP):  # what it writes into the past, the step itself writes again
-                self.bank.copied().step(choose, need_attention)
+                self.bank.copied().step(need_attention)
             self._graphs[extent] = recorded(once)
         replay, record = self._graphs[extent]
         replay()

@@ -5,7 +5,7 @@ rule works on all hypotheses at once and writes into `log_probs` `(N,X)`; a rule
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.errors import RecipeError
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 from nmtkit.settings import Beam, Field, Length, Settings, model_validator
 
@@ -80,6 +81,62 @@ class SearchConfig(RuleSettings):
     prefix_bias: float = Field(default=1.0, ge=0.0, le=1.0)
     """How strongly a hypothesis keeps to a prefix that is given, as long as it has: the next token of it is ranked by
     (1 - beta) p + beta, all others by (1 - beta) p. 1 forces the prefix, 0 is none."""
+    diversity_groups: Beam = Field(default=1, ge=1)
+    """Diverse beam search: number of groups in the beam. Each avoids the words of the groups before it."""
+    diversity_strength: float = Field(default=0.5, ge=0.0, le=1e3)
+    """Diverse beam search: cost of a word for each hypothesis of an earlier group that took it in the same step."""
+    samples: Beam = Field(default=0, ge=0)
+    """Sampling: number of translations to draw from the model's distribution for each sentence. 0 is beam search."""
+    temperature: float = Field(default=1.0, ge=0.01, le=100.0)
+    """Sampling: divisor of the log-probabilities. Below 1, likely words become likelier."""
+    top_k: int = Field(default=0, ge=0)
+    """Sampling: draw from the k likeliest words only. 0 is all."""
+    top_p: float = Field(default=1.0, ge=0.001, le=1.0)
+    """Sampling: draw from the fewest likeliest words whose probabilities reach this sum. 1 is all."""
+    epsilon: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Sampling: draw words of at least this probability only. 0 is all."""
+    seed: int = Field(default=1, ge=0)
+    """Sampling: seed. Seed and line number decide what is drawn, whatever the batch."""
+    mbr: Literal["none", "chrf", "bleu"] = "none"
+    """Minimum Bayes risk: choose the sample, or the hypothesis of the beam, with the best expected sentence chrF or
+    BLEU against all others. This is then its score."""
+
+    @property
+    def hypotheses(self) -> int:
+        """How many there are of each sentence at a time."""
+        return self.samples or self.beam_size
+
+    @model_validator(mode="after")
+    def _groups_are_alike(self) -> "SearchConfig":
+        if self.beam_size % self.diversity_groups:
+            raise ValueError(
+                f"diversity_groups: {self.diversity_groups} groups of one size do not make a beam of {self.beam_size}; "
+                "set beam_size to a multiple"
+            )
+        if self.samples and self.diversity_groups > 1:
+            raise ValueError(
+                "diversity_groups: samples differ by themselves; set diversity_groups to 1, or samples to 0"
+            )
+        return self
+
+    def plain(self, beam_size: int) -> "SearchConfig":
+        """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
+        return self.changed({"beam_size": beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"})
+
+    def refuse_idle(self, asked: Collection[str]) -> None:
+        """Refuses keys that were asked for and do nothing under these settings.
+
+        Raises:
+            RecipeError: one does nothing.
+        """
+        drawing = [key for key in ("temperature", "top_k", "top_p", "epsilon", "seed") if key in asked]
+        if drawing and not self.samples:
+            raise RecipeError(f"{drawing[0]} is for sampling: give samples too, 1 for one translation of each line")
+        beam = [key for key in ("beam_size", "stop", "patience", "diversity_strength") if key in asked]
+        if beam and self.samples:
+            raise RecipeError(f"{beam[0]} is for beam search, and samples are drawn without: leave one of the two out")
+        if "diversity_strength" in asked and self.diversity_groups == 1:
+            raise RecipeError("diversity_strength is for diverse beam search: give diversity_groups too")
 
     def weighs(self, prefix: Tensor | None) -> bool:
         """Whether hypotheses with such prefixes are ranked by more than their log-probability, token by token."""

@@ -1,101 +1,144 @@
-"""Sampling of translations: the loop of beam search, with tokens drawn in place of the best ones."""
+"""Sampling: which words are drawn, by random numbers that are a hash of (seed, line, sample, step, word).
+
+So what is drawn for a line depends on nothing else: not on the batch that it is in, nor on when it got its slot, nor on
+which process searches for it. Such numbers are called counter-based (Salmon et al. 2011, "Parallel random numbers: as
+easy as 1, 2, 3"); the hash is that of SplitMix64 (Steele, Lea and Flood 2014).
+
+A word is drawn by Gumbel's trick: the largest of log-probability + Gumbel noise is a draw from the distribution. It is
+done twice, first for blocks of words, by the probability of each block, then for the words of the block that was drawn.
+That is exact as well, and needs noise for few of the words. A uniform number that is looked up in running sums would
+need less of it. But their rounding, which differs from batch to batch, decides between rare words.
+
+Letters as in `nmtkit.search.choose`.
+"""
+
+import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.models.base import Seq2Seq
-from nmtkit.search.choose import Choice
-from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import INFINITY, RuleSettings, SearchConfig
-from nmtkit.search.trace import Hypothesis
-from nmtkit.settings import Field
+from nmtkit.models.base import Memory
+from nmtkit.search.choose import BLOCK, Choice
+from nmtkit.search.rules import INFINITY, SearchConfig
+
+STEP = 0x9E3779B97F4A7C15 - (1 << 64)
+FIRST, SECOND = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
+"""The constants of SplitMix64, as signed numbers."""
+OF_WORDS = 1 << 32
+"""Where the counters of words begin; before are those of blocks."""
+BEST_FIRST = 512
+"""So many words are mostly enough to reach `top_p`, and take less time to sort than all."""
 
 
-class SamplingConfig(RuleSettings):
-    """How translations are drawn."""
-
-    samples: int = Field(default=1, ge=1, le=100_000)
-    """Independent samples for each sentence."""
-    temperature: float = Field(default=1.0, gt=0.0)
-    """Log-probabilities are divided by this: below 1 the likely tokens become more likely."""
-    top_k: int = Field(default=0, ge=0)
-    """Only this many of the most likely tokens can be drawn; 0: all."""
-    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Only the fewest most likely tokens whose probabilities sum to this can be drawn; 1: all. Holtzman et al. 2020."""
-
-
-def sample_translations(
-    model: Seq2Seq,
-    batch: Batch,
-    config: SamplingConfig,
-    generator: torch.Generator,
-    need_attention: bool = False,
-    prefix: Tensor | None = None,
-) -> list[list[Hypothesis]]:
-    """Draws translations of every sentence of the batch, token by token.
-
-    Args:
-        model: any model, in eval mode; it is not changed.
-        batch: B sentences, on the model's device; targets are not read.
-        config: how to draw.
-        generator: the source of randomness, on the model's device.
-        need_attention: whether to return attention as well.
-        prefix: ids that the translations must begin with `(B,P)`, padded on the right with PAD.
-
-    Returns:
-        For each sentence `config.samples` hypotheses: those that ended, then those cut at the length limit, each kind
-        ordered by score, which is the model's own log-probability without temperature, top-k and top-p.
-    """
-    rules = {name: getattr(config, name) for name in RuleSettings.model_fields}
-    beams = SearchConfig.model_validate({**rules, "length_penalty": "none"})
-    beams = beams.model_copy(update={"beam_size": config.samples})  # samples may be more than any beam
-
-    def choose(log_probs: Tensor, scores: Tensor, n_samples: int) -> Choice:
-        return choose_drawn(log_probs, scores, n_samples, config, generator)
-
-    return beam_search(model, batch, beams, config.samples, need_attention, prefix, choose)
-
-
-def choose_drawn(
-    log_probs: Tensor, scores: Tensor, n_samples: int, config: SamplingConfig, generator: torch.Generator
-) -> Choice:
+def choose_drawn(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> Choice:
     """The choice of sampling: one continuation for each live hypothesis; in the first step, all from the one there is.
 
     Args:
         log_probs: `(N,X)`.
         scores: `(B,W)`, minus infinity for samples that have ended.
-        n_samples: K.
-        config: how to draw.
-        generator: on the device of `log_probs`.
+        keys: of the samples `(B,K)`, see `sample_keys`.
+        config: temperature and truncation.
+        memory: says which words the columns of `log_probs` stand for, if not for all in order.
     """
     n_sentences, width = scores.shape
-    weights = keep_top_p(keep_top_k(log_probs / config.temperature, config.top_k), config.top_p).softmax(1)
-    drawn = draw_from(weights, n_samples // width, generator)  # (N,K/W)
-    tokens = drawn.view(n_sentences, n_samples)
-    parents = torch.arange(width, device=scores.device).repeat_interleave(n_samples // width).expand(n_sentences, -1)
-    scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(n_sentences, n_samples)
+    weighed = truncated(log_probs / config.temperature, config)
+    if memory.kept is None:
+        drawn = draw(weighed, keys.view(len(log_probs), -1))  # (N,K/W)
+    else:
+        columns = memory.kept.columns
+        whole = of_all_words(weighed, columns.words, len(columns.places))
+        drawn = columns.of(draw(whole, keys.view(len(log_probs), -1)))
+    tokens = drawn.view(keys.shape)
+    parents = torch.arange(width, device=keys.device).repeat_interleave(keys.shape[1] // width).expand(n_sentences, -1)
+    scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
     is_end = tokens == EOS
-    kept = torch.arange(n_samples, device=scores.device).expand(n_sentences, -1)
-    ended = is_end & (scores > -INFINITY)
-    return Choice(tokens, parents, scores, ended, kept, scores.masked_fill(is_end, -INFINITY))
+    kept = torch.arange(keys.shape[1], device=keys.device).expand(n_sentences, -1)
+    return Choice(tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY))
 
 
-def draw_from(weights: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draws `count` columns of each row `(N,X)`, with replacement, as probable as their weights: `(N,count)`, int64.
+# ------------------------------------------------------------------------------------------------------ random numbers
 
-    A uniform number is looked up in the running sums of the weights: the column whose share it falls into. In float64,
-    as sums over a large vocabulary need. Unlike `torch.multinomial` it never waits for the device.
+
+def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Tensor:
+    """What the random numbers of each sample in one step are made of.
 
     Args:
-        weights: not negative; each row has one above zero.
-        count: how many.
-        generator: on the device of the weights.
+        seed: chooses among all that may be drawn.
+        lines: the number of each sentence, `(B,)`, int64.
+        positions: where each stands, `(B,)`, int64.
+        samples: K.
+
+    Returns:
+        `(B,K)`, int64.
     """
-    sums = weights.cumsum(1, dtype=torch.float64)  # (N,X)
-    uniform = torch.rand(len(weights), count, dtype=torch.float64, device=weights.device, generator=generator)  # < 1
-    return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
+    of_lines = hashed(torch.full_like(lines, seed), lines)
+    of_samples = hashed(of_lines[:, None], torch.arange(samples, device=lines.device))
+    return hashed(of_samples, positions[:, None])
+
+
+def hashed(keys: Tensor, counters: Tensor) -> Tensor:
+    """The number that SplitMix64 gives in step `counters` from the state `keys`; both int64, they broadcast."""
+    mixed = keys + (counters + 1) * STEP
+    mixed = (mixed ^ _shifted(mixed, 30)) * FIRST
+    mixed = (mixed ^ _shifted(mixed, 27)) * SECOND
+    return mixed ^ _shifted(mixed, 31)
+
+
+def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
+    """Numbers from the standard Gumbel distribution, float64 where the device has it; as of `hashed`."""
+    dtype, bits = (torch.float32, 23) if keys.device.type == "mps" else (torch.float64, 52)
+    uniform = (_shifted(hashed(keys, counters), 64 - bits).to(dtype) + 0.5) * 2.0**-bits  # neither 0 nor 1
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """Shifted to the right, with zeros from the left."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
+    """Draws columns of each row, with replacement; see the head of this file.
+
+    Args:
+        log_probs: `(N,X)`; they need not sum to one.
+        keys: `(N,k)`, one for each draw.
+
+    Returns:
+        `(N,k)`, int64.
+    """
+    rows = pad(log_probs, (0, -log_probs.shape[1] % BLOCK), value=-INFINITY).view(len(log_probs), -1, BLOCK)
+    numbers = torch.arange(rows.shape[1], device=keys.device)
+    block = (rows.logsumexp(2)[:, None] + gumbel_noise(keys[:, :, None], numbers)).argmax(2)  # (N,k)
+    inside = rows.gather(1, block[:, :, None].expand(-1, -1, BLOCK))  # (N,k,BLOCK)
+    words = block[:, :, None] * BLOCK + torch.arange(BLOCK, device=keys.device)
+    within = (inside + gumbel_noise(keys[:, :, None], words + OF_WORDS)).argmax(2)
+    return block * BLOCK + within
+
+
+def of_all_words(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
+    """Shortened distributions with a column for every word, so that it does not matter which others are there.
+
+    Args:
+        log_probs: `(N,X')`.
+        words: those that the first columns stand for `(V',)`; the others are of words that only the source has.
+        size: V.
+
+    Returns:
+        `(N,X)`.
+    """
+    whole = log_probs.new_full((len(log_probs), size + log_probs.shape[1] - len(words)), -INFINITY)
+    whole[:, size:] = log_probs[:, len(words) :]
+    return whole.index_copy_(1, words, log_probs[:, : len(words)])
+
+
+# ---------------------------------------------------------------------------------------------------------- truncation
+
+
+def truncated(log_probs: Tensor, config: SearchConfig) -> Tensor:
+    """Minus infinity for what top-k, then top-p, then epsilon rule out of `(N,X)`; one word is always left."""
+    return keep_epsilon(keep_top_p(keep_top_k(log_probs, config.top_k), config.top_p), config.epsilon)
 
 
 def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
@@ -109,10 +152,31 @@ def keep_top_k(log_probs: Tensor, top_k: int) -> Tensor:
 def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """Minus infinity for all but the fewest best of each row `(N,X)` whose probabilities, together, reach `top_p`.
 
-    Probabilities are those of the row after normalisation; the best token always stays. 1 keeps all.
+    Probabilities are those of the row after normalisation; the best token always stays, and ties with the last that
+    does. 1 keeps all. Holtzman et al. 2020.
     """
     if top_p == 1.0:
         return log_probs
-    ordered, order = log_probs.softmax(1).sort(dim=1, descending=True, stable=True)
-    enough = ordered.cumsum(1) - ordered >= top_p  # the better ones alone reach it
-    return log_probs.masked_fill(torch.empty_like(enough).scatter_(1, order, enough), -INFINITY)
+    best = log_probs.topk(min(BEST_FIRST, log_probs.shape[1]), 1)[0] if log_probs.device.type == "cpu" else None
+    if best is None or bool((_mass(best, log_probs)[:, -1] < top_p).any()):  # to ask an accelerator is to wait for it
+        best = log_probs.sort(1, descending=True)[0]
+    mass = _mass(best, log_probs)
+    enough = mass - mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1])) >= top_p  # the better ones alone reach it
+    least = best.masked_fill(enough, INFINITY).amin(1, keepdim=True)
+    return log_probs.masked_fill(log_probs < least, -INFINITY)
+
+
+def _mass(best: Tensor, log_probs: Tensor) -> Tensor:
+    """The probabilities of the best of each row, summed up `(N,*)`."""
+    return (best - log_probs.logsumexp(1, keepdim=True)).exp().cumsum(1)
+
+
+def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
+    """Minus infinity for words less probable than epsilon, after normalisation of each row `(N,X)`; 0 keeps all.
+
+    The best word always stays. Hewitt, Manning and Liang 2022, "Truncation sampling as language model desmoothing".
+    """
+    if epsilon == 0.0:
+        return log_probs
+    least = log_probs.logsumexp(1, keepdim=True) + math.log(epsilon)
+    return log_probs.masked_fill(log_probs < least.minimum(log_probs.amax(1, keepdim=True)), -INFINITY)

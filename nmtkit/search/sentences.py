@@ -3,13 +3,14 @@
 Letters as in `nmtkit.search.choose`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import PAD
+from nmtkit.search.choose import Choice
 from nmtkit.search.rules import INFINITY, SearchConfig, least_lengths
 
 
@@ -31,6 +32,8 @@ NO_TABLES = TokenTables()
 class Sentences(Rows):
     """What has one row per sentence, and does not belong to the model."""
 
+    number: Tensor
+    """Of the sentence, among all that are searched, `(B,)`."""
     last: Tensor
     """The position of the last token that it may have, EOS counted, `(B,)`."""
     least: Tensor | None
@@ -40,7 +43,7 @@ class Sentences(Rows):
     done: Tensor
     """`(B,)`, bool."""
     n_finished: Tensor
-    """Finished hypotheses so far `(B,)`."""
+    """Finished hypotheses of each group so far `(B,G)`."""
     best: Tensor | None
     """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
     candidates: Tensor | None
@@ -48,6 +51,8 @@ class Sentences(Rows):
     penalties: Tensor | None
     """What the ranking of each hypothesis has beside its log-probability, summed over its words, `(B,W)`; None where no
     rule gives any."""
+    lowered: Tensor | None
+    """What diverse groups are chosen by beside that, summed over the words of each hypothesis, `(B,W)`."""
 
     @classmethod
     def begin(
@@ -66,15 +71,50 @@ class Sentences(Rows):
         size, device = len(lengths), of_score.device
         least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
         return cls(
+            number=torch.arange(size, device=device),
             last=(limits - 1).to(device),
             least=least,
             prefix=prefix,
             done=torch.zeros(size, dtype=torch.bool, device=device),
-            n_finished=torch.zeros(size, dtype=torch.long, device=device),
+            n_finished=torch.zeros(size, config.diversity_groups, dtype=torch.long, device=device),
             best=of_score.new_full((size, n_best), -INFINITY) if config.stop == "exact" else None,
             candidates=None,
             penalties=of_score.new_zeros(size, 1) if config.weighs(prefix) else None,
+            lowered=of_score.new_zeros(size, 1) if config.diversity_groups > 1 else None,
         )
+
+    def after_choice(
+        self, choice: Choice, final: Tensor, config: SearchConfig, divisors: Tensor, position: Tensor
+    ) -> tuple["Sentences", Tensor]:
+        """Counts the hypotheses that ended in a step; says of which sentences, or groups, none go on.
+
+        Args:
+            choice: of the step.
+            final: what candidates are ranked by `(B,C)`.
+            config: how to search.
+            divisors: the length penalty of 1, 2, ... tokens.
+            position: of the step `(B,)`.
+
+        Returns:
+            The sentences after it, and what is over `(B,G)`, so that nothing of what it still computes counts.
+        """
+        groups = config.diversity_groups
+        n_finished, best = self.n_finished + choice.ended.view(len(final), groups, -1).sum(2), self.best
+        top = (choice.kept_scores if self.penalties is None else choice.kept_scores + self.penalties).amax(1)  # (B,)
+        if best is not None:
+            ended = final.masked_fill(~choice.ended, -INFINITY)
+            best = torch.cat([best, ended], 1).topk(best.shape[1], 1)[0]
+            # As if the rest cost nothing, at the largest divisor and with the reward of the most words.
+            bound = top / divisors.index_select(0, self.last)
+            if config.word_reward:
+                bound = bound + config.word_reward * (self.last + 1).to(bound.dtype)
+            satisfied = (best[:, -1] >= bound)[:, None]
+        else:
+            satisfied = n_finished >= config.patience * (config.beam_size // groups)  # (B,G)
+        # Where no live hypothesis is left, all ways were forbidden or have ended.
+        done = self.done | satisfied.all(1) | (self.last <= position) | (top == -INFINITY)
+        over = done[:, None] if groups == 1 else done[:, None] | satisfied
+        return replace(self, done=done, n_finished=n_finished, best=best), over
 
     def wanted(self, position: Tensor) -> Tensor | None:
         """The next token of each prefix at positions `(B,)`: `(B,)`, PAD behind it; None where there are none."""

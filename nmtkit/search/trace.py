@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import CheckpointError
-from nmtkit.search.bank import Integers, Record
+from nmtkit.search.bank import Integers
+from nmtkit.search.choose import Record
 from nmtkit.search.rules import INFINITY
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -69,7 +70,8 @@ class _Decided:
         sentence = np.arange(n_sentences)[:, None]
         last = np.minimum(limits, self.steps)[:, None] - 1  # (B,1): the last step before the limit
         cut_at = self.kept[last, sentence, np.arange(self.kept.shape[2])]  # (B,K)
-        cut = np.where((limits <= self.steps)[:, None], self.final[last, sentence, cut_at], -INFINITY)
+        is_cut = (limits <= self.steps)[:, None] & ~self.ended[last, sentence, cut_at]  # a sample may end in this step
+        cut = np.where(is_cut, self.final[last, sentence, cut_at], -INFINITY)
         whole = np.where(self.ended, self.final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
         order = np.concatenate([_best_first(whole, n_best), _best_first(cut, n_best) + whole.shape[1]], axis=1)
         finished = order < whole.shape[1]

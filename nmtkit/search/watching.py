@@ -12,7 +12,8 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, PAD
-from nmtkit.search.bank import Bank, Record
+from nmtkit.search.bank import Bank
+from nmtkit.search.choose import Record
 from nmtkit.search.engine import Engine
 from nmtkit.search.rules import INFINITY
 from nmtkit.search.trace import Begun, Finished, Hypothesis, Stretch, read
@@ -125,7 +126,7 @@ class WatchingEngine(Engine):
             bank.past.shorten(len(records) + 1)
             before.append(bank.scores[0])
             forbidden.append(bank.forbidden(self.config.beam_size))
-            records.append(bank.step(self.choose, self.need_attention))
+            records.append(bank.step(self.need_attention))
         extended = batch.src_extended[0] if self.model.config.copies else None
         begun = Begun(0, int(batch.src_lengths[0]), bank.limits[0], extended, records[0], 0, 0)
         stretch = Stretch(0, np.zeros(0, dtype=np.int64), records[1:])

@@ -21,7 +21,6 @@ from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import MODELS, Seq2Seq
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sampling import SamplingConfig, sample_translations
 from nmtkit.search.trace import Hypothesis
 
 LENGTH = 5
@@ -167,9 +166,8 @@ def test_search(cuda: PretendedCuda, name: str) -> None:
         same(found, beam_search(on_cpu, given, config, n_best=config.beam_size, need_attention=True))
     batch = given.to(CUDA)
     cuda.waits.clear()
-    sample_translations(
-        model, batch, SamplingConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9), torch.Generator()
-    )
+    drawing = SearchConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9, epsilon=0.01)
+    beam_search(model, batch, drawing, n_best=3)
     assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
 
 

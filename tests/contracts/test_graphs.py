@@ -16,7 +16,6 @@ from nmtkit.errors import RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search import graphs
 from nmtkit.search.bank import Bank
-from nmtkit.search.choose import choose_best
 from nmtkit.search.engine import Engine, Feed, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
@@ -92,8 +91,8 @@ def test_recorded_steps(name: str) -> None:
     turn = list(VARIANTS).index(name) % len(SEARCHES)
     for settings in SEARCHES if name in BY_ALL else [SEARCHES[turn]]:
         config = config_for(model, settings)
-        expected = beam_search(model, whole, config, config.beam_size, need_attention=True)
-        engine = Engine(model, config, config.beam_size, need_attention=True, steps="graph")
+        expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
+        engine = Engine(model, config, config.hypotheses, need_attention=True, steps="graph")
         for slots in [3, 4]:  # the second time with the graphs of the first
             found = dict(engine.run(in_turn(whole, slots)))
             assert sorted(found) == list(range(whole.size))
@@ -122,17 +121,18 @@ def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_no_number_of_a_step_changes(name: str) -> None:
     """Two steps of one extent are the same operations on tensors of the same sizes, and wait for nothing."""
     model = build(*VARIANTS[name]).eval()
-    config = config_for(model, SEARCHES[-1])
-    bank = Bank.begin(model, batch_of(SOURCES), config, 1)
-    bank.step(choose_best, need_attention=True)
-    bank = bank.in_slots(4, 12)
-    bank.past.places = 12
-    seen = []
-    for _ in range(3):
-        with Recorder() as steps:
-            bank.step(choose_best, need_attention=True)
-        seen.append(steps.shapes())
-    assert seen[0] == seen[1] == seen[2]
+    for settings in SEARCHES[2:]:
+        config = config_for(model, settings)
+        bank = Bank.begin(model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1)
+        bank.step(need_attention=True)
+        bank = bank.in_slots(4, 12)
+        bank.past.places = 12
+        seen = []
+        for _ in range(3):
+            with Recorder() as steps:
+                bank.step(need_attention=True)
+            seen.append(steps.shapes())
+        assert seen[0] == seen[1] == seen[2], settings
 
 
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +186,7 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     batch = collate(sources, src_extended=sources, n_oov=0)
     bank = Bank.begin(model, batch, SearchConfig(beam_size=4), 1)
     for _ in range(5):
-        bank.step(choose_best, need_attention=False)
+        bank.step(need_attention=False)
     with Count() as count:
-        bank.step(choose_best, need_attention=False)
+        bank.step(need_attention=False)
     assert count.made.total() <= most, count.made

@@ -483,6 +483,14 @@ RULES: list[dict[str, object]] = [
     {"beam_size": 2, "stop": "exact", "length_penalty": "none", "coverage_penalty": 0.2},
     {"beam_size": 3, "repetition_penalty": 1.5, "patience": 2.0, "no_repeat_ngram": 1, "min_length": 3},
     {"beam_size": 3, "coverage_penalty": 2.0, "coverage_kind": "summary", "word_reward": 0.3, "stop": "exact"},
+    {"beam_size": 4, "diversity_groups": 2, "diversity_strength": 0.7},
+    {"beam_size": 10, "diversity_groups": 5, "repetition_penalty": 1.2, "coverage_penalty": 0.1},
+    {"beam_size": 4, "diversity_groups": 4, "diversity_strength": 2.0, "stop": "exact", "coverage_kind": "summary"},
+]
+DRAWS: list[dict[str, object]] = [
+    {"samples": 1, "temperature": 0.5, "seed": 3},
+    {"samples": 4, "top_k": 5, "top_p": 0.8, "length_penalty": "none", "min_length": 2},
+    {"samples": 10, "epsilon": 0.05, "repetition_penalty": 1.5, "no_repeat_ngram": 2, "coverage_penalty": 0.2},
 ]
 
 
@@ -499,6 +507,19 @@ def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq) -> None:
             model, batch_of(sources), for_model(config, model), config.beam_size, tables=TokenTables(may_repeat)
         )
         same_as_the_reference(found, sentences, for_model(config, model), asked)
+    for settings in DRAWS:
+        config = for_model(SearchConfig.model_validate({**settings, "max_length": 6}), model)
+        found = beam_search(model, batch_of(sources), config, config.samples)
+        for line, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
+            agree(hypotheses, reference_search.sampled(sentence, config, line, VOCABULARY), str(config))
+
+
+def agree(hypotheses: Sequence[Hypothesis], plain: Sequence[reference_search.Plain], what: str) -> None:
+    written = [one.ids + [EOS] * one.finished for one in hypotheses]
+    assert written == [list(one.tokens) for one in plain], what
+    for one, other in zip(hypotheses, plain, strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-9), what
+        assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), what
 
 
 def for_model(config: SearchConfig, model: Seq2Seq) -> SearchConfig:
@@ -512,12 +533,7 @@ def same_as_the_reference(
     asked: Sequence[reference_search.Asked],
 ) -> None:
     for sentence, hypotheses, of_one in zip(sentences, found, asked, strict=True):
-        plain = reference_search.search(sentence, config, config.beam_size, of_one)
-        written = [one.ids + [EOS] * one.finished for one in hypotheses]
-        assert written == [list(one.tokens) for one in plain], config
-        for one, other in zip(hypotheses, plain, strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-9), config
-            assert one.token_log_probs == pytest.approx(other.log_probs, abs=1e-9), config
+        agree(hypotheses, reference_search.search(sentence, config, config.beam_size, of_one), str(config))
 
 
 ONE_OF_EACH_THAT_COPIES = [*ONE_OF_EACH, "transformer-copying-head", "pointer-generator-plain-coverage"]

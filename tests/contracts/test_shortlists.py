@@ -58,7 +58,7 @@ def searched(
     slots: int = 99,
     prefix: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    engine = Engine(model, config, config.beam_size, need_attention=model.has_attention, shortlist=shortlist)
+    engine = Engine(model, config, config.hypotheses, need_attention=model.has_attention, shortlist=shortlist)
     found = dict(engine.run(feed_of(sources, slots, prefix)))
     return [found[number] for number in range(len(sources))]
 
@@ -83,6 +83,8 @@ RULES: dict[str, dict[str, object]] = {
     "greedy": {"beam_size": 1},
     "no-repeat": {"no_repeat_ngram": 1, "forbid_unknown": True},
     "lengths": {"min_length": 4, "no_repeat_ngram": 2, "stop": "exact", "length_penalty": "gnmt"},
+    "groups": {"beam_size": 4, "diversity_groups": 2},
+    "samples": {"samples": 5, "top_p": 0.9},
 }
 
 
@@ -96,8 +98,11 @@ def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq) -
     for rules, settings in RULES.items():
         config = CONFIG.changed(settings)
         found = searched(model, SOURCES, config)
-        for source, sentence, hypotheses in zip(SOURCES, sentences, found, strict=True):
-            plain = reference_search.search(sentence, config, config.beam_size)
+        for line, (source, sentence, hypotheses) in enumerate(zip(SOURCES, sentences, found, strict=True)):
+            if config.samples:
+                plain = reference_search.sampled(sentence, config, line, VOCABULARY)
+            else:
+                plain = reference_search.search(sentence, config, config.beam_size)
             written = [one.ids + [EOS] * one.finished for one in hypotheses]
             assert written == [list(one.tokens) for one in plain], rules
             for one, other in zip(hypotheses, plain, strict=True):

@@ -62,6 +62,18 @@ def test_slots_that_are_filled_again(slots: int, beam_size: int, settings: dict[
         same(refilled(model, sources(*lengths), slots, config, beam_size, seed), together)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"samples": 3, "temperature": 2.0}, {"beam_size": 6, "diversity_groups": 3, "diversity_strength": 2.0}]
+)
+def test_samples_and_groups_in_slots_that_are_filled_again(settings: dict[str, object]) -> None:
+    model, lengths = many()
+    config = unlimited().changed(settings)
+    together = beam_search(model, sources(*lengths), config, 3, need_attention=True)
+    assert len({len(best[0].ids) for best in together}) > 3
+    for slots in (1, 3, 7):
+        same(refilled(model, sources(*lengths), slots, config, 3), together)
+
+
 def test_slots_stay_filled() -> None:
     """Of the rows that are computed few are of sentences that are done."""
     model, lengths = many()

@@ -5,16 +5,21 @@ from collections import Counter
 
 import pytest
 import torch
+from reference_search import hashed as plain_hash
 from table_model import TableModel, random_tables, sources
 
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.search.sampling import SamplingConfig, draw_from, keep_top_k, keep_top_p, sample_translations
+from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.sampling import draw, hashed, keep_epsilon, keep_top_k, keep_top_p
+from nmtkit.search.trace import Hypothesis
 
 A, B, C, D = 4, 5, 6, 7
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def sampled(model: TableModel, *lengths: int, **settings: object) -> list[list[Hypothesis]]:
+    config = SearchConfig.model_validate({"length_penalty": "none", **settings})
+    return beam_search(model, sources(*lengths), config, config.samples, need_attention=True)
 
 
 def one_word(**probabilities: float) -> TableModel:
@@ -26,36 +31,64 @@ def one_word(**probabilities: float) -> TableModel:
     return TableModel(table)
 
 
-def frequencies(model: TableModel, config: SamplingConfig) -> dict[tuple[int, ...], float]:
-    (drawn,) = sample_translations(model, sources(3), config, generator())
-    assert len(drawn) == config.samples
-    counts = Counter(tuple(hypothesis.ids) for hypothesis in drawn)
-    return {ids: count / config.samples for ids, count in counts.items()}
+def unlikely(found: Counter[int], expected: dict[int, float]) -> float:
+    """How probable it is that counts differ so much from what is expected of them: Pearson's chi-square test."""
+    assert set(found) <= set(expected)
+    total = found.total()
+    statistic = sum((found[key] - share * total) ** 2 / (share * total) for key, share in expected.items())
+    freedom = torch.tensor((len(expected) - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom, torch.tensor(statistic / 2, dtype=torch.float64)))
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({}, {(A,): 0.4, (B,): 0.3, (C,): 0.2, (): 0.1}),
-        ({"temperature": 0.5}, {(A,): 16 / 30, (B,): 9 / 30, (C,): 4 / 30, (): 1 / 30}),
-        ({"top_k": 2}, {(A,): 4 / 7, (B,): 3 / 7}),
-        ({"top_p": 0.65}, {(A,): 4 / 7, (B,): 3 / 7}),
-        ({"top_p": 0.1}, {(A,): 1.0}),
-        ({"min_length": 1}, {(A,): 4 / 9, (B,): 3 / 9, (C,): 2 / 9}),
+        ({}, {A: 0.4, B: 0.3, C: 0.2, EOS: 0.1}),
+        ({"temperature": 0.5}, {A: 16 / 30, B: 9 / 30, C: 4 / 30, EOS: 1 / 30}),
+        ({"top_k": 2}, {A: 4 / 7, B: 3 / 7}),
+        ({"top_p": 0.65}, {A: 4 / 7, B: 3 / 7}),
+        ({"top_p": 0.1}, {A: 1.0}),
+        ({"epsilon": 0.15}, {A: 4 / 9, B: 3 / 9, C: 2 / 9}),
+        ({"epsilon": 0.9}, {A: 1.0}),
+        ({"temperature": 0.5, "top_k": 3, "epsilon": 0.2}, {A: 16 / 25, B: 9 / 25}),
+        ({"min_length": 1}, {A: 4 / 9, B: 3 / 9, C: 2 / 9}),
     ],
+    ids=str,
 )
-def test_frequencies_follow_the_probabilities(config: dict[str, float], expected: dict[tuple[int, ...], float]) -> None:
-    samples = 4000
-    model = one_word(a=0.4, b=0.3, c=0.2, end=0.1)
-    found = frequencies(model, SamplingConfig.model_validate({**config, "samples": samples}))
-    assert set(found) == set(expected)
-    for ids, probability in expected.items():
-        assert abs(found[ids] - probability) <= 4 * math.sqrt(probability * (1 - probability) / samples)
+def test_frequencies_follow_the_probabilities(config: dict[str, float], expected: dict[int, float]) -> None:
+    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=1000, **config)
+    assert len(drawn) == 1000
+    counts = Counter((*one.ids, EOS)[0] for one in drawn)
+    if len(expected) == 1:
+        assert set(counts) == set(expected)
+    else:
+        assert unlikely(counts, expected) > 1e-3
+
+
+def test_draws_of_many_words_follow_their_probabilities() -> None:
+    """Words of several blocks, one of which has none that can be drawn; draws of two rows are independent."""
+    log_probs = torch.randn(2, 200, generator=torch.Generator().manual_seed(1), dtype=torch.float64).log_softmax(1)
+    log_probs[:, 64:128] = -math.inf
+    keys = hashed(torch.tensor([[1], [2]]), torch.arange(40_000))
+    drawn = draw(log_probs, keys)
+    for row, found in zip(log_probs.softmax(1), drawn, strict=True):
+        expected = {word: share for word, share in enumerate(row.tolist()) if share > 0}
+        assert unlikely(Counter(found.tolist()), expected) > 1e-3
+    pairs = Counter(zip((drawn[0] % 3).tolist(), (drawn[1] % 3).tolist(), strict=True))
+    sides = [[float((one % 3 == rest).double().mean()) for rest in range(3)] for one in drawn]
+    both = {3 * one + other: sides[0][one] * sides[1][other] for one in range(3) for other in range(3)}
+    assert unlikely(Counter({3 * one + other: count for (one, other), count in pairs.items()}), both) > 1e-3
+
+
+def test_the_hash_is_that_of_splitmix64() -> None:
+    # The first numbers of the generator as its authors published it, from the state 1234567.
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    found = hashed(torch.tensor(1234567), torch.arange(4)).tolist()
+    assert [number % 2**64 for number in found] == published == [plain_hash(1234567, count) for count in range(4)]
 
 
 def test_scores_are_the_model_s_own_log_probabilities() -> None:
-    config = SamplingConfig(samples=20, temperature=2.0, top_k=3)
-    (drawn,) = sample_translations(one_word(a=0.4, b=0.3, c=0.2, end=0.1), sources(3), config, generator())
+    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=20, temperature=2.0, top_k=3)
     own = {(A,): 0.4, (B,): 0.3, (C,): 0.2}
     for hypothesis in drawn:
         assert hypothesis.log_prob == hypothesis.score == pytest.approx(math.log(own[tuple(hypothesis.ids)]))
@@ -64,9 +97,7 @@ def test_scores_are_the_model_s_own_log_probabilities() -> None:
 
 def test_each_sample_follows_its_own_path() -> None:
     tables = random_tables(3, 4, 10)
-    found = sample_translations(
-        TableModel(tables), sources(3, 4, 5), SamplingConfig(samples=7), generator(), need_attention=True
-    )
+    found = sampled(TableModel(tables), 3, 4, 5, samples=7)
     for table, drawn in zip(tables, found, strict=True):
         assert len({tuple(h.ids) for h in drawn}) > 1
         for hypothesis in drawn:
@@ -79,43 +110,58 @@ def test_each_sample_follows_its_own_path() -> None:
             assert hypothesis.attention[:, 1].tolist() == [BOS, *hypothesis.ids][: len(hypothesis.token_log_probs)]
 
 
-def test_the_same_seed_draws_the_same() -> None:
-    model = TableModel(random_tables(2, 4, 10))
-    config = SamplingConfig(samples=5)
-    first, again, other = (sample_translations(model, sources(3, 3), config, generator(seed)) for seed in (1, 1, 2))
-    assert [[h.ids for h in drawn] for drawn in first] == [[h.ids for h in drawn] for drawn in again]
-    assert [[h.ids for h in drawn] for drawn in first] != [[h.ids for h in drawn] for drawn in other]
+def test_a_sample_that_ends_at_the_limit_is_there_once() -> None:
+    (drawn,) = sampled(one_word(a=0.4, b=0.3, c=0.2, end=0.1), 3, samples=50, max_length=2)
+    assert len(drawn) == 50
+    assert all(one.finished and EOS not in one.ids for one in drawn)
+
+
+def test_seed_and_line_decide_what_is_drawn() -> None:
+    tables = random_tables(1, 4, 10)
+    model = TableModel(tables.expand(3, -1, -1, -1))  # three lines of one text
+    config = SearchConfig(samples=5)
+
+    def drawn(numbers: list[int], seed: int = 1) -> dict[int, list[list[int]]]:
+        waiting = [(numbers, sources(3, 3, 3).select(torch.tensor(numbers) % 3))]
+        engine = Engine(model, config.changed({"seed": seed}), 5)
+        found = engine.run(lambda *_: waiting.pop() if waiting else None)
+        return {number: [one.ids for one in best] for number, best in found}
+
+    first = drawn([0, 1, 2])
+    assert drawn([2, 0]) == {0: first[0], 2: first[2]}
+    assert len({str(best) for best in first.values()}) == 3
+    assert drawn([3])[3] not in first.values()
+    assert drawn([0, 1, 2], seed=2)[0] != first[0]
+
+
+def test_more_samples_leave_the_first_as_they_are() -> None:
+    model = TableModel(random_tables(1, 4, 10))
+    (few,), (many,) = (sampled(model, 3, samples=count) for count in (4, 9))
+    assert not Counter(str(one.ids) for one in few) - Counter(str(one.ids) for one in many)
 
 
 def test_top_k_one_is_greedy() -> None:
     model = TableModel(random_tables(1, 4, 10))
-    (drawn,) = sample_translations(model, sources(3), SamplingConfig(samples=3, top_k=1), generator())
-    assert len({tuple(h.ids) for h in drawn}) == 1
+    (drawn,) = sampled(model, 3, samples=3, top_k=1)
+    (best,) = sampled(model, 3, samples=1, temperature=0.01)
+    assert {tuple(h.ids) for h in drawn} == {tuple(best[0].ids)}
 
 
 def test_a_prefix_is_kept() -> None:
-    found = sample_translations(
-        TableModel(random_tables(1, 4, 10)),
-        sources(3),
-        SamplingConfig(samples=4),
-        generator(),
-        prefix=torch.tensor([[9, 8]]),
-    )
-    assert all(h.ids[:2] == [9, 8] for h in found[0])
+    model, prefix = TableModel(random_tables(1, 4, 10)), torch.tensor([[9, 8]])
+    (drawn,) = beam_search(model, sources(3), SearchConfig(samples=4), 4, prefix=prefix)
+    assert all(h.ids[:2] == [9, 8] for h in drawn)
 
 
-def test_top_k_and_top_p_by_hand() -> None:
+def test_truncation_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     log_probs = torch.tensor([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64).log()
     assert (keep_top_k(log_probs, 2) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
     assert (keep_top_k(log_probs, 0) > -math.inf).all()
-    assert (keep_top_p(log_probs, 0.8) > -math.inf).tolist() == [[False, True, True, True], [True] * 4]
-    assert (keep_top_p(log_probs, 0.5) > -math.inf).tolist() == [[False, True, False, True], [True, True, False, False]]
-    assert (keep_top_p(log_probs, 1.0) > -math.inf).all()
-
-
-def test_draws_are_looked_up_in_the_running_sums() -> None:
-    weights = torch.tensor([[0.0, 0.5, 0.0, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 3.0]])
-    drawn = draw_from(weights, 1000, generator(1))
-    uniform = torch.rand(2, 1000, dtype=torch.float64, generator=generator(1))[0]
-    assert drawn[0].tolist() == [1 if number < 0.5 else 3 if number < 0.75 else 4 for number in uniform.tolist()]
-    assert drawn[1].tolist() == [5] * 1000
+    assert (keep_epsilon(log_probs, 0.24) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
+    assert (keep_epsilon(log_probs, 0.5) > -math.inf).tolist() == [[False, True, False, False], [True] * 4]
+    for best_first in (512, 1):  # with so few looked at first, all are sorted
+        monkeypatch.setattr("nmtkit.search.sampling.BEST_FIRST", best_first)
+        assert (keep_top_p(log_probs, 0.8) > -math.inf).tolist() == [[False, True, True, True], [True] * 4]
+        assert (keep_top_p(log_probs, 0.65) > -math.inf).tolist() == [[False, True, False, True], [True] * 4]
+        assert (keep_top_p(log_probs, 0.3) > -math.inf).tolist() == [[False, True, False, False], [True] * 4]
+        assert (keep_top_p(log_probs, 1.0) > -math.inf).all()
