@@ -50,6 +50,15 @@ SEARCH: dict[str, str | None] = {
     "stop": None,
     "patience": "P",
     "prefix_bias": "BETA",
+    "diversity_groups": "G",
+    "diversity_strength": "LAMBDA",
+    "samples": "N",
+    "temperature": "T",
+    "top_k": "K",
+    "top_p": "P",
+    "epsilon": "E",
+    "seed": "N",
+    "mbr": None,
 }
 """The keys of the recipe's `search` group that have options, and what stands for their values if not their type."""
 
@@ -109,6 +118,8 @@ def search_options(*keys: str) -> Decorator:
             for key in names:
                 value = given.pop(key)
                 settings |= value if isinstance(value, dict) else {} if value is None else {key: value}
+            if "n_best" in given and given["n_best"] is None:  # all samples, if no risk chooses among them
+                given["n_best"] = 1 if settings.get("mbr", "none") != "none" else settings.get("samples") or 1
             return command(search_settings=settings, **given)
 
         return with_settings
@@ -169,7 +180,9 @@ def _one_format(command: Callable[..., Any]) -> Callable[..., Any]:
 
 n_best: Decorator = together(
     click.option(
-        "--n-best", type=search_type("beam_size"), default=1, help="Print the N best results of each line, best first."
+        "--n-best",
+        type=search_type("beam_size"),
+        help="Print the N best results of each line, best first. Default: 1; of --samples all.",
     ),
     click.option(
         "--format",

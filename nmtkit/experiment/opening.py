@@ -122,10 +122,12 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
     config = recipe.search.changed(settings)
-    if "beam_size" not in settings and how.n_best > config.beam_size:
+    if "beam_size" not in settings and not config.samples and how.n_best > config.beam_size:
+        wider = -(-how.n_best // config.diversity_groups) * config.diversity_groups
         if notify is not None:
-            notify(f"beam size {how.n_best} instead of {config.beam_size}, for --n-best {how.n_best}")
-        config = config.changed({"beam_size": how.n_best})
+            notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
+        config = config.changed({"beam_size": wider})
+    config.refuse_idle(settings)
     if how.layer is not None or how.head is not None:
         of_heads = headed(model)
         if of_heads is None:

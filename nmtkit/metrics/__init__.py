@@ -35,6 +35,7 @@ from nmtkit.metrics.metric import metric_names as metric_names
 from nmtkit.metrics.metric import score_all as score_all
 from nmtkit.metrics.metric import text_metrics as text_metrics
 from nmtkit.metrics.quality import copied_right as copied_right
+from nmtkit.metrics.risk import expected_utilities as expected_utilities
 from nmtkit.metrics.rouge import ROUGE_METRICS as ROUGE_METRICS
 from nmtkit.metrics.rouge import SENTENCE_RULES as SENTENCE_RULES
 from nmtkit.metrics.rouge import RougeScore as RougeScore

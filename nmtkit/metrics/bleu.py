@@ -166,6 +166,12 @@ for _metric in (BLEU, CHRF, CHRF_WITH_WORDS, TER):
     METRICS.register(_metric.name)(_metric)
 
 
+def bleu_tokens(texts: Sequence[str]) -> list[list[str]]:
+    """The tokens of each text, as BLEU compares them if nothing else is said."""
+    tokenizer = _sacrebleu().BLEU().tokenizer
+    return [tokenizer(text.rstrip()).split() for text in texts]
+
+
 def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = "13a", lowercase: bool = False) -> Score:
     """Corpus BLEU by sacrebleu.
 

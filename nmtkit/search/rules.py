@@ -106,6 +106,11 @@ class SearchConfig(RuleSettings):
         """How many there are of each sentence at a time."""
         return self.samples or self.beam_size
 
+    @property
+    def chooses_afterwards(self) -> bool:
+        """Whether all hypotheses are needed to say which are the best: for their risk, or as groups find the same."""
+        return self.mbr != "none" or self.diversity_groups > 1
+
     @model_validator(mode="after")
     def _groups_are_alike(self) -> "SearchConfig":
         if self.beam_size % self.diversity_groups:

@@ -1,7 +1,8 @@
 """What was found for one line: a translation or summary, and which of its words were copied from its source."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.data.words import word_spans
+from nmtkit.metrics import expected_utilities
+from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.unknowns import Replacement
 
 FloatArray = NDArray[np.float32]
@@ -20,7 +23,7 @@ class Translation:
 
     text: str
     score: float
-    """The log-probability after length and coverage penalties; what the search ranks by."""
+    """What it is ranked by: the log-probability after length and coverage penalties, or its expected chrF or BLEU."""
     log_prob: float
     """Sum over the target's tokens and EOS, in nats."""
     tokens: list[str]
@@ -44,6 +47,25 @@ class Translation:
     """Tokens at the end of the source that were not read; see `TextModel`."""
     amiss: tuple[str, ...] = ()
     """What `text` lacks of the terms that were asked for, or has against them, in words."""
+
+
+def best_of_all(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:
+    """All that was found for a line, each text once; with `mbr` those first that are most like all others.
+
+    See `nmtkit.metrics.risk`. Samples count as often as they were drawn, the hypotheses of a beam by their probabilities.
+    """
+    first: dict[str, Translation] = {}
+    weights: dict[str, float] = {}
+    most = max(one.log_prob for one in found)
+    for one in found:
+        first.setdefault(one.text, one)
+        share = 1.0 if config.samples else math.exp(one.log_prob - most)
+        weights[one.text] = weights.get(one.text, 0.0) + share
+    if config.mbr == "none":
+        return list(first.values())
+    utilities = expected_utilities(list(first), list(weights.values()), config.mbr)
+    weighed = [replace(one, score=utility) for one, utility in zip(first.values(), utilities, strict=True)]
+    return sorted(weighed, key=lambda one: -one.score)
 
 
 EMPTY = Translation("", 0.0, 0.0, [], [], [])

@@ -14,6 +14,8 @@ from nmtkit.translation.result import EMPTY, Translation
 
 PATIENCE = 0.1
 """Seconds for which searches that have nothing to do wait for more lines before they end."""
+USUAL_BEAM = 16
+"""The memory of a batch is meant for so many hypotheses of a sentence, or fewer."""
 AHEAD = 3
 """Windows that are read before all answers of the first of them are out."""
 
@@ -36,13 +38,15 @@ class Waiting:
         reader: what the sources were read for.
         place: where they are searched.
         searches: how many searches there may be at a time.
+        hypotheses: of each sentence; where there are many, fewer sentences are searched together.
     """
 
-    def __init__(self, reader: TextModel, place: torch.device, searches: int) -> None:
+    def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
         self.refills = place.type != "cpu"
         """Whether sentences take slots that become free. A CPU takes as long for each row of few as of many; sentences
         that began together have a shorter past to look at."""
         self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
+        self._crowded = max(1, hypotheses // USUAL_BEAM)
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
         self._shares: deque[int] = deque()  # of each window, for one search
         self._changed = Condition()
@@ -111,6 +115,7 @@ class Waiting:
             fitting = budget // columns
         else:
             fitting = budget // max(min(columns, budget // self._least_rows), columns // MOST_OVER)
+            fitting //= self._crowded
         return max(1, min(fitting, self._shares[0]))
 
     def _worth(self, count: int) -> int:

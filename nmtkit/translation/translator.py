@@ -29,7 +29,7 @@ from nmtkit.translation.inputs import (
     words_that_may_repeat,
 )
 from nmtkit.translation.requests import Request, Terminology, amiss, word_starts
-from nmtkit.translation.result import EMPTY, Translation, copied_from
+from nmtkit.translation.result import EMPTY, Translation, best_of_all, copied_from
 from nmtkit.translation.stream import Answer, LineStream, Search, Take, Waiting
 from nmtkit.translation.unknowns import UnknownReplacer
 from nmtkit.translation.workers import WorkerPool, Workers
@@ -154,12 +154,13 @@ class Translator(TextModel):
             there = self.workers.open
             make = partial(_search_there, there, self.config, self.replacer, wanted) if there else lambda _: searching
             with WorkerPool(self.workers, make) as pool:
-                waiting = Waiting(self, torch.device(self.workers.places[0]), len(pool.searches))
+                place, count = torch.device(self.workers.places[0]), len(pool.searches)
+                waiting = Waiting(self, place, count, self.config.hypotheses)
                 yield from LineStream(self._asked, waiting, pool.searches, False, pool.end).run(windows)
             return
         on_cpu = self.device.type == "cpu"
         count = torch.get_num_threads() if on_cpu and self.chosen_way.one_a_core else 1
-        waiting = Waiting(self, self.device, count)
+        waiting = Waiting(self, self.device, count, self.config.hypotheses)
         yield from LineStream(self._asked, waiting, [searching] * count, on_cpu).run(windows)
 
     def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
@@ -172,7 +173,7 @@ class Translator(TextModel):
         engine = Engine(
             self.model,
             self.config,
-            wanted.n_best,
+            self.config.hypotheses if self.config.chooses_afterwards else wanted.n_best,
             attend,
             steps=self.steps,
             shortlist=self.shortlist,
@@ -208,6 +209,8 @@ class Translator(TextModel):
             found = [_without_unknown(self.replacer, source.text, one) for one in found]
         if (request := source.request) is not None:
             found = [replace(one, amiss=tuple(amiss(request, self.tokenizers.tgt, one.text))) for one in found]
+        if self.config.chooses_afterwards:
+            found = best_of_all(found, self.config)[: wanted.n_best]
         return found if wanted.attention else [replace(one, attention=None) for one in found]
 
     @property

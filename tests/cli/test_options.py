@@ -46,7 +46,7 @@ def test_a_number_out_of_bounds(console: Command, command: str, option: str, val
         assert bound in done.err
 
 
-OTHERS = {"coverage_kind", "length_penalty", "no_repeat_except", "stop"}  # not numbers
+OTHERS = {"coverage_kind", "length_penalty", "mbr", "no_repeat_except", "stop"}  # not numbers
 
 
 @pytest.mark.parametrize("key", sorted(SEARCH.keys() - OTHERS))

@@ -338,3 +338,35 @@ def test_few_widths_serve_all_lengths() -> None:
     assert sorted(set(widths)) == [16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512]
     # What has a width fits beside all others of it, see `Waiting.take`.
     assert all(3 * width <= 4 * columns for columns, width in enumerate(widths, start=1) if columns >= 12)
+
+
+@FORKS
+def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
+    """Windows, batches and processes decide who is drawn beside whom; line and seed alone decide what."""
+    one = made("rnnsearch")
+    drawing = replace(one, config=one.config.changed({"samples": 3, "temperature": 1.3, "top_p": 0.95}))
+    whole = texts_of(drawing.search(LINES, 3))
+    assert len(set(map(str, whole))) > len(LINES) // 2
+    for other in (replace(drawing, batch_tokens=7), replace(drawing, workers=Workers(["cpu"] * 2))):
+        assert texts_of(other.search(LINES, 3)) == whole
+    windows = [LINES[:1], LINES[1:30], LINES[30:]]
+    assert texts_of([found for group in drawing.stream(windows, 3) for found in group]) == whole
+    again = replace(drawing, config=drawing.config.changed({"seed": 2}))
+    assert texts_of(again.search(LINES, 3)) != whole
+
+
+def texts_of(found: Sequence[Sequence[Translation]]) -> list[list[str]]:
+    return [[one.text for one in several] for several in found]
+
+
+def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> None:
+    one = made()
+    drawing = replace(one, config=one.config.changed({"samples": 8, "mbr": "chrf"}))
+    every = replace(drawing, config=drawing.config.changed({"mbr": "none"})).search(LINES[3:6], 8)
+    for best, several in zip(drawing.search(LINES[3:6], 2), every, strict=True):
+        assert len(best) == 2
+        assert {found.text for found in best} <= {found.text for found in several}
+        assert best[0].score > best[1].score > 0
+    groups = replace(one, config=one.config.changed({"beam_size": 6, "diversity_groups": 3, "diversity_strength": 0.0}))
+    for several in groups.search(LINES[3:6], 6):
+        assert len({found.text for found in several}) == len(several) > 0

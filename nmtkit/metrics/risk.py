@@ -1,0 +1,94 @@
+"""Minimum Bayes risk: of several texts the one that is most like all of them, by sentence BLEU or chrF of sacrebleu.
+
+Every text is compared with every other. So n-grams are counted once for each text, and how many two texts share is a
+product of matrices: the k-th occurrence of an n-gram in a text is a column of its own, one or zero, and what the rows
+of two texts have in common is the smaller of both counts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.metrics.bleu import bleu_tokens
+
+Utility = Literal["chrf", "bleu"]
+Floats = NDArray[np.float64]
+
+CHARACTERS, WORDS = 6, 4
+"""The longest n-grams of chrF and of BLEU."""
+TINY = 1e-100
+BETA_SQUARED = 4.0
+"""How much more recall counts than precision in chrF2."""
+
+
+def expected_utilities(texts: Sequence[str], weights: Sequence[float], kind: Utility) -> list[float]:
+    """How much each text is like all of them, on average: minus its Bayes risk.
+
+    Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation", equation 2, over an n-best
+    list; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", over samples.
+
+    Args:
+        texts: N.
+        weights: how probable each is, not all zero; samples count as often as they were drawn.
+        kind: sentence chrF2, or sentence BLEU.
+
+    Returns:
+        For each text the mean of its scores against all as references, 0 to 100.
+    """
+    shares = np.asarray(weights, dtype=np.float64)
+    means: list[float] = (sentence_scores(texts, kind) @ (shares / shares.sum())).tolist()
+    return means
+
+
+def sentence_scores(texts: Sequence[str], kind: Utility) -> Floats:
+    """The score of every text with every text as its reference `(N,N)`: what sacrebleu's `sentence_score` gives."""
+    if kind == "chrf":
+        return _chrf_of(*_shared(["".join(text.split()) for text in texts], CHARACTERS, str))
+    return _bleu_of(*_shared(bleu_tokens(texts), WORDS, tuple))
+
+
+def _shared(
+    texts: Sequence[Sequence[str]], longest: int, gram: Callable[[Sequence[str]], Hashable]
+) -> tuple[Floats, Floats]:
+    """How many n-grams two texts share, for each length `(L,N,N)`, and how many each has `(L,N)`."""
+    shared = []
+    for size in range(1, longest + 1):
+        columns: dict[tuple[Hashable, int], int] = {}
+        places: list[list[int]] = []
+        for text in texts:
+            counts = Counter(gram(text[start : start + size]) for start in range(len(text) - size + 1))
+            own = ((one, occurrence) for one, count in counts.items() for occurrence in range(count))
+            places.append([columns.setdefault(one, len(columns)) for one in own])
+        has: Any = np.zeros((len(texts), len(columns)), dtype=np.float32)
+        for row, own_places in zip(has, places, strict=True):
+            row[own_places] = 1.0
+        shared.append((has @ has.T).astype(np.float64))
+    whole = np.stack(shared)
+    return whole, np.diagonal(whole, axis1=1, axis2=2)
+
+
+def _chrf_of(shared: Floats, counts: Floats) -> Floats:
+    """Popović 2015, equation 1, over the lengths of which both texts have n-grams."""
+    both = (counts[:, :, None] > 0) & (counts[:, None, :] > 0)  # (L,N,N)
+    lengths = np.maximum(both.sum(0), 1)
+    precision = np.where(both, shared / np.maximum(counts, 1)[:, :, None], 0.0).sum(0) / lengths
+    recall = np.where(both, shared / np.maximum(counts, 1)[:, None, :], 0.0).sum(0) / lengths
+    divisor: Floats = np.maximum(BETA_SQUARED * precision + recall, TINY)
+    scores: Floats = 100.0 * (1.0 + BETA_SQUARED) * precision * recall / divisor
+    return scores
+
+
+def _bleu_of(shared: Floats, counts: Floats) -> Floats:
+    """Papineni et al. 2002 over the lengths that a text has; each further one without a match counts half as much."""
+    has = np.broadcast_to((counts > 0)[:, :, None], shared.shape)
+    without = has & (shared == 0)
+    matches = np.where(without, 0.5 ** without.cumsum(0), np.maximum(shared, 1e-9))
+    logs = np.where(has, np.log(matches / np.maximum(counts, 1)[:, :, None]), 0.0).sum(0) / np.maximum(has.sum(0), 1)
+    lengths = counts[0]
+    missing = 1.0 - lengths[None, :] / np.maximum(lengths, 1)[:, None]
+    brevity = np.exp(np.minimum(missing, 0.0))
+    scores: Floats = 100.0 * brevity * np.exp(logs) * shared.any(0)
+    return scores
