@@ -42,6 +42,8 @@ class Rows:
         def pick(value: Any) -> Any:
             if isinstance(value, Rows):
                 return value.select(index)
+            if isinstance(value, tuple):
+                return tuple(map(pick, value))
             if isinstance(index, slice):
                 return _mapped(value, lambda tensor: tensor[index])
             return _mapped(value, lambda tensor: tensor.index_select(0, index.to(tensor.device)))

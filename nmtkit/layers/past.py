@@ -50,12 +50,19 @@ class Past:
         self._is_open = False  # whether the slots of this position are
         self._is_fixed = False  # whether its size, and what is read, never change by itself
         self._entries: list[Tensor] = []
+        self._written = self._first = 0  # layers, at this position: by all models, and by those before this one
         self._count()
+
+    def begin_model(self) -> None:
+        """The next layers are those of another model, from 0 again; models write in one order at every position."""
+        self._first = self._written
 
     def append(self, layer: int, entries: Tensor) -> None:
         """Writes a layer's entries `(N,*)` of this position; layers come in their order."""
         if not self._is_open:
             self._open(entries.dtype)
+        layer += self._first
+        self._written = layer + 1
         if layer == len(self._entries):
             self._entries.append(entries.new_zeros(self.sentences, self._room * self.beam, *entries.shape[1:]))
         kept = self._entries[layer]
@@ -67,7 +74,7 @@ class Past:
 
     def read(self, layer: int) -> Tensor:
         """A layer's entries of all positions up to this one: `(B,P*K,*)`, a view."""
-        return self._entries[layer][:, : self.places * self.beam]
+        return self._entries[self._first + layer][:, : self.places * self.beam]
 
     def bias(self) -> Tensor | None:
         """What is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
@@ -105,6 +112,7 @@ class Past:
             self._count()
         self.position = (self.position + 1).clamp(max=self.places - 1)
         self._is_open = False
+        self._written = self._first = 0
 
     def reserve(self, places: int) -> None:
         """Makes room for so many positions, or more."""

@@ -52,7 +52,7 @@ class Translation:
 def best_of_all(found: Sequence[Translation], config: SearchConfig) -> list[Translation]:
     """All that was found for a line, each text once; with `mbr` those first that are most like all others.
 
-    See `nmtkit.metrics.risk`. Samples count as often as they were drawn, the hypotheses of a beam by their probabilities.
+    See `nmtkit.metrics.risk`. Samples count as often as they were drawn, hypotheses of a beam by their probabilities.
     """
     first: dict[str, Translation] = {}
     weights: dict[str, float] = {}

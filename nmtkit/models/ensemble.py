@@ -1,0 +1,199 @@
+"""Several trained models as one: the mean of what they say of the next word, in every search and view.
+
+Each member reads the source and goes on by itself; they share the words that were chosen and the numbers of the words
+that only the source has. A member that copies mixes its copies in before the mean; to one that does not, such words
+are unknown and have no probability.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import RecipeError
+from nmtkit.layers.elementary import wide
+from nmtkit.layers.past import Past
+from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, without_extension
+from nmtkit.models.output import OutputRows, log_probabilities
+from nmtkit.settings import Field
+
+Mean = Literal["probabilities", "log-probabilities"]
+"""Of what the mean is taken. Of probabilities it is a mixture, in which one member that is sure is heard; of
+log-probabilities it is a product, in which one member can forbid a word, made a distribution again."""
+
+
+class EnsembleConfig(ModelConfig):
+    """What an ensemble is, whatever its members are."""
+
+    kind: Literal["ensemble"] = "ensemble"
+    """Which model."""
+    copying: bool = False
+    """Whether one of the members copies."""
+    mean: Mean = "probabilities"
+    """Of what the mean is taken."""
+    weights: list[float] = Field(min_length=1)
+    """How much each member counts; they are divided by their sum."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether one of the members does."""
+        return self.copying
+
+
+@dataclass(frozen=True)
+class SharedRows(OutputRows):
+    """What is left of the output layers of all members; its own rows are those of the first."""
+
+    members: tuple[OutputRows, ...]
+
+
+@dataclass(frozen=True)
+class EnsembleMemory(Memory):
+    """The memories of all members."""
+
+    members: tuple[Memory, ...]
+
+    def of_members(self) -> list[Memory]:
+        """The memory of each, with what is left of its own output layer."""
+        if not isinstance(self.kept, SharedRows):
+            return list(self.members)
+        return [replace(one, kept=kept) for one, kept in zip(self.members, self.kept.members, strict=True)]
+
+
+@dataclass(frozen=True)
+class EnsembleState(DecoderState):
+    """The states of all members."""
+
+    members: tuple[DecoderState, ...]
+
+
+@dataclass(frozen=True)
+class EnsembleReadout(Readout):
+    """What each member computed; `features` are those of the first, attention and p_gen are means.
+
+    p_gen of a member that does not copy is 1, and attention is that of the members that have any.
+    """
+
+    members: tuple[Readout, ...] = ()
+
+    def of_members(self) -> list[Readout]:
+        """The readout of each, of the same sentences."""
+        return [replace(one, sentence=self.sentence) for one in self.members]
+
+
+class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
+    """A mean of models over one vocabulary; see the head of this file.
+
+    Args:
+        members: in evaluation mode, on one device, whatever they are.
+        mean: of what.
+        weights: how much each counts; None: all the same.
+
+    Raises:
+        RecipeError: there is not a weight above zero for each, or their vocabularies are not of one size.
+    """
+
+    Config = EnsembleConfig
+
+    def __init__(
+        self, members: Sequence[Seq2Seq], mean: Mean = "probabilities", weights: Sequence[float] | None = None
+    ) -> None:
+        weights = [1.0] * len(members) if weights is None else weights
+        if len(weights) != len(members) or not all(weight > 0 for weight in weights):
+            raise RecipeError(f"an ensemble of {len(members)} models needs as many weights, each above 0")
+        sizes = members[0].sizes
+        if any((one.sizes.src, one.sizes.tgt) != (sizes.src, sizes.tgt) for one in members):
+            raise RecipeError("the models of an ensemble have one vocabulary, and these have several sizes of it")
+        copying = any(one.config.copies for one in members)
+        super().__init__(EnsembleConfig(copying=copying, mean=mean, weights=list(weights)), sizes)
+        self._of_logs = mean == "log-probabilities"
+        self.members = nn.ModuleList(members)
+        self._shares = [weight / sum(weights) for weight in weights]
+        self.has_attention = any(one.has_attention for one in members)
+        self.eval()
+
+    def models(self) -> list[Seq2Seq]:
+        """The members."""
+        return [one for one in self.members if isinstance(one, Seq2Seq)]
+
+    def encode(self, batch: Batch) -> EnsembleMemory:
+        """Runs the encoder of each."""
+        members = tuple(one.encode(batch) for one in self.models())
+        return EnsembleMemory(batch.src_mask, batch.src_extended, batch.n_oov, members)
+
+    def start(self, memory: EnsembleMemory) -> EnsembleState:
+        """The first state of each."""
+        members = zip(self.models(), memory.members, strict=True)
+        return EnsembleState(tuple(one.start(own) for one, own in members))
+
+    def reserve(self, length: int) -> bool:
+        """Whether all can make so many steps."""
+        return min(one.reserve(length) for one in self.models())
+
+    def advance(
+        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, past: Past, need_attention: bool = False
+    ) -> tuple[EnsembleReadout, EnsembleState]:
+        """A step of each; their layers lie behind each other in the one past."""
+        known = without_extension(tokens, self.sizes) if self.config.copies else tokens
+        readouts, states = [], []
+        for one, own, its in zip(self.models(), state.members, memory.members, strict=True):
+            past.begin_model()
+            readout, after = one.advance(tokens if one.config.copies else known, own, its, past, need_attention)
+            readouts.append(readout)
+            states.append(after)
+        return self._joined(readouts, need_attention), EnsembleState(tuple(states))
+
+    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleReadout:
+        """All steps of each."""
+        members = zip(self.models(), memory.members, strict=True)
+        return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
+
+    def shorten(self, memory: EnsembleMemory, candidates: Tensor) -> EnsembleMemory:
+        """The same memory, by which the output layer of each is of candidates only."""
+        members = zip(self.models(), memory.members, strict=True)
+        rows = tuple(OutputRows.gathered(*one.output_layer(own), candidates) for one, own in members)
+        return replace(memory, kept=SharedRows(rows[0].bias, rows[0].columns, rows))
+
+    def logits(self, readout: Readout, memory: EnsembleMemory) -> Tensor:
+        """The mean `(...,X)`, copies among it; of probabilities it is one already, of their logarithms not yet."""
+        assert isinstance(readout, EnsembleReadout)
+        width = self.sizes.tgt if memory.kept is None else memory.kept.bias.shape[1]
+        width += memory.n_oov if self.config.copies else 0
+        means: list[Tensor] = []
+        for one, own, its, share in zip(
+            self.models(), readout.of_members(), memory.of_members(), self._shares, strict=True
+        ):
+            log_probs = one.predict(own, its)
+            log_probs = pad(log_probs, (0, width - log_probs.shape[-1]), value=-torch.inf)
+            means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
+        return reduce(torch.add if self._of_logs else torch.logaddexp, means)
+
+    def predict(self, readout: Readout, memory: EnsembleMemory) -> Tensor:
+        """Log-probabilities `(...,X)`."""
+        return log_probabilities(self.logits(readout, memory))
+
+    def copied(
+        self, log_probs: Tensor, readout: Readout, memory: EnsembleMemory, excess: Tensor | None = None
+    ) -> Tensor:
+        """The mean has the copies already."""
+        return log_probs if excess is None else log_probs - excess
+
+    def _joined(self, readouts: Sequence[Readout], need_attention: bool) -> EnsembleReadout:
+        """The readouts as one."""
+        looks = [(one.attention, share) for one, share in zip(readouts, self._shares, strict=True)]
+        seen = [(look, share) for look, share in looks if look is not None]
+        attention = gate = None
+        if seen and (need_attention or self.config.copies):
+            total = sum(share for _, share in seen)
+            attention = torch.stack([look.to(wide(look)) * (share / total) for look, share in seen]).sum(0)
+        gates = [(one.copy_gate, share) for one, share in zip(readouts, self._shares, strict=True)]
+        if self.config.copies:
+            mean = torch.stack([one * share for one, share in gates if one is not None]).sum(0)
+            gate = mean + sum(share for one, share in gates if one is None)
+        return EnsembleReadout(readouts[0].features, attention, gate, members=tuple(readouts))

@@ -1,0 +1,158 @@
+"""Several models as one, of every kind: what the contract asks of a model, and what the plain search finds."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import reference_search
+import test_models as contract
+import test_shortlists as shortlists
+import torch
+from test_models import SOURCES, VARIANTS, VOCABULARY, agree, batch_of, build, model
+from walk import Walk
+
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.ensemble import Ensemble, Mean
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
+
+__all__ = ["model"]  # a fixture
+
+TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
+    "attention-and-none": (["rnnsearch", "rnn-encdec", "transformer"], "probabilities", [1.0, 2.0, 0.5]),
+    "none": (["rnn-encdec", "rnn-encdec-lstm-3-layers"], "log-probabilities", None),
+    "copying-and-not": (["transformer", "pointer-generator-coverage"], "probabilities", None),
+    "several-pasts": (
+        ["intra-attention", "transformer", "luong-dot-local_m", "transformer-copying-head"],
+        "probabilities",
+        None,
+    ),
+    "copying-by-logs": (["pointer-generator", "intra-attention"], "log-probabilities", [3.0, 1.0]),
+    "forbidding-copies": (["transformer-copying-learned", "rnnsearch-tied-all"], "log-probabilities", None),
+}
+
+
+def member(name: str, seed: int) -> Seq2Seq:
+    one = build(*VARIANTS[name], seed=seed).double().eval()
+    with torch.no_grad():
+        for parameter in one.parameters():
+            parameter.mul_(2.0).add_(0.1 * torch.randn_like(parameter))
+    return one
+
+
+@pytest.fixture(params=TOGETHER)
+def ensemble(request: pytest.FixtureRequest) -> Ensemble:
+    names, mean, weights = TOGETHER[request.param]
+    return Ensemble([member(name, seed) for seed, name in enumerate(names, start=1)], mean, weights)
+
+
+def test_every_kind_of_model_is_among_them() -> None:
+    assert {VARIANTS[name][0] for names, _, _ in TOGETHER.values() for name in names} == set(MODELS.names())
+
+
+ASKED: list[Callable[[Seq2Seq], None]] = [
+    contract.test_whole_pass_equals_the_walk,
+    contract.test_kept_positions_are_those_of_the_whole_pass,
+    contract.test_padding_changes_nothing,
+    contract.test_hypotheses_of_a_sentence_equal_sentences_of_their_own,
+    contract.test_permuted_rows_give_permuted_outputs,
+    contract.test_rows_can_repeat_and_leave,
+    contract.test_distributions_sum_to_one,
+    contract.test_scoring_a_translation_gives_the_score_of_the_search,
+    shortlists.test_neighbours_and_slots_change_nothing,
+]
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda one: one.__name__)
+def test_an_ensemble_is_a_model(ensemble: Ensemble, asked: Callable[[Seq2Seq], None]) -> None:
+    asked(ensemble)
+
+
+RULES: list[dict[str, object]] = [
+    {"beam_size": 1},
+    {"beam_size": 4, "coverage_penalty": 0.2, "no_repeat_ngram": 2},
+    {"beam_size": 10, "diversity_groups": 2, "stop": "exact"},
+    {"samples": 4, "top_p": 0.95},
+]
+
+
+@torch.no_grad()
+def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble) -> None:
+    for listed in (False, True):
+        sentences = [_together(ensemble, source, listed) for source in SOURCES[:3]]
+        for settings in RULES:
+            config = SearchConfig.model_validate({**settings, "max_length": 5})
+            if not ensemble.has_attention:
+                config = config.changed({"coverage_penalty": 0.0})
+            shortlist = shortlists.SHORTLIST if listed else None
+            found = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
+            for line, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
+                if config.samples:
+                    plain = reference_search.sampled(sentence, config, line, VOCABULARY)
+                else:
+                    plain = reference_search.search(sentence, config, config.beam_size)
+                agree(hypotheses, plain, str(config))
+
+
+def _together(ensemble: Ensemble, source: Sequence[int], listed: bool) -> reference_search.Together:
+    copies, candidates = ensemble.config.copies, None
+    if listed:
+        (candidates,) = shortlists.SHORTLIST.candidates(batch_of([source]), copies)
+    members = [
+        reference_search.Sentence(one, lambda ids: batch_of([source], [ids]), candidates) for one in ensemble.models()
+    ]
+    config = ensemble.config
+    assert isinstance(config, Ensemble.Config)
+    shares = [weight / sum(config.weights) for weight in config.weights]
+    return reference_search.Together(members, shares, config.mean == "log-probabilities")
+
+
+@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+@torch.no_grad()
+def test_a_model_with_itself_is_itself(model: Seq2Seq, mean: Mean) -> None:
+    twice = Ensemble([model, model], mean, [1.0, 3.0])
+    assert (twice.has_attention, twice.config.copies) == (model.has_attention, model.config.copies)
+    config = SearchConfig(beam_size=4, max_length=6)
+    found, alone = (
+        beam_search(one, batch_of(SOURCES), config, 4, need_attention=model.has_attention) for one in (twice, model)
+    )
+    for several, others in zip(found, alone, strict=True):
+        assert [one.ids for one in several] == [one.ids for one in others]
+        for one, other in zip(several, others, strict=True):
+            assert one.token_log_probs == pytest.approx(other.token_log_probs, abs=1e-6)
+            assert one.p_gen == (None if other.p_gen is None else pytest.approx(other.p_gen, abs=1e-6))
+            if one.attention is not None:
+                assert one.attention == pytest.approx(other.attention, abs=1e-6)
+
+
+@torch.no_grad()
+def test_large_vocabularies_are_searched_without_log_probabilities(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SearchConfig(beam_size=4, max_length=6)
+    expected = beam_search(ensemble, batch_of(SOURCES), config, 4)
+    monkeypatch.setattr("nmtkit.search.bank.MANY", 1)
+    found = beam_search(ensemble, batch_of(SOURCES), config, 4)
+    assert [[one.ids for one in several] for several in found] == [[one.ids for one in row] for row in expected]
+    for several, others in zip(found, expected, strict=True):
+        assert [one.score for one in several] == pytest.approx([one.score for one in others], abs=1e-9)
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    one, sizes = member("rnnsearch", 1), VocabularySizes(VOCABULARY + 1, VOCABULARY + 1, shared=True)
+    other = type(one)(one.config, sizes)
+    with pytest.raises(RecipeError, match="one vocabulary"):
+        Ensemble([one, other])
+    for weights in ([1.0], [1.0, 0.0], [1.0, float("nan")]):
+        with pytest.raises(RecipeError, match="2 models needs as many weights"):
+            Ensemble([one, one], weights=weights)
+
+
+@torch.no_grad()
+def test_p_gen_of_a_member_that_does_not_copy_is_one() -> None:
+    copying, plain = member("pointer-generator", 1), member("transformer", 2)
+    tokens = torch.full((len(SOURCES),), 5)
+    batch = batch_of(SOURCES)
+    gates = [Walk(one, one.encode(batch)).step(tokens)[1].copy_gate for one in (copying, Ensemble([copying, plain]))]
+    assert gates[0] is not None
+    torch.testing.assert_close(gates[1], (gates[0] + 1) / 2)
