@@ -58,7 +58,7 @@ class Listing:
 
 @click.command()
 @results.output
-@inference.which_run
+@inference.which_runs
 @inference.precision("fp32")
 @inference.source_file
 @click.option("--target", required=True, type=FILE, help="Their translations, line by line.")
@@ -160,7 +160,7 @@ def command(
     translator = inference.open_asked(how)
     backward = None
     if reverse_model is not None:
-        backward = inference.open_asked(replace(how, model=reverse_model))
+        backward = inference.open_asked(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     half_empty = 0
     with results.progress("pairs") as shown, file as writer, listing.counting(translator.tokenizers) as counts:

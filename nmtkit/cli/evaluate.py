@@ -90,7 +90,7 @@ class Measures:
 
 @click.command()
 @click.argument("run", required=False)
-@inference.which_run_where
+@inference.which_runs_where
 @click.option("--source", type=FILE, help="The test set, plain or .gz; .jsonl has articles under --article-field.")
 @click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated.")
 @click.option(
@@ -153,16 +153,17 @@ def command(
         tell(f"{cut} of {len(found)} sources were longer than {translator.max_source_tokens} tokens and were cut")
     if unfinished:
         tell(f"{unfinished} of {len(found)} outputs reached the length limit before their end; --max-length raises it")
+    runs = " + ".join(str(one.folder.path) for one in saved.members())
     scores = measures.score(texts, refs, sources, saved.recipe)
     if as_json:
-        facts = {"run": str(saved.folder.path), "test_set": files.called, "lines": len(texts), "seconds": seconds}
+        facts = {"run": runs, "test_set": files.called, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
         note(Comparison(score).line(width=2))
     figures = (f"{score.name} {score.value:.2f}" for score in scores)
-    click.echo("  ".join([str(saved.folder.path), files.called, *figures]))
+    click.echo("  ".join([runs, files.called, *figures]))
 
 
 def _found(translator: Translator, sources: list[str]) -> list[Translation]:

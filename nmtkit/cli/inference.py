@@ -138,8 +138,10 @@ checkpoint: Decorator = click.option(
     "else the best.",
 )
 which_run: Decorator = together(options.model, checkpoint, options.device)
-which_run_where: Decorator = together(options.model, checkpoint, options.devices)
-"""The same for commands that share lines out to several devices."""
+which_runs: Decorator = together(options.models, checkpoint, options.device)
+"""The same for commands that take several runs as one model."""
+which_runs_where: Decorator = together(options.models, checkpoint, options.devices)
+"""The same for commands that also share lines out to several devices."""
 
 
 def precision(default: str) -> Decorator:

@@ -47,6 +47,17 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         return number
 
 
+class Numbers(click.ParamType):  # type: ignore[type-arg]  # newer versions of click have one
+    """Numbers above zero, with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[float]:
+        """The numbers that were given."""
+        one = Number(0.0, whole=False, above=True)
+        return [one.convert(part, param, ctx) for part in value.split(",")]
+
+
 def together(*decorators: Decorator) -> Decorator:
     """Several decorators as one, the outermost first: `--help` lists their options in this order."""
 
@@ -107,12 +118,10 @@ def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ..
     """The one run that an option names; the callback of options that are given once at most.
 
     Raises:
-        click.BadParameter: it names several, which other programs would search together.
+        click.BadParameter: it names several.
     """
     if len(given) > 1:
-        raise click.BadParameter(
-            f"{' and '.join(given)}: one run is taken here, for several models do not search together; name one"
-        )
+        raise click.BadParameter(f"{' and '.join(given)}: one run is taken here; name one")
     return given[0] if given else None
 
 
@@ -189,6 +198,34 @@ model: Decorator = click.option(
     callback=one_run,
     help="The run: its folder, or its name under runs/. Default: $NMTKIT_MODEL, else the newest finished run.",
 )
+models: Decorator = together(
+    click.option(
+        "-m",
+        "--model",
+        cls=SpelledOtherwise,
+        also=["--run"],
+        metavar="RUN",
+        multiple=True,
+        callback=lambda ctx, parameter, given: given or None,
+        help="The run: its folder, or its name under runs/. Several -m search together, as an ensemble. Default: "
+        "$NMTKIT_MODEL, else the newest finished run.",
+    ),
+    click.option(
+        "--ensemble",
+        type=click.Choice(["probabilities", "log-probabilities"]),
+        default="probabilities",
+        show_default=True,
+        help="With several -m: the mean of what. One sure model is heard in a mean of probabilities, and can forbid a "
+        "word in one of log-probabilities.",
+    ),
+    click.option(
+        "--ensemble-weights",
+        type=Numbers(),
+        metavar="W,W",
+        help="With several -m: how much each counts, e.g. 2,1. Default: all the same.",
+    ),
+)
+"""The same for commands that take several runs as one model, and how."""
 device: Decorator = click.option(
     "--device",
     default="auto",

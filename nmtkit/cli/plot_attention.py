@@ -56,7 +56,7 @@ def _is_html(output: Path) -> bool:
 
 
 @click.command("plot-attention")
-@inference.which_run
+@inference.which_runs
 @inference.precision("fp32")
 @click.argument("source", required=False)
 @click.argument("target", required=False)

@@ -19,7 +19,7 @@ from nmtkit.translation.translator import Translator
 
 @click.command()
 @results.output
-@inference.which_run
+@inference.which_runs
 @inference.precision("fp32")
 @inference.source_file
 @click.option(

@@ -53,7 +53,7 @@ class Articles:
 @click.command()
 @results.output
 @options.files
-@inference.which_run_where
+@inference.which_runs_where
 @inference.precision("auto")
 @inference.engine
 @click.option(

@@ -80,7 +80,7 @@ class Asking:
 @click.command()
 @results.output
 @options.files
-@inference.which_run_where
+@inference.which_runs_where
 @inference.precision("auto")
 @inference.engine
 @inference.search_options()

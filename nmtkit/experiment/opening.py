@@ -19,6 +19,7 @@ from nmtkit.experiment.tuning.found import Found, look_up
 from nmtkit.experiment.tuning.searching import quickest_search, search_work
 from nmtkit.layers.packed import PrecisionChoice, lay_out, narrow
 from nmtkit.models.base import Seq2Seq, headed
+from nmtkit.models.ensemble import Mean
 from nmtkit.recipe import Recipe
 from nmtkit.search.engine import Steps, require_recordable
 from nmtkit.task import TASKS
@@ -37,8 +38,13 @@ PROBED = 64
 class Opening:
     """Which trained model is wanted, where, and what it is to do."""
 
-    model: str | None = None
-    """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run."""
+    model: str | Sequence[str] | None = None
+    """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run. Several
+    search together, as an ensemble."""
+    ensemble: Mean = "probabilities"
+    """Of what an ensemble takes the mean, see `nmtkit.models.ensemble`."""
+    ensemble_weights: Sequence[float] | None = None
+    """How much each run of an ensemble counts; None: all the same."""
     device: str = "auto"
     """Several, with commas between them, are searched on by a process each."""
     weights: str = "auto"
@@ -70,7 +76,9 @@ class Opening:
     """A file of candidates, which searches then keep to; see `nmtkit.data.shortlist`."""
 
 
-def load_translator(run: str | None = None, device: str = "auto", weights: str = "auto", **more: Any) -> Translator:
+def load_translator(
+    run: str | Sequence[str] | None = None, device: str = "auto", weights: str = "auto", **more: Any
+) -> Translator:
     """Opens a trained run; what the arguments mean, and which more there are, says `Opening`.
 
     Raises:
@@ -93,13 +101,14 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
     Raises:
         NmtkitError: the run cannot be opened, or is of another task.
     """
-    run, why = find_run(how.model, task=task)
-    trained_for = run.recipe.task
-    if task is not None and trained_for != task:
-        raise NmtkitError(
-            f"{run.folder.path} ({why}) was trained for {trained_for}: use `nmtkit {TASKS.get(trained_for).command}`, "
-            "or name another run with -m RUN"
-        )
+    run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
+    for one in run.members():
+        trained_for = one.recipe.task
+        if task is not None and trained_for != task:
+            raise NmtkitError(
+                f"{one.folder.path} ({why}) was trained for {trained_for}: use `nmtkit "
+                f"{TASKS.get(trained_for).command}`, or name another run with -m RUN"
+            )
     translator = open_translator(run, how, notify)
     if notify is not None:
         place = (
@@ -107,7 +116,8 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
             if "," in how.device
             else devices.describe(translator.device)
         )
-        notify(f"model {run.folder.path} ({why}), {_called(run, how.weights)}, on {place}")
+        for one in run.members():
+            notify(f"model {one.folder.path} ({why}), {_called(one, how.weights)}, on {place}")
     return translator
 
 
@@ -134,15 +144,17 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
     asked = _asked(model, how.precision)
-    known = look_up(search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked), SearchWay)
+    work = search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked)
+    known = look_up(work, SearchWay) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
-    lay_out(model, way.precision, None if shortlist is None else getattr(model, "output", None))
+    outputs = [getattr(one, "output", None) for one in model.models()]
+    lay_out(model, way.precision, () if shortlist is None else [one for one in outputs if one is not None])
     return Translator(
         model,
         tokenizers,
         config,
-        name=recipe.name,
+        name=" + ".join(dict.fromkeys(one.recipe.name for one in run.members())),
         task=recipe.task,
         max_source_tokens=how.max_source_tokens or source_limit(recipe),
         batch_tokens=how.batch_tokens,
@@ -176,7 +188,7 @@ def _for_workers(
     """A translator that has others, each in a process of its own, search on their devices."""
     if how.workers is not None and how.workers > 1:
         raise NmtkitError("--workers is for one CPU, and --device names several devices: leave one of them out")
-    how = replace(how, model=str(run.folder.path), workers=1)
+    how = replace(how, model=[str(one.folder.path) for one in run.members()], workers=1)
     # Here no line is searched: only text is cut into tokens and put together again.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size

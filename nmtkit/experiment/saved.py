@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import CheckpointError
+from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder, runs_there
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.recipe import Recipe, load
 from nmtkit.task import TASKS
 from nmtkit.training.checkpoint import Checkpoints
@@ -90,6 +91,10 @@ class SavedRun:
             raise CheckpointError(f"{self.folder.path}: no weights {which!r}{missing}; {there}")
         return found
 
+    def members(self) -> "list[SavedRun]":
+        """Itself; of runs that are opened together each of them."""
+        return [self]
+
     def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
         """The trained model in evaluation mode on `device`, its tokenizers and its recipe; `which` is as of `weights`.
 
@@ -108,6 +113,40 @@ class SavedRun:
         return model.to(device).eval(), tokenizers, recipe
 
 
+class RunsTogether(SavedRun):
+    """Several runs as one, whose model is an ensemble of theirs; recipe and folder are those of the first.
+
+    Args:
+        runs: at least two.
+        mean: of what; see `nmtkit.models.ensemble.Ensemble`.
+        weights: how much each counts; None: all the same.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], mean: Mean, weights: Sequence[float] | None) -> None:
+        super().__init__(runs[0].folder)
+        self.runs, self._mean, self._weights = runs, mean, weights
+
+    def members(self) -> list[SavedRun]:
+        """The runs."""
+        return list(self.runs)
+
+    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
+        """The ensemble, and tokenizers and recipe of the first run; of each run the weights that `which` says.
+
+        Raises:
+            RecipeError: the runs have several vocabularies, or there is not a weight for each.
+        """
+        opened = [run.open_model(device, which) for run in self.runs]
+        first, (_, tokenizers, recipe) = self.runs[0], opened[0]
+        for run, (_, others, _) in zip(self.runs, opened, strict=True):
+            if others.sum != tokenizers.sum:
+                raise RecipeError(
+                    f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
+                    "one: train both on the same text with the same tokenizer settings"
+                )
+        return Ensemble([model for model, _, _ in opened], self._mean, self._weights), tokenizers, recipe
+
+
 def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
     """The recipe's model with fresh weights, drawn from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
@@ -118,19 +157,35 @@ def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
     return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
 
 
-def find_run(model: str | None = None, runs: Path = RUNS, task: str | None = None) -> tuple[SavedRun, str]:
+def find_run(
+    model: str | Sequence[str] | None = None,
+    runs: Path = RUNS,
+    task: str | None = None,
+    mean: Mean = "probabilities",
+    weights: Sequence[float] | None = None,
+) -> tuple[SavedRun, str]:
     """The run to use, and in words why that one.
 
     Args:
-        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run.
+        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run. Of
+            several an ensemble.
         runs: the folder of all runs.
         task: the newest run is of this task; None: of any.
+        mean: of what an ensemble takes it.
+        weights: how much each run of an ensemble counts; None: all the same.
 
     Raises:
         CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
+        RecipeError: weights for one run.
     """
-    if model is not None:
-        return _named_run(model, runs)
+    names = [] if model is None else [model] if isinstance(model, str) else model
+    if len(names) > 1:
+        found = [_named_run(name, runs)[0] for name in names]
+        return RunsTogether(found, mean, weights), f"one of {len(found)} in an ensemble"
+    if weights is not None:
+        raise RecipeError("ensemble_weights are of several runs; name the others with -m RUN as well")
+    if names:
+        return _named_run(names[0], runs)
     if given := os.environ.get(MODEL_VARIABLE):
         try:
             return _named_run(given, runs)[0], f"${MODEL_VARIABLE}"

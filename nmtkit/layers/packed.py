@@ -12,7 +12,7 @@ they are made. Letters: M rows, I input size, O output size.
           points of zero). A row's result depends on no other row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Literal
 
@@ -188,7 +188,7 @@ def precisions(device: torch.device) -> list[Precision]:
 
 
 @torch.no_grad()
-def lay_out(model: nn.Module, precision: Precision, read_by_rows: nn.Module | None = None) -> None:
+def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
     """Prepares a model in evaluation mode for reading, in place; it can no longer be trained.
 
     A map that shared its matrix with an embedding has its own afterwards.
@@ -196,7 +196,7 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: nn.Module | No
     Args:
         model: on the device where it will work.
         precision: one of `precisions`.
-        read_by_rows: a map of it of whose matrix rows are taken, so that on a CPU it stays in float32.
+        read_by_rows: maps of it of whose matrices rows are taken, so that on a CPU they stay in float32.
 
     Raises:
         RecipeError: it is none of them; no other is taken in silence.
@@ -214,7 +214,7 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: nn.Module | No
     kind = _KINDS[precision]
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            if type(child) is nn.Linear and child is not read_by_rows and child.out_features >= FEWEST_OUTPUTS:
+            if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
             elif isinstance(child, nn.Linear):
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)

@@ -234,6 +234,10 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         weight[ids] = vectors.to(weight) * factor
         return factor
 
+    def models(self) -> "list[Seq2Seq]":
+        """Itself; of an ensemble the members."""
+        return [self]
+
     @abstractmethod
     def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""

@@ -71,14 +71,10 @@ def test_a_number_within_bounds() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "translate -m A -m B",
-        "summarize -m A --model B",
-        f"rescore -m A -m B {FILES}",
-        f"align -m A -m B {FILES}",
         f"align --reverse-model A --reverse-model B {FILES}",
-        "plot-attention -m A -m B",
         "average -m A -m B",
-        "rescore -m A --run B --source a --target b",
+        "average -m A --run B",
+        "bench decode -m A -m B",
     ],
 )
 def test_several_models_are_not_taken_for_the_last_of_them(console: Command, words: str) -> None:

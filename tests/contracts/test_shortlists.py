@@ -131,7 +131,7 @@ def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
 @pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
 def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, precision: Precision) -> None:
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
-    lay_out(model.float(), precision, getattr(model, "output", None))
+    lay_out(model.float(), precision, [one for name, one in model.named_children() if name == "output"])
     found, expected = (searched(model, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
     for row, other in zip(found, expected, strict=True):
         assert row[0].score == pytest.approx(other[0].score, abs=1e-4)

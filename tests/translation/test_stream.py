@@ -345,17 +345,17 @@ def test_samples_do_not_depend_on_what_is_searched_with_them() -> None:
     """Windows, batches and processes decide who is drawn beside whom; line and seed alone decide what."""
     one = made("rnnsearch")
     drawing = replace(one, config=one.config.changed({"samples": 3, "temperature": 1.3, "top_p": 0.95}))
-    whole = texts_of(drawing.search(LINES, 3))
+    whole = found_texts(drawing.search(LINES, 3))
     assert len(set(map(str, whole))) > len(LINES) // 2
     for other in (replace(drawing, batch_tokens=7), replace(drawing, workers=Workers(["cpu"] * 2))):
-        assert texts_of(other.search(LINES, 3)) == whole
+        assert found_texts(other.search(LINES, 3)) == whole
     windows = [LINES[:1], LINES[1:30], LINES[30:]]
-    assert texts_of([found for group in drawing.stream(windows, 3) for found in group]) == whole
+    assert found_texts([found for group in drawing.stream(windows, 3) for found in group]) == whole
     again = replace(drawing, config=drawing.config.changed({"seed": 2}))
-    assert texts_of(again.search(LINES, 3)) != whole
+    assert found_texts(again.search(LINES, 3)) != whole
 
 
-def texts_of(found: Sequence[Sequence[Translation]]) -> list[list[str]]:
+def found_texts(found: Sequence[Sequence[Translation]]) -> list[list[str]]:
     return [[one.text for one in several] for several in found]
 
 

@@ -1,0 +1,99 @@
+"""Several `-m`: an ensemble in every command that opens a run; and what is drawn, by option."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Command, Finished
+
+from nmtkit import Translator
+from nmtkit.data.blocks import Example
+from nmtkit.data.tokenizer import learn
+from nmtkit.experiment.folder import RunFolder
+from nmtkit.experiment.saved import SavedRun, build_model
+from nmtkit.training.weights import save_weights, weights_of
+
+
+@pytest.fixture
+def pair(trained: Path, corpus: Path, tmp_path: Path) -> list[object]:
+    """Two runs, one the other's copy, and files of a few pairs."""
+    shutil.copytree(trained, tmp_path / "runs" / "copy")
+    for side in ("src", "tgt"):
+        lines = (corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()[:4]
+        (tmp_path / f"few.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return ["-m", trained, "-m", "copy", "-q"]
+
+
+def test_a_model_with_its_copy_is_itself(pair: list[object], console: Command) -> None:
+    alone = pair[:2]
+    files = ("--source", "few.src", "--target", "few.tgt")
+    for words in (["translate", "few.src", "--scores"], ["rescore", *files], ["align", *files]):
+        one, both = console(*words, *alone), console(*words, *pair[:4])
+        assert one.code == both.code == 0, both
+        assert both.err.count("in an ensemble") == 2
+        for line, other in zip(one.out.splitlines(), both.out.splitlines(), strict=True):
+            for field, another in zip(line.split("\t"), other.split("\t"), strict=True):
+                same = field == another if "-" not in field[:1] else abs(float(field) - float(another)) < 1e-5
+                assert same, (line, other)
+    done = console("plot-attention", *pair[:4], (Path("few.src").read_text().splitlines())[0], "-o", "both.svg")
+    assert (done.code, "tiny" in Path("both.svg").read_text()) == (0, True), done
+    done = console("evaluate", *pair[:4], "--source", "few.src", "--ref", "few.tgt")
+    assert (done.code, " + runs/copy  " in done.out) == (0, True), done
+
+
+def test_workers_take_an_ensemble(trained: Path, pair: list[object], corpus: Path) -> None:
+    lines = (corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    both = Translator.load([str(trained), str(trained)], ensemble="log-probabilities", ensemble_weights=[3.0, 1.0])
+    shared = Translator.load([str(trained)] * 2, workers=2)
+    assert shared.translate(lines) == both.translate(lines) == Translator.load(str(trained)).translate(lines)
+
+
+def test_runs_that_do_not_go_together_are_refused(trained: Path, pair: list[object], console: Command) -> None:
+    for words, told in (
+        (["-m", trained, "--ensemble-weights", "1,2"], "ensemble_weights are of several runs"),
+        ([*pair, "--ensemble-weights", "1"], "2 models needs as many weights"),
+        ([*pair, "--ensemble-weights", "1,0"], "0 is not in the range above 0"),
+        ([*pair, "--ensemble-weights", "1,x"], "'x' is not a valid float"),
+        ([*pair, "--layer", "1"], "no such option"),
+        ([*pair, "--temperature", "0.5"], "temperature is for sampling"),
+        ([*pair, "--samples", "2", "--beam-size", "2"], "beam_size is for beam search"),
+        ([*pair, "--samples", "2", "--n-best", "3"], "n_best 3 is more than samples 2"),
+        ([*pair, "--diversity-groups", "2"], "do not make a beam of 3"),
+        ([*pair, "--diversity-strength", "2"], "is for diverse beam search"),
+    ):
+        done = console("translate", *words, "few.src")
+        assert (done.code, done.out) == (2, "")
+        assert told.lower() in done.err.lower(), done
+        assert done.err.count("error:") == 1
+
+
+def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], console: Command) -> None:
+    recipe, other = SavedRun(RunFolder(trained)).recipe, RunFolder(Path("runs/other"))
+    shutil.copytree("runs/copy", other.path)
+    tokenizers = learn(recipe.tokenizer, [Example("some other words", "and others", 1)])
+    tokenizers.save(other.vocabulary)
+    save_weights(other.average, weights_of(build_model(recipe, tokenizers)), tokenizers.sum)
+    done = console("translate", "-m", "copy", "-m", "other", "few.src")
+    assert (done.code, done.out) == (2, "")
+    assert "runs/copy and runs/other have different vocabularies" in done.err
+
+
+def texts_of(done: Finished) -> list[str]:
+    return [line.split("\t")[-1] for line in done.out.splitlines()]
+
+
+def test_samples_are_all_printed_and_risk_chooses_one(trained: Path, pair: list[object], console: Command) -> None:
+    alone = ("-m", trained, "-q", "few.src")
+    drawn = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "5")
+    numbers = [line.split("\t")[0] for line in drawn.out.splitlines()]
+    assert numbers == [str(number) for number in (1, 2, 3, 4) for _ in range(3)]
+    again = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "5", "--batch-tokens", "9")
+    assert texts_of(again) == texts_of(drawn)  # log-probabilities differ in their last digit
+    other = console("translate", *alone, "--samples", "3", "--temperature", "2", "--seed", "6")
+    assert texts_of(other) != texts_of(drawn)
+    best = console("translate", *alone, "--samples", "8", "--mbr", "bleu", "--json")
+    found = [json.loads(line)["best"] for line in best.out.splitlines()]
+    assert len(found) == 4
+    assert all(0 < one["score"] <= 100 and one["log_prob"] < 0 for one in found)
+    assert len(console("translate", *alone, "--mbr", "chrf").out.splitlines()) == 4
