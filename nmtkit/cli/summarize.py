@@ -119,6 +119,7 @@ def command(how: Opening, articles: Articles, form: str, as_json: bool, window: 
       cat articles.txt | nmtkit summarize --min-length 35 --max-length 100 --no-repeat-ngram 3
       nmtkit summarize --coverage-penalty 5 --coverage-kind summary --length-penalty gnmt:0.9 articles.txt
       nmtkit summarize --window 400 reports.txt | nmtkit summarize -o short.txt
+      nmtkit summarize -m runs/seed1 -m runs/seed2 --samples 16 --epsilon 0.02 --mbr chrf articles.txt
       nmtkit summarize --json articles.txt | jq '.best.copied_spans[].text'
       nmtkit summarize --lead 3 articles.txt -o baseline.txt
       nmtkit summarize --stories cnn/stories -o summaries.txt

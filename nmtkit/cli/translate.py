@@ -152,6 +152,10 @@ def command(
     LOG-PROBABILITY TAB TRANSLATION". NUMBER counts input lines from 1. The beam is at least K wide. The score is the
     log-probability (natural log) after the length penalty.
 
+    Several -m are an ensemble: one model whose distribution is the mean of theirs. --samples N draws N translations
+    of each line and prints them all; seed and line number decide what is drawn. --mbr prints the candidate (of the
+    samples, or of the beam) that the others agree with most, and its expected chrF or BLEU as the score.
+
     A word that the target vocabulary lacks is printed as <unk>. --replace-unknown prints the source word with the most
     attention instead, or its translation by the dictionary. It passes over punctuation and the end of the sentence,
     and prefers source words that the model does not know. --json then lists what was "replaced" and from which source
@@ -180,6 +184,10 @@ def command(
       nmtkit translate --terms glossary.tsv input.txt
       printf 'A dog runs.\\tDer Hund\\n' | nmtkit translate --prefix
       nmtkit translate --interactive
+      nmtkit translate -m runs/seed1 -m runs/seed2 -m runs/seed3 input.txt
+      nmtkit translate --samples 5 --top-p 0.9 --temperature 0.8 --seed 7 input.txt
+      nmtkit translate --samples 32 --epsilon 0.02 --mbr chrf input.txt
+      nmtkit translate --beam-size 12 --diversity-groups 4 --n-best 4 input.txt
     """
     if interactive:
         forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
