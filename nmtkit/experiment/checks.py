@@ -19,6 +19,7 @@ from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.errors import DataError, RecipeError
 from nmtkit.experiment.folder import Notify, RunFolder, quiet
+from nmtkit.experiment.origin import Origin, find_origin, tokenizers_of
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_whole
 from nmtkit.models.base import MODELS, VocabularySizes
@@ -56,6 +57,9 @@ def dry_run(recipe: Recipe) -> list[tuple[str, str]]:
     for name, files in recipe.data.splits().items():
         for path in files.paths():
             rows.append((f"data.{name}", path if os.path.exists(path) else f"{path} (not here)"))
+    if recipe.init_from is not None:
+        origin = find_origin(recipe) if os.path.isdir(recipe.init_from.run) else None
+        rows.append(("init_from", origin.weights if origin else f"{recipe.init_from.run} (not here)"))
     for side, path in recipe.vectors.items():
         rows.append((f"pretrained_embeddings.{side}", path if os.path.isfile(path) else f"{path} (not here)"))
     return rows
@@ -210,9 +214,15 @@ class RecipeCheck:
         return LinkBase(self.splits["train"])
 
     @cached_property
+    def _origin(self) -> Origin | None:
+        return find_origin(self.recipe)
+
+    @cached_property
     def _sample(self) -> Sample | None:
         """What a tokenizer is learned from, unless the run has one of these settings."""
         config, folder = self.recipe.tokenizer, self.run.folder
+        if self._origin is not None:
+            return None
         if folder.vocabulary.is_dir() and folder.exists() and self.run.recipe.tokenizer == config:
             return None
         return quick_sample(config)
@@ -237,6 +247,8 @@ class RecipeCheck:
 
     def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[TokenizerPair, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
+        if self._origin is not None:
+            return tokenizers_of(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")

@@ -46,6 +46,7 @@ class RunFolder:
     chosen = _Named("chosen.yaml")  # the recipe that was chosen for a training without one, with the reasons
     asked = _Named("asked.json")  # what it was chosen for: files and options
     text = _Named("text")  # of a training without a recipe, where validation pairs had to be held out
+    origin = _Named("origin.json")  # the run that training began from, its checksum, and its scores on the test sets
     vocabulary = _Named("vocabulary")  # the tokenizers
     data = _Named("data")  # the memory-mapped arrays
     progress = _Named("data/progress.json")  # how far preprocessing has come; gone when it is complete
@@ -116,7 +117,7 @@ class RunFolder:
 
     def parts_of_preparation(self) -> list[Path]:
         """All that stands here before training begins."""
-        parts = [self.recipe, self.chosen, self.asked, self.text, self.vocabulary, self.data, self.report]
+        parts = [self.recipe, self.chosen, self.asked, self.text, self.origin, self.vocabulary, self.data, self.report]
         return [part for part in parts if part.exists()]
 
     def parts_of_training(self) -> list[Path]:

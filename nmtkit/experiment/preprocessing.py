@@ -14,6 +14,7 @@ from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.errors import DataError
 from nmtkit.experiment.folder import Notify
+from nmtkit.experiment.origin import Origin, read_origin, tokenizers_of
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.files import write_json
 from nmtkit.recipe import Recipe
@@ -30,7 +31,8 @@ class Preprocessing:
         self._notify = notify
         self._splits = recipe.data.splits()
         self._in_one_language = TASKS.get(recipe.task).in_one_language
-        self._mark = fingerprint(_settings(recipe), recipe.stored.paths())
+        self._origin = read_origin(folder)
+        self._mark = fingerprint(_settings(recipe, self._origin), recipe.stored.paths())
         learned = folder.vocabulary.is_dir()
         self._progress = ShardProgress.load(folder.progress, self._mark) if learned else None
         self._report = DataReport()
@@ -72,18 +74,14 @@ class Preprocessing:
             after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
             self._notify(f"{folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
             return self._run.load_tokenizers()
-        config, train = self._recipe.tokenizer, self._splits["train"]
-        sample = None if learned_before else Sample(config.train_lines, train.weights)
+        train = self._splits["train"]
+        sample = None if learned_before or self._origin else Sample(self._recipe.tokenizer.train_lines, train.weights)
         is_whole = self._look(diagnosed, sample)
-        if sample is None:
+        if learned_before:
             self._notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
             tokenizers = self._run.load_tokenizers()
         else:
-            self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
-            if is_whole:
-                tokenizers = learn_from(config, sample, self._report)
-            else:  # which tells the first fault
-                tokenizers = learn(config, read_pairs(train), self._report, train.weights)
+            tokenizers = self._new_tokenizers(sample if is_whole else None)
             # What names the arrays of an earlier tokenizer goes first: never do they pass for those of this one.
             for path in (folder.progress, *map(folder.manifest, self._splits)):
                 path.unlink(missing_ok=True)
@@ -91,6 +89,17 @@ class Preprocessing:
         self._progress = ShardProgress(folder.progress, self._mark, self._report.tokenizer)
         self._progress.save()
         return tokenizers
+
+    def _new_tokenizers(self, sample: Sample | None) -> TokenizerPair:
+        """Those of the run to begin from; without one they are learned: from the sample, or from the text itself."""
+        config, train = self._recipe.tokenizer, self._splits["train"]
+        if self._origin is not None:
+            self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
+            return tokenizers_of(self._origin)
+        self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
+        if sample is not None:
+            return learn_from(config, sample, self._report)
+        return learn(config, read_pairs(train), self._report, train.weights)  # which tells the first fault
 
     def _look(self, diagnosed: Callable[[Diagnosis], None], sample: Sample | None) -> bool:
         """Looks for faults and takes the tokenizer's sample, in one reading; whether all of train could be read."""
@@ -135,7 +144,7 @@ class Preprocessing:
         return self._report
 
 
-def _settings(recipe: Recipe) -> Mapping[str, Any]:
+def _settings(recipe: Recipe, origin: Origin | None) -> Mapping[str, Any]:
     """What the arrays depend on, beside the text."""
     data = recipe.stored.model_dump(mode="json")
     # Arrays that were written before there was such a key are what they would be now.
@@ -144,4 +153,6 @@ def _settings(recipe: Recipe) -> Mapping[str, Any]:
             if files and files[key] in ([], None):
                 del files[key]
     settings: dict[str, Any] = {"data": data, "tokenizer": recipe.tokenizer.model_dump(mode="json")}
+    if origin is not None:
+        settings["vocabulary"] = origin.vocabulary  # the settings of the tokenizer do not tell it
     return settings | {"copying": True} if recipe.copies else settings

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,11 +21,12 @@ from nmtkit.experiment.checks import (
 )
 from nmtkit.experiment.folder import Hold, Notify, RunFolder, hold, quiet
 from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
+from nmtkit.experiment.origin import find_origin
 from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.stages import StageBegun, StagedTraining
 from nmtkit.experiment.tuning.training import OPEN_KEYS, find_training_way
-from nmtkit.files import write_whole
+from nmtkit.files import write_json, write_whole
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
 from nmtkit.training.events import Event, Saved
@@ -61,9 +63,13 @@ class Run(SavedRun):
         """
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
+        origin = find_origin(recipe, folder)
         held = hold(folder, notify)
         folder.require_free(overwrite)
         held.make_room()
+        folder.origin.unlink(missing_ok=True)
+        if origin is not None:
+            write_json(folder.origin, origin.model_dump(mode="json"))
         write_whole(folder.recipe, recipe.to_yaml())
         return cls(folder, recipe, held)
 
@@ -158,10 +164,15 @@ class Run(SavedRun):
 
     def with_found(self, recipe: Recipe) -> Recipe:
         """The recipe, with what this run has found where it says `auto`, and its own names of the same files."""
+        changes: dict[str, Any]
         before, now = self.recipe.training, recipe.training
         known = {key: getattr(before, key) for key in OPEN_KEYS if getattr(now, key) == "auto"}
         data = self.recipe.data if is_same_text(self.recipe, recipe) else recipe.data
-        return recipe.model_copy(update={"training": now.model_copy(update=known), "data": data})
+        changes = {"training": now.model_copy(update=known), "data": data}
+        begun, named = self.recipe.init_from, recipe.init_from
+        if begun and named and Path(begun.run).name == Path(named.run).name and not Path(named.run).exists():
+            changes["init_from"] = begun  # which is of no more use once training has begun, and may be gone
+        return recipe.model_copy(update=changes)
 
     def settle(self, device: torch.device, notify: Notify) -> None:
         """Chooses what the recipe leaves open (`auto`) for this machine, and prepares the process for it.

@@ -15,6 +15,7 @@ from nmtkit.experiment.checks import embedding_setting
 from nmtkit.experiment.folder import Notify, RunFolder
 from nmtkit.experiment.judging import Validation
 from nmtkit.experiment.log import Done, Log
+from nmtkit.experiment.origin import begin_weights, read_origin
 from nmtkit.experiment.saved import SavedRun, SavedStage, build_model
 from nmtkit.files import write_json
 from nmtkit.models.base import Seq2Seq
@@ -155,6 +156,9 @@ class StagedTraining:
             optimizer_state = _take_over(model, stages, number, self.notify)
         elif stage.name:
             self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
+        if not going_on and not number and (origin := read_origin(self.run.folder)):
+            begin_weights(model, origin)
+            self.notify(f"fine-tuning: it starts from {origin.weights}")
         vectors = recipe.pretrained_embeddings
         if vectors is not None:
             if not going_on and not number:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
 from nmtkit.data.batch import BatchConfig
-from nmtkit.data.corpus import DataConfig
+from nmtkit.data.corpus import DataConfig, Files
 from nmtkit.data.embeddings import EmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
 from nmtkit.errors import NmtkitError
@@ -70,6 +70,19 @@ class EvaluationConfig(Settings):
             raise ValueError(str(fault)) from fault
 
 
+class InitConfig(Settings):
+    """The run that training begins from: with its weights, its tokenizer and its vocabulary."""
+
+    run: str = Field(min_length=1)
+    """The run's folder, or its name under `runs/`. `init_from: RUN` is short for this key alone."""
+    checkpoint: str = Field(default="auto", min_length=1)
+    """`best`, `last`, `average`, a stage of that run, or a file of its weights; `auto` is the average if one was made,
+    as in an imported run, else the best."""
+    test: Files | None = None
+    """A test set of the text that the run was trained on: its score before and after shows what is forgotten. Default:
+    the test set of that run."""
+
+
 STAGE_GROUPS = ("data", "model", "batch", "training", "search", "evaluation")
 """The groups of a recipe that a stage may change."""
 STAGE_LIMITS = ("max_length", "max_tgt_length")
@@ -127,6 +140,9 @@ class Recipe(Settings):
     """The model; `kind` chooses, the other keys are that model's own."""
     pretrained_embeddings: EmbeddingsConfig | None = None
     """Pretrained word vectors for the embeddings. Default: random ones."""
+    init_from: InitConfig | None = None
+    """The run to fine-tune: training begins with its weights, tokenizer and vocabulary. Default: random weights. Task,
+    tokenizer, model and search are of that run where the recipe has no `model` or no `tokenizer`."""
     batch: BatchConfig = BatchConfig()
     """How training batches are made."""
     training: TrainingConfig
@@ -144,6 +160,11 @@ class Recipe(Settings):
         if name not in TASKS.names():
             raise ValueError(f"there is no task {shortened(name)!r}; {near_names(name, TASKS.names())}")
         return name
+
+    @field_validator("init_from", mode="before")
+    @classmethod
+    def _run_alone(cls, given: Any) -> Any:
+        return {"run": given} if isinstance(given, str) else given
 
     @field_validator("stages")
     @classmethod
@@ -165,6 +186,14 @@ class Recipe(Settings):
             if "kind" in stage.model:
                 raise ValueError(f"stage {stage.name}: `model.kind` is for all stages, which train one model")
         return stages
+
+    @model_validator(mode="after")
+    def _first_weights(self) -> "Recipe":
+        if self.init_from is not None and self.pretrained_embeddings is not None:
+            raise ValueError(
+                "`init_from` gives the model all weights, word vectors too: leave `pretrained_embeddings` out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _limits_of_stages(self) -> "Recipe":

@@ -126,6 +126,9 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:
 def _settle_paths(data: dict[str, Any], path: Path) -> None:
     """Makes the files' paths whole: what a recipe names is meant from the recipe's own folder, then from here."""
     _settle(data.get("pretrained_embeddings"), ("src", "tgt"), path)
+    _settle_run(data, path.parent)
+    if isinstance(data.get("init_from"), dict):
+        _settle(data["init_from"].get("test"), FILE_KINDS, path)
     group = data.get("data")
     if not isinstance(group, dict):
         return
@@ -172,6 +175,39 @@ def _make_whole(group: dict[str, Any], start: Path) -> None:
             group["folder"] = _whole(group["folder"], start)
 
 
+def _settle_run(data: dict[str, Any], start: Path) -> None:
+    """Makes the path of the run to begin from whole, if it is there: from `start`, from here, or under `runs/`."""
+    given = data.get("init_from")
+    group = {"run": given} if isinstance(given, str) else given
+    if not isinstance(group, dict):
+        return
+    name = group.get("run")
+    places = (start.resolve() / name, Path(name), Path("runs", name)) if isinstance(name, str) and name else ()
+    found = next((place for place in places if place.is_dir()), None)
+    data["init_from"] = group if found is None else {**group, "run": _whole(str(found), Path())}
+
+
+def _over_run(layer: Layer) -> Layer:
+    """With task, tokenizer, model and search of the run to begin from, where it lacks a model or a tokenizer."""
+    given = layer.data.get("init_from")
+    run = given.get("run") if isinstance(given, dict) else None
+    groups = [layer.data.get(key) for key in ("tokenizer", "model")]
+    if not isinstance(run, str) or not run or all(isinstance(group, dict) and "kind" in group for group in groups):
+        return layer
+    path = Path(run, "recipe.yaml")
+    if not path.is_file():
+        place = layer.places.get(("init_from", "run")) or layer.places.get(("init_from",), layer.name)
+        raise RecipeError(
+            f"{place}: `init_from`: {run!r} is not the folder of a run, and the recipe lacks a `model` and a "
+            "`tokenizer` of its own; name a run, or resume with the recipe.yaml of the run that was begun"
+        )
+    read = _read(path)
+    source = _checked(replace(read, data={**read.data, "name": "run"}))
+    last = list(source.by_stage().values())[-1].model_dump(mode="json")
+    taken = {key: last[key] for key in ("task", "tokenizer", "model", "search")}
+    return layer.over(Layer(taken, {(key,): str(path) for key in taken}, str(path)))
+
+
 def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | None = None) -> Recipe:
     """Reads a recipe, the one it extends, and the overrides.
 
@@ -191,9 +227,10 @@ def load(recipe: str | Path, overrides: Sequence[str] = (), otherwise: str | Non
     if isinstance(data.get("data"), dict):
         data["data"] = dict(data["data"])
         _make_whole(data["data"], Path())  # of what --set gave; a recipe's own is whole already
+    _settle_run(data, Path())
     if otherwise and isinstance(data["name"], str) and not is_name(data["name"]):
         data["name"] = otherwise
-    return _checked(replace(layer, data=data))
+    return _checked(_over_run(replace(layer, data=data)))
 
 
 def _overridden(layer: Layer, text: str) -> Layer:
