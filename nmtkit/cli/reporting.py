@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from nmtkit.data.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 from nmtkit.pictures.drawing import Look
+
+if TYPE_CHECKING:  # torch, which scoring does without, comes with it
+    from nmtkit.experiment.forgetting import TestChange
 
 tell = partial(console.say, stderr=True)
 """Says something about the results, which have standard output for themselves."""
@@ -36,6 +39,32 @@ def show_report(report: DataReport) -> None:
     tell(report.line())
     if rows := report.left_out():
         console.table("left out or cut", ["split", "fault", "pairs", "first line", "done"], rows, stream="stderr")
+
+
+def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
+    """The scores before and after fine-tuning, and loudly what was forgotten; `mixed` with general text or not."""
+    if not changes:
+        return
+    rows = [[one.text, f"{one.before:.2f}", f"{one.after:.2f}", f"{one.after - one.before:+.2f}"] for one in changes]
+    console.say("")
+    console.table(f"{changes[0].metric} before and after fine-tuning", ["test set", "before", "after", "change"], rows)
+    if not any(one.of_general_text for one in changes):
+        tell(
+            "what the model has forgotten was not measured: there is no test set of general text; name one with "
+            "--general-test-source and --general-test-target (init_from.test in a recipe)"
+        )
+    for one in changes:
+        if one.fell and one.of_general_text:
+            more = "more general text (data.train.weights)" if mixed else "general text (--general-source FILE)"
+            tell(
+                f"WARNING: catastrophic forgetting: {one.metric} on {one.text} fell from {one.before:.2f} to "
+                f"{one.after:.2f}. Mix in {more}, lower training.lr, or make fewer updates"
+            )
+        elif one.fell:
+            tell(
+                f"WARNING: fine-tuning made it worse: {one.metric} on {one.text} fell from {one.before:.2f} to "
+                f"{one.after:.2f}. Lower training.lr, or bring more text"
+            )
 
 
 def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[float, float | None] | None:

@@ -17,16 +17,17 @@ from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import show_report, tell
+from nmtkit.cli.reporting import show_changes, show_report, tell
 from nmtkit.data.workers import cores
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.experiment.folder import RunFolder, quiet
+from nmtkit.experiment.forgetting import score_after, score_before
 from nmtkit.experiment.journal import Journal
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
-from nmtkit.metrics import Comparison
+from nmtkit.metrics import Comparison, Score
 from nmtkit.task import TASKS
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
@@ -63,6 +64,11 @@ class _WithResume(click.Command):
 @_files("--valid-target", "Its translation.")
 @_files("--test-source", "Text to translate and score after training.")
 @_files("--test-target", "Its translation.")
+@click.option("--from", "from_", metavar="RUN", help="Fine-tune this run on the text, instead of a new model.")
+@_files("--general-source", "With --from: general text to mix in, half of the pairs, so that the model forgets less.")
+@_files("--general-target", "Its translation.")
+@_files("--general-test-source", "With --from: general text to score before and after. Default: the test set of RUN.")
+@_files("--general-test-target", "Its translation.")
 @click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation.")
 @click.option(
     "--preset",
@@ -118,7 +124,8 @@ def command(
 
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
     schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
-    other. Without a validation set it holds pairs out for one (and for a test set, if none is named).
+    other. Without a validation set it holds pairs out for one (and for a test set, if none is named). With --from it
+    fine-tunes a run, own or imported, and shows the scores before and after on both test sets, own and general.
 
     The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
     train.log: what was printed, with times of day, the command line, the versions and the commit of the code. If
@@ -135,6 +142,7 @@ def command(
       nmtkit train demo
       nmtkit train --source train.en --target train.de
       nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
+      nmtkit train --source help.en --target help.de --from runs/general
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
@@ -166,9 +174,12 @@ def command(
         place = choose_device(device, loaded)
         work = begin_training(loaded, path, resume, overwrite, new_data)
         ending.callback(work.close)
+        if distributed.rank() == 0:
+            score_before(work, place, threads, tell)
         stopped = train_run(work, place, resume, journal)
         if distributed.rank() == 0:
-            _test(work, place, threads)
+            own = _test(work, place, threads)
+            show_changes(score_after(work, place, own, threads), len(work.recipe.data.train.weights) > 1)
             tell(f"training took {stopped.seconds / 60:.1f} minutes")
             if advice := more_time(work, stopped):
                 tell(advice)
@@ -352,18 +363,18 @@ def _measured(metrics: Mapping[str, float], best_metric: str) -> str:
     return "  ".join([*shown, f"{metrics['seconds']:.1f} s"] if "seconds" in metrics else shown)
 
 
-def _test(work: Run, place: torch.device, threads: int | None) -> None:
-    """Translates or summarizes the test set, scores it, and shows a few of the texts."""
+def _test(work: Run, place: torch.device, threads: int | None) -> Score | None:
+    """Translates or summarizes the test set, scores it, and shows a few of the texts; gives the first score."""
     result = work.test(place, tell, threads)
     if result is None:
-        return
+        return None
     speed = len(result.sources) / max(result.seconds, 1e-9)
     task = TASKS.get(work.recipe.task)
     tell(f"{task.done} the test set: {len(result.sources)} lines at {speed:.0f} lines/s, in {work.folder.test_output}")
     if result.cut:
         tell(f"of {result.cut} of them only the beginning was read, as in training (data.over_long: truncate)")
     if not result.scores:
-        return
+        return None
     step = max(len(result.sources) // EXAMPLES_SHOWN, 1)
     for number in range(0, len(result.sources), step)[:EXAMPLES_SHOWN]:
         console.say("")
@@ -375,3 +386,4 @@ def _test(work: Run, place: torch.device, threads: int | None) -> None:
     console.say("")
     for score in result.scores:
         console.say(Comparison(score).line(2))
+    return result.scores[0]

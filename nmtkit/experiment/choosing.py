@@ -1,12 +1,13 @@
 """Which preset suits a corpus, and the recipe that extends it, with its reasons. Nothing here needs torch."""
 
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.corpus_size import CorpusSize
-from nmtkit.experiment.fitting import FittedPreset
+from nmtkit.experiment.fitting import FittedPreset, Reason
 from nmtkit.registry import near_names
 from nmtkit.settings import dump_yaml
 from nmtkit.task import TASKS
@@ -125,13 +126,20 @@ def recipe_text(preset: FittedPreset, name: str, data: Mapping[str, Any], descri
         head.append(f"Training takes {in_words(preset.minutes)} on the machine where this was written.")
     groups = {"data": {**data, **preset.changes.get("data", {})}}
     groups |= {group: value for group, value in preset.changes.items() if group != "data"}
-    reasons: dict[str, list[str]] = {}
-    for one in preset.reasons[1:]:
-        told = f"{one.setting}: {one.value}, because {one.because}."
-        reasons.setdefault(one.setting.partition(".")[0], []).append(told)
-    parts = [_comment(head), dump_yaml(about)]
-    for group in dict.fromkeys((*groups, *reasons)):
-        parts.append(_comment(reasons.get(group, [])))
+    return written_recipe(head, about, groups, preset.reasons[1:])
+
+
+def written_recipe(
+    head: Sequence[str], about: Mapping[str, Any], groups: Mapping[str, Any], reasons: Sequence[Reason]
+) -> str:
+    """A recipe in YAML: sentences at its head, what it is, and its groups, each below the reasons for its settings."""
+    told: dict[str, list[str]] = {}
+    for one in reasons:
+        sentence = f"{one.setting}: {one.value}, because {one.because}."
+        told.setdefault(re.split(r"\W", one.setting)[0], []).append(sentence)
+    parts = [_comment(head), dump_yaml(dict(about))]
+    for group in dict.fromkeys((*groups, *told)):
+        parts.append(_comment(told.get(group, [])))
         parts += [dump_yaml({group: groups[group]})] if group in groups else []
     return "".join(parts)
 
@@ -146,6 +154,6 @@ def in_words(minutes: float) -> str:
     return f"about {hours:.0f} hours" if hours < 48 else f"about {hours / 24:.0f} days"
 
 
-def _comment(sentences: list[str]) -> str:
+def _comment(sentences: Sequence[str]) -> str:
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, 108, break_on_hyphens=False)]
     return "".join(f"# {line}\n" for line in lines)

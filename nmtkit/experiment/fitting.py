@@ -108,6 +108,11 @@ class Reason(NamedTuple):
     """What stands after "because" in a sentence, without its full stop."""
 
 
+def padded_tokens(pairs: int, words: int) -> int:
+    """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly."""
+    return round(_PADDING * (pairs + _TOKENS_PER_WORD * words))
+
+
 class FittedPreset:
     """A preset for one corpus: what differs from the preset, and why.
 
@@ -168,7 +173,7 @@ class FittedPreset:
             batch_tokens = 2_048
             because = "little text is learned better in small batches (Sennrich and Zhang)"
             self._say("batch.batch_tokens", "2,048", because)
-        padded = round(_PADDING * (self.size.pairs + _TOKENS_PER_WORD * self._words))  # of the longer side, with EOS
+        padded = padded_tokens(self.size.pairs, self._words)
         if self._limit and self.name != "tiny":
             # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
             reach = self._limit * self._speed / padded if self._speed else 0.0

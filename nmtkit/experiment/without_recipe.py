@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from nmtkit.data.faults import LINE_COUNTS, FileFault
 from nmtkit.data.reading import SplitReader, read_pairs
 from nmtkit.data.splitting import HoldOut, choose_held_out, write_splits
 from nmtkit.errors import CheckpointError, DataError, NmtkitError
+from nmtkit.experiment.adapting import Adapted
 from nmtkit.experiment.choosing import choose_preset, in_words, recipe_text, smaller_preset
 from nmtkit.experiment.corpus_size import CorpusSize, Counts
 from nmtkit.experiment.fitting import FittedPreset
 from nmtkit.experiment.folder import Hold, Notify, RunFolder, hold, quiet
+from nmtkit.experiment.origin import find_origin
+from nmtkit.experiment.saved import find_run
 from nmtkit.experiment.tuning.training import tokens_a_minute
 from nmtkit.files import write_json, write_whole, writing
 from nmtkit.settings import is_name, parse_json
@@ -56,6 +60,15 @@ class RecipeRequest:
     minutes: float | None = None
     """Stop training after so many."""
 
+    from_: str | None = None
+    """A run to fine-tune."""
+    general_source: tuple[str, ...] = ()
+    """With it: text like that which it was trained on, to be mixed in."""
+    general_target: tuple[str, ...] = ()
+    general_test_source: tuple[str, ...] = ()
+    """A test set of such text; without it that of the run."""
+    general_test_target: tuple[str, ...] = ()
+
     @property
     def sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
         """The files of both sides by split."""
@@ -67,19 +80,31 @@ class RecipeRequest:
 
     def given(self) -> dict[str, Any]:
         """The options that were given, as a user writes them, and their values."""
-        values = {f"--{one.name.replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
+        values = {f"--{one.name.rstrip('_').replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
         return {option: value for option, value in values.items() if value}
 
     def fault(self) -> str | None:
         """How the options do not fit each other; None if they do."""
-        for split, (src, tgt) in self.sides.items():
+        for split, (src, tgt) in (*self.sides.items(), *self.general.items()):
             if len(src) != len(tgt) and (tgt or split != "test"):
                 of = "" if split == "train" else f"{split}-"
                 pair = f"--{of}source", f"--{of}target"
                 return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
         if not self.source:
             return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
+        if self.from_ is None and any(map(any, self.general.values())):
+            return "text with --general is for fine-tuning: name the run to begin from with --from RUN"
+        if self.from_ is not None and (self.preset or self.task):
+            return f"--from takes model and task of {self.from_}: leave --preset and --task out"
         return None
+
+    @property
+    def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The files of general text to train on and to test with, both sides."""
+        return {
+            "general": (self.general_source, self.general_target),
+            "general-test": (self.general_test_source, self.general_test_target),
+        }
 
     def splits(self) -> dict[str, Files]:
         """The files of train, and of valid and test if they were given."""
@@ -121,7 +146,8 @@ def choose_recipe(
             _require_same(folder, request)
             return
         folder.require_free(overwrite)
-        held.append(_Choosing(request, folder, overrides, place, notify).write(overwrite))
+        kind = _Choosing if request.from_ is None else _Adapting
+        held.append(kind(request, folder, overrides, place, notify).write(overwrite))
 
     distributed.by_first(prepare)
     return held[0] if held else None
@@ -134,6 +160,8 @@ def name_of_run(request: RecipeRequest) -> str:
     parts = [src, *ends] if src == tgt else [src, tgt]
     if len(request.source) > 1:
         parts.append(f"and-{len(request.source) - 1}-more")
+    if request.from_ is not None:
+        parts += ["from", Path(request.from_).name]
     name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
     return name if is_name(name) else "text"
 
@@ -182,7 +210,7 @@ class _Choosing:
         self.notify = notify
         splits = request.splits()
         paths = [path for files in splits.values() for path in files.paths()]
-        for path in paths:
+        for path in (*paths, *chain(*chain(*request.general.values()))):
             if Path(path).resolve().is_relative_to(folder.path.resolve()):
                 raise NmtkitError(
                     f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
@@ -208,9 +236,9 @@ class _Choosing:
 
     def write(self, overwrite: bool) -> Hold:
         """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
-        folder, preset = self.folder, self._by_speed()
-        text = self._text_of(preset)
-        _parsed(text, self.overrides)
+        folder = self.folder
+        preset, text = self._chosen()
+        find_origin(_parsed(text, self.overrides), folder)
         held, counts = hold(folder, self.notify), None
         try:
             folder.require_free(overwrite)
@@ -228,6 +256,11 @@ class _Choosing:
         for sentence in _sentences(preset, folder, counts):
             self.notify(sentence)
         return held
+
+    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
+        """What is chosen, and the text of the recipe."""
+        preset = self._by_speed()
+        return preset, self._text_of(preset)
 
     def _text_of(self, preset: FittedPreset) -> str:
         about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
@@ -260,6 +293,29 @@ class _Choosing:
         for sentence in found.sentences():
             self.notify(sentence)
         return speed
+
+
+class _Adapting(_Choosing):
+    """The choice of a recipe that fine-tunes a run."""
+
+    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
+        request, train = self.request, self.data["train"]
+        general, test = (_named(src, tgt) for src, tgt in request.general.values())
+        pairs = 0
+        if general:
+            files = Files(**general)
+            self.notify(f"reading {' '.join(files.paths())}")
+            pairs = sum(1 for _ in read_pairs(files))
+            if not pairs:
+                raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+        source = find_run(request.from_)[0]
+        found = Adapted(source, self.size, pairs, request.minutes)
+        if general:
+            own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}
+            both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
+            weights = [1.0] * len(own["src"]) + [found.weight] * len(request.general_source)
+            self.data["train"] = {**both, "weights": weights}
+        return found, found.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
 
 
 def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
@@ -312,7 +368,7 @@ def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
     return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
 
 
-def _sentences(preset: FittedPreset, folder: RunFolder, held: Counter[str] | None) -> Iterator[str]:
+def _sentences(preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[str] | None) -> Iterator[str]:
     """What was chosen and why, for a person."""
     yield f"{preset.size.pairs:,} pairs of {preset.size.src.words:,} and {preset.size.tgt.words:,} words to train on"
     for reason in preset.reasons:

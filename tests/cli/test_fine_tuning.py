@@ -1,0 +1,102 @@
+"""`nmtkit train ... --from RUN`: a run is fine-tuned on text of its own; what it learned and forgot is shown."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import Command, sentence_pairs, write_pairs
+
+from nmtkit import metrics, recipe
+from nmtkit.data.reading import read_pairs
+from nmtkit.experiment.opening import load_translator
+from nmtkit.recipe import Recipe
+
+QUICK = ["--device", "cpu", "--set", "training.max_updates=4", "--set", "training.validate_every=2"]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Text of another kind: the same words, translated in their order."""
+    pairs = [(source, source.upper()) for source, _ in sentence_pairs(80, 9)]
+    write_pairs(tmp_path, "own", pairs)
+    write_pairs(tmp_path, "general", sentence_pairs(160, 10))
+    return tmp_path
+
+
+def pair(folder: Path, name: str, kind: str = "") -> list[str]:
+    return [f"--{kind}source", f"{folder}/{name}.src", f"--{kind}target", f"{folder}/{name}.tgt"]
+
+
+def bleu(run: Path, like: Recipe) -> float:
+    """Of a run's translations of the test set of a recipe."""
+    pairs = list(read_pairs(like.data.splits()["test"]))
+    texts = load_translator(str(run), "cpu").translate([pair.src for pair in pairs])
+    return metrics.bleu(texts, [[pair.tgt or "" for pair in pairs]]).value
+
+
+def table(out: str) -> dict[str, list[float]]:
+    """What the table says of each test set: before, after, change."""
+    rows = re.findall(r"^(own text|general text) +([\d.]+) +([\d.]+) +([+-][\d.]+)", out, re.MULTILINE)
+    return {name: [float(one) for one in figures] for name, *figures in rows}
+
+
+def test_a_run_is_adapted_and_both_tests_are_scored_before_and_after(
+    own: Path, trained: Path, console: Command
+) -> None:
+    shutil.copytree(trained, own / "general")
+    done = console(
+        "train", *pair(own, "own"), "--from", own / "general", *QUICK, "--set", "training.lr=0.02", "--run", "tuned"
+    )
+    assert done.code == 0, done
+    assert "  training.lr: 0.0003, because large steps forget more: the highest of general was 0.005" in done.err
+    general, tuned = (recipe.load(own / name / "recipe.yaml") for name in ("general", "tuned"))
+    assert tuned.model == general.model
+    shown = table(done.out)
+    assert shown["own text"][0] == pytest.approx(bleu(own / "general", tuned), abs=0.006)
+    assert shown["own text"][1] == pytest.approx(bleu(own / "tuned", tuned), abs=0.006)
+    assert shown["general text"][0] == pytest.approx(bleu(own / "general", general), abs=0.006)
+    assert shown["general text"][1] == pytest.approx(bleu(own / "tuned", general), abs=0.006)
+    told = "catastrophic forgetting" in done.err
+    assert told == (shown["general text"][2] < -1)
+    origin = json.loads((own / "tuned" / "origin.json").read_text())
+    assert [*origin["before"]] == ["own text", "general text"]
+
+    shutil.rmtree(own / "general")  # training goes on without it, and so do the figures
+    more = [*QUICK[:2], "--set", "training.max_updates=6", "--set", "training.lr=0.02", "--set", QUICK[-1]]
+    again = console("train", "tuned/chosen.yaml", "--run", "tuned", "--resume", *more)
+    assert again.code == 0, again
+    assert table(again.out)["general text"][0] == shown["general text"][0]
+
+
+def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
+    words = ["train", *pair(own, "own"), "--from", trained, *pair(own, "general", "general-"), *QUICK]
+    done = console(*words)
+    assert done.code == 0, done
+    chosen = own / "runs" / "own-src-tgt-from-tiny" / "chosen.yaml"
+    loaded = recipe.load(chosen)
+    assert loaded.data.train.src == [str(chosen.parent / "text" / "train.src"), str(own / "general.src")]
+    assert loaded.data.train.weights == [1, 0.45]  # 72 of 80 pairs are trained on, beside 160
+    assert "# data.train.weights: 0.45 for general text, because" in chosen.read_text()
+    assert "general text" in table(done.out)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--preset", "tiny", "--from", "RUN"], "leave --preset and --task out"),
+        (["--general-source", "own.src", "--general-target", "own.tgt"], "--from RUN"),
+        (["--general-source", "own.src", "--from", "RUN"], "--general-source names 1 files and --general-target 0"),
+        (["--from", "nowhere"], "nowhere: not the folder of a run"),
+        (["--from", "RUN", "--set", "model.hidden_size=16"], "`model.hidden_size` is 16, and there 48"),
+    ],
+)
+def test_faults_are_told_before_anything_is_begun(
+    own: Path, trained: Path, console: Command, given: list[str], told: str
+) -> None:
+    words = [str(trained) if word == "RUN" else word for word in given]
+    done = console("train", *pair(own, "own"), *words, "--run", "tuned")
+    assert done.code == 2, done
+    assert told in " ".join(done.err.split())
+    assert not (own / "tuned").exists()
