@@ -225,6 +225,8 @@ def as_tested(words: list[str], number: int) -> list[str]:
     if words[0] != "train" or "--resume" in words:
         return words
     own = [] if "--run" in words else ["--run", f"runs/{number}"]
+    if "--from" in words:
+        return [*words, *own, *QUICKLY.split()]  # the model is that of the run
     small = SMALL if {"--source", "chosen.yaml"} & {*words} else "--set data.test=null"
     return [*words, *own, *QUICKLY.split(), *small.split()]
 
