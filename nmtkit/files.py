@@ -80,7 +80,7 @@ def new_folder(path: Path, remedy: str) -> Iterator[Path]:
         NmtkitError: there is something, or it cannot be written.
     """
     if os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
-        raise NmtkitError(f"{path}: there is something already; {remedy}")
+        raise NmtkitError(f"{path}: it exists already; {remedy}")
     beside = path.with_name(f".{path.name[:100]}.{os.getpid()}.new")
     with writing(path):
         beside.mkdir(parents=True)

@@ -28,7 +28,11 @@ COLUMNS = ["engine", "way", "sentences/s", "min-max", "tokens/s", "CPU s", "alon
 COLUMNS += ["differ", "ties", "cut"]
 
 rounds = click.option(
-    "--rounds", type=Number(1, 1000), default=3, show_default=True, help="Turns of each; medians are told, and spread."
+    "--rounds",
+    type=Number(1, 1000),
+    default=3,
+    show_default=True,
+    help="Rounds of each engine; the table has medians and their spread.",
 )
 output = click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Write all figures there as JSON as well.")
 

@@ -215,14 +215,14 @@ models: Decorator = together(
         type=click.Choice(["probabilities", "log-probabilities"]),
         default="probabilities",
         show_default=True,
-        help="With several -m: the mean of what. One sure model is heard in a mean of probabilities, and can forbid a "
-        "word in one of log-probabilities.",
+        help="With several -m: average their probabilities, where one sure model can carry a word, or their "
+        "log-probabilities, where it can veto one.",
     ),
     click.option(
         "--ensemble-weights",
         type=Numbers(),
         metavar="W,W",
-        help="With several -m: how much each counts, e.g. 2,1. Default: all the same.",
+        help="With several -m: the weight of each, e.g. 2,1. Default: equal weights.",
     ),
 )
 """The same for commands that take several runs as one model, and how."""

@@ -58,7 +58,7 @@ def require_new(out: Path) -> None:
         NmtkitError: there is something.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise NmtkitError(f"{out}: there is something already, and nothing is overwritten; name another folder")
+        raise NmtkitError(f"{out}: it exists already and is not overwritten; name another folder")
 
 
 def mend(

@@ -54,7 +54,7 @@ class Adapted:
         self._limit = minutes
         self._name = source.folder.path.resolve().name
         self._say(
-            "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout is as it was"
+            "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout stays as it was"
         )
         self._mix(general)
         self._training = self._fit(2 if general else 1)
@@ -74,7 +74,7 @@ class Adapted:
         self._say(
             "data.train.weights",
             f"{self.weight:g} for general text",
-            "an epoch then has as many pairs of it as of the new text, which keeps what was known (Chu et al. 2017)",
+            "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
         )
 
     def _fit(self, times: int) -> dict[str, Any]:
@@ -91,16 +91,21 @@ class Adapted:
         before = self._before.training
         lr = _rate(before)
         self._say(
-            "training.lr", f"{lr:g}", f"large steps forget more: the highest of {self._name} was {_peak(before):.2g}"
+            "training.lr", f"{lr:g}", f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
         )
         self._say("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
         told = f"the text is then read {updates / a_pass:.3g} times at most"
         self._say("training.max_updates", f"{updates:,}", told)
         if self._limit:
-            self._say("training.max_minutes", f"{self._limit:g}", "it was asked for; the rate comes down within it")
+            self._say(
+                "training.max_minutes",
+                f"{self._limit:g}",
+                "you asked for it; the learning rate falls to zero within it",
+            )
         every = max(20, updates // 20)
         held_out = (
-            f"it ends when the loss on held-out text has not fallen {_PATIENCE} times: little text is soon overfitted"
+            f"training ends after {_PATIENCE} validations in a row that did not lower the loss: a model soon overfits "
+            "little text"
         )
         self._say("training.patience", f"{_PATIENCE}", held_out)
         return {

@@ -71,7 +71,7 @@ def choose_preset(
         return preset
 
     if preset is not None:
-        return fitted(preset, "it was asked for")
+        return fitted(preset, "you asked for it")
     found = fitted(*_suited(size, gpu))
     while minutes and not found.is_useful and (less := smaller_preset(found.name)) in speeds:
         assert less is not None

@@ -69,7 +69,7 @@ def export_run(
             try:
                 require_comparable(to, recipe.search)
             except NmtkitError as lacking:
-                notify(f"warning: {lacking}; so it may find other texts with the same weights")
+                notify(f"warning: {lacking}; with the same weights its texts may differ")
         for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
             if part.is_file():
                 with writing(folder):

@@ -179,8 +179,8 @@ class FittedPreset:
             reach = self._limit * self._speed / padded if self._speed else 0.0
             if reach < _SHORT:
                 batch_tokens = min(batch_tokens, self._preset["batch"]["batch_tokens"] // 2)
-                told = f"{reach:.2g} passes over the text" if self._speed else "a time that is given"
-                because = f"in {told} more updates teach more than larger ones"
+                told = f"{reach:.2g} passes over the text" if self._speed else "the minutes that are given"
+                because = f"in {told} many small updates teach more than a few large ones"
                 self._say("batch.batch_tokens", f"{batch_tokens:,}", because)
         self._set("batch", batch_tokens=batch_tokens)
         updates = self._updates(padded, batch_tokens, self._limit)
@@ -218,7 +218,9 @@ class FittedPreset:
         if self.minutes is not None:
             self.minutes *= 1 + covering / updates
         self._say(
-            "stages", f"{updates:,} updates, then {covering:,} with coverage", "summaries then repeat themselves less"
+            "stages",
+            f"{updates:,} updates, then {covering:,} with coverage",
+            "coverage makes summaries repeat themselves less",
         )
         whole = {"max_minutes": float(self._limit)} if self._limit else {}
         training = self._training(updates, batch_tokens, share[0])
@@ -254,7 +256,7 @@ class FittedPreset:
         wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
         rare = any(2 * text.characters > wanted for text in texts)
         sizes = [_room(text, wanted, rare) for text in texts]
-        because = f"no more subwords are learned well from {self._words:,} words a side (Sennrich and Zhang 2019)"
+        because = f"{self._words:,} words a side are too few to learn more subwords well (Sennrich and Zhang 2019)"
         if suited > wanted:
             because = f"more would make the preset {self.name} slow"
         if min(sizes) < wanted:
@@ -268,7 +270,7 @@ class FittedPreset:
         if rare:
             self._set("tokenizer", character_coverage=0.9995)
             most = max(text.characters for text in texts)
-            because = f"the rarest of {most:,} characters would take others' room"
+            because = f"the rarest of {most:,} characters would take the place of subwords"
             self._say("tokenizer.character_coverage", "0.9995", because)
         return joint
 
@@ -286,7 +288,7 @@ class FittedPreset:
         self._say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
         expected = self._expected_updates(updates, batch_tokens, minutes)
         if minutes:
-            because = "it was asked for; the learning rate comes down within it, however fast the machine is"
+            because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
             if self._speed:
                 made = f"; this one makes about {expected:,} updates in {minutes:g} min"
                 because += f"{made}, which read the text {expected / a_pass:.2g} times"

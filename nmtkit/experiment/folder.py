@@ -187,7 +187,7 @@ class Hold:
                 "name another folder with --run DIR"
             ) from None
         except (OSError, ImportError) as fault:
-            self._notify(f"{path}: no lock can be had here ({fault}); see that no other process trains in this folder")
+            self._notify(f"{path}: files cannot be locked here ({fault}); let no other process train in this folder")
         with suppress(OSError):  # on a full disk the lock holds without its holder's name
             os.truncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -292,7 +292,7 @@ def _named(file: int) -> str:
         if name := os.pread(file, 200, 0).decode("utf-8", "replace").strip():
             return name
         time.sleep(0.05)
-    return "one that has not said its name"
+    return "one whose name is unknown"
 
 
 def _linked(source: str, target: str) -> None:

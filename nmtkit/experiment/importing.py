@@ -113,7 +113,7 @@ def _tokenizers(
     lying = [rows for rows in sides if (rows, config.d_model) not in weights.shapes.values()]
     if lying or (len(sides) > 1 and not separate):
         what = f"{lying[0]:,} tokens of {config.d_model} numbers" if lying else "two vocabularies"
-        raise CheckpointError(f"{folder / 'config.json'}: says {what}, and the other files have nothing of the kind")
+        raise CheckpointError(f"{folder / 'config.json'}: says {what}, but the other files have none")
     bias = weights.tensor("final_logits_bias").flatten() if "final_logits_bias" in weights.shapes else torch.zeros(0)
     tgt_rows = config.decoder_vocab_size or config.vocab_size
     of_tgt = _words(folder, "target_vocab.json" if separate else "vocab.json", tgt_rows)

@@ -74,7 +74,10 @@ def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
             best = event.get(f"valid_{metric}")
     if folder.result.is_file():
         result = _json(folder.result)
-        return {"state": "finished", "why": result["reason"], "updates": result["updates"], "validation": best}
+        why, share = result["reason"], result.get("scheduled")
+        if share not in (None, 1) and why != "patience":  # the rate of learning had not come down to its end
+            why = f"{why} at {share:.0%} of the schedule"
+        return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
     return {"state": "stopped" if folder.has_state() else "preprocessed", "updates": updates, "validation": best}
 
 
@@ -157,7 +160,7 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
         raise NmtkitError(f"{name!r}: not a name of a folder; give another, or a path")
     new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
     if os.path.lexists(new.path):
-        raise NmtkitError(f"{new.path}: there is something of that name already; take another")
+        raise NmtkitError(f"{new.path}: this name is taken; choose another")
     before, now = f"{os.path.abspath(folder.path)}/", f"{os.path.abspath(new.path)}/"
     with hold(folder, notify):
         try:

@@ -94,7 +94,7 @@ class MarianWeights:
                 found[name] = self._joined(name, tuple(tensor.shape))
         left = self.weights.shapes.keys() - {one for name in found for one in self._places(name)} - _TOP
         if left:
-            raise self._fault(f"{shortened(repr(min(left)))} is in no such model")
+            raise self._fault(f"{shortened(repr(min(left)))} is not part of such a model")
         own = {name: found[name] for name in weights_of(network)}
         for name, tensor in weights_of(network).items():
             if own[name].shape != tensor.shape:

@@ -208,12 +208,10 @@ def find_run(
 
 def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
     folder = RunFolder(Path(model))
-    if not folder.path.exists():
+    if not folder.exists() and (runs / model).is_dir():  # also where a file or another folder has the run's name
         folder = RunFolder(runs / model)
-        if not folder.path.is_dir():
-            raise CheckpointError(
-                f"{model}: not the folder of a run: there is no such folder; {runs_there(model, runs)}"
-            )
+    elif not folder.path.exists():
+        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {runs_there(model, runs)}")
     if folder.replaced.is_dir() and not folder.has_state():
         why = "the earlier run, for that which is to replace it has no state yet"
         return SavedRun(RunFolder(folder.replaced)), why

@@ -191,7 +191,8 @@ class StagedTraining:
 def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> None:
     """Writes how training ended."""
     assert isinstance(event, Stopped)
-    result = {"reason": event.reason, "updates": event.update, **_best_and_kept(stages[-1].checkpoints)}
+    ended = {"reason": event.reason, "scheduled": event.scheduled, "updates": event.update}
+    result = {**ended, **_best_and_kept(stages[-1].checkpoints)}
     if stages[-1].name:
         result["stages"] = [
             {"name": one.name, "updates": one.checkpoints.read_facts()["update"], **_best_and_kept(one.checkpoints)}
@@ -230,7 +231,7 @@ def _take_over(model: Seq2Seq, stages: list[SavedStage], number: int, notify: No
     if new:
         said.append(f"new weights, drawn at random: {', '.join(new)}")
     if gone:
-        said.append(f"weights it has no use for: {', '.join(gone)}")
+        said.append(f"weights that it does not use: {', '.join(gone)}")
     other = stage.recipe.training.optimizer
     said.append(f"{kind} keeps its state" if same else f"{other} starts without a state, after {kind}")
     notify("; ".join(said))

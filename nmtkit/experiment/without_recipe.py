@@ -377,7 +377,7 @@ def _sentences(preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[
         told = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
         yield f"held out: {told}; none of their sources is in train (all are in {folder.text})"
         if held["valid"] < ROUGH_BELOW:
-            yield f"warning: {held['valid']} pairs are few to validate by: their scores are rough"
+            yield f"warning: {held['valid']} pairs are few for validation: its scores are rough"
     for warning in preset.warnings:
         yield f"warning: {warning}"
     if preset.minutes is not None:

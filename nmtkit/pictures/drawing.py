@@ -185,7 +185,7 @@ def check_sheet(width: float, height: float, suffix: str, path: str | Path) -> N
     """Refuses a sheet (in inches) that nobody could read, before the work of drawing it; `path` is for the message."""
     if suffix == ".pdf" and max(width, height) > LONGEST_SIDE_PDF:
         raise NmtkitError(
-            f"{path}: a sheet of {width:.0f} x {height:.0f} inches is no page of PDF; write .html instead"
+            f"{path}: a sheet of {width:.0f} x {height:.0f} inches is too large for a page of PDF; write .html instead"
         )
     if suffix == ".png" and _dpi(width, height) < LEAST_DPI:
         raise NmtkitError(

@@ -50,7 +50,7 @@ def test_a_run_is_adapted_and_both_tests_are_scored_before_and_after(
         "train", *pair(own, "own"), "--from", own / "general", *QUICK, "--set", "training.lr=0.02", "--run", "tuned"
     )
     assert done.code == 0, done
-    assert "  training.lr: 0.0003, because large steps forget more: the highest of general was 0.005" in done.err
+    assert "  training.lr: 0.0003, because large steps forget more; the highest of general was 0.005" in done.err
     general, tuned = (recipe.load(own / name / "recipe.yaml") for name in ("general", "tuned"))
     assert tuned.model == general.model
     shown = table(done.out)

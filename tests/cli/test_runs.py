@@ -50,6 +50,9 @@ def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, conso
     assert (broken["state"], "result.json" in broken["why"]) == ("damaged", True)
     table = console("runs").out
     assert "60   bleu" in table
+    cut = {**kept, "reason": "max_minutes", "scheduled": 0.4}
+    (runs / "whole" / "result.json").write_text(json.dumps(cut), encoding="utf-8")
+    assert "finished (max_minutes at 40% of the schedule)" in " ".join(console("runs").out.split())
     assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
     assert "no run under elsewhere/" in console("runs", "--runs", "elsewhere").err
 

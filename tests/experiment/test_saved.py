@@ -59,6 +59,16 @@ def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(
     assert reads == {"news": 1, "mid": 1}
 
 
+def test_a_folder_of_the_name_that_is_no_run_hides_none(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(trained)
+    assert find_run("mine")[0].recipe.name == "tiny"
+
+
 def test_no_folder_of_a_run(tmp_path: Path) -> None:
     run = SavedRun(RunFolder(tmp_path))
     with pytest.raises(CheckpointError, match=r"it has no recipe\.yaml"):

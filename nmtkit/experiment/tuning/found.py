@@ -86,8 +86,8 @@ class Found(Generic[AnyWay]):
                 )
         if self.is_noisy and not self.kept:
             yield (
-                "warning: the turns of one and the same way disagreed: something else keeps this machine busy; "
-                "`nmtkit tune RECIPE` measures again, and what it finds is used from then on"
+                "warning: repeated measurements of one setting disagree, so another program keeps this machine busy; "
+                "`nmtkit tune RECIPE` measures again and keeps the new result"
             )
 
 
