@@ -100,6 +100,6 @@ def _score(run: SavedRun, how: Opening, files: Files, like: Recipe) -> metrics.S
     sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]
     if not pairs:
         raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
-    translator = open_translator(run, replace(how, search_settings=like.search.model_dump()))
+    translator = replace(open_translator(run, how), config=like.search)
     texts = translator.translate(sources)
     return metrics.score_all(texts, [references], like.tested[:1], like.evaluation.options, sources)[0]

@@ -38,7 +38,7 @@ PROBED = 64
 class Opening:
     """Which trained model is wanted, where, and what it is to do."""
 
-    model: str | Sequence[str] | None = None
+    model: str | Path | Sequence[str | Path] | None = None
     """The run's folder or its name under `runs/`; None takes `$NMTKIT_MODEL`, else the newest finished run. Several
     search together, as an ensemble."""
     ensemble: Mean = "probabilities"
@@ -77,7 +77,7 @@ class Opening:
 
 
 def load_translator(
-    run: str | Sequence[str] | None = None, device: str = "auto", weights: str = "auto", **more: Any
+    run: str | Path | Sequence[str | Path] | None = None, device: str = "auto", weights: str = "auto", **more: Any
 ) -> Translator:
     """Opens a trained run; what the arguments mean, and which more there are, says `Opening`.
 

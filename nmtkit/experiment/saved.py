@@ -158,7 +158,7 @@ def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
 
 
 def find_run(
-    model: str | Sequence[str] | None = None,
+    model: str | Path | Sequence[str | Path] | None = None,
     runs: Path = RUNS,
     task: str | None = None,
     mean: Mean = "probabilities",
@@ -178,7 +178,7 @@ def find_run(
         CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
         RecipeError: weights for one run.
     """
-    names = [] if model is None else [model] if isinstance(model, str) else model
+    names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
     if len(names) > 1:
         found = [_named_run(name, runs)[0] for name in names]
         return RunsTogether(found, mean, weights), f"one of {len(found)} in an ensemble"

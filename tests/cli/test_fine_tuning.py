@@ -87,7 +87,7 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
     [
         (["--preset", "tiny", "--from", "RUN"], "leave --preset and --task out"),
         (["--general-source", "own.src", "--general-target", "own.tgt"], "--from RUN"),
-        (["--general-source", "own.src", "--from", "RUN"], "--general-source names 1 files and --general-target 0"),
+        (["--general-source", "own.src", "--from", "RUN"], "1 --general-source but 0 --general-target: give one"),
         (["--from", "nowhere"], "nowhere: not the folder of a run"),
         (["--from", "RUN", "--set", "model.hidden_size=16"], "`model.hidden_size` is 16, and there 48"),
     ],
