@@ -76,7 +76,7 @@ def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
         result = _json(folder.result)
         why, share = result["reason"], result.get("scheduled")
         if share not in (None, 1) and why != "patience":  # the rate of learning had not come down to its end
-            why = f"{why} at {share:.0%} of the schedule"
+            why = f"cut by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
     return {"state": "stopped" if folder.has_state() else "preprocessed", "updates": updates, "validation": best}
 

@@ -100,7 +100,7 @@ def test_warnings_fail_only_if_strict(nmtkit: Command, folder: Path) -> None:
         (["mine.yaml", "--valid", "valid.en", "valid.de"], "a recipe names its own"),
         (["train.en", "train.de", "--set", "data.max_length=5"], "--set and --run go with a recipe"),
         (["mine.yaml", "--set", "data.train.src=gone"], "gone"),
-        (["train.en", "train.de", "--fix", "."], "nothing is overwritten"),
+        (["train.en", "train.de", "--fix", "."], "is not overwritten"),
         (["train.en", "train.de", "--html", "no/such/folder.html"], "no/such/folder.html"),
         ([], "RECIPE|FILES"),
     ],

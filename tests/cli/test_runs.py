@@ -52,7 +52,8 @@ def test_runs_are_listed_with_what_they_came_to(runs: Path, trained: Path, conso
     assert "60   bleu" in table
     cut = {**kept, "reason": "max_minutes", "scheduled": 0.4}
     (runs / "whole" / "result.json").write_text(json.dumps(cut), encoding="utf-8")
-    assert "finished (max_minutes at 40% of the schedule)" in " ".join(console("runs").out.split())
+    found = {one["name"]: one for one in json.loads(console("runs", "--json").out)}
+    assert (found["whole"]["state"], found["whole"]["why"]) == ("finished", "cut by max_minutes")
     assert f"BLEU {scores[0]['value']:.2f}" in " ".join(table.split())
     assert "no run under elsewhere/" in console("runs", "--runs", "elsewhere").err
 

@@ -227,7 +227,7 @@ def test_fifty_pairs_are_enough_to_run(texts: Path, console: Command, tmp_path: 
     done = console("train", *pair(texts, "few"), *QUICK, "--minutes", "1")
     assert done.code == 0, done
     assert "46 pairs are few" in done.err
-    assert "2 pairs are few to validate by" in done.err
+    assert "2 pairs are few for validation" in done.err
     loaded = recipe.load(tmp_path / "runs" / "few-en-fr" / "chosen.yaml")
     assert loaded.tokenizer.vocab_size < 500
     assert loaded.training.max_minutes == 1

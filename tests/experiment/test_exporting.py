@@ -147,7 +147,7 @@ def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: P
     assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     done = console("export", "run", "out", "--to", "huggingface")
     assert done.code == 2
-    assert "out: there is something already" in done.err
+    assert "out: it exists already" in done.err
 
 
 def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no numbers": (lambda at: with_tensors(at, {FC1: torch.full((24, 16), torch.nan)}), "fc1.weight.*finite"),
     "another shape": (lambda at: with_tensors(at, {FC1: torch.zeros(16, 24)}), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
     "a weight less": (lambda at: with_tensors(at, {FC1: None}), "fc1.weight.*missing"),
-    "a weight more": (lambda at: with_tensors(at, {"model.x": torch.zeros(1)}), "model.x.*in no such model"),
+    "a weight more": (lambda at: with_tensors(at, {"model.x": torch.zeros(1)}), "model.x.*not part of such a model"),
     "other ties": (lambda at: with_tensors(at, {"lm_head.weight": torch.zeros(60, 16)}), "config.json says.*differ"),
     "a huge vocabulary": (lambda at: change(at / "config.json", vocab_size=99_999_999), "config.json.*99,999,999"),
     "a huge width": (lambda at: change(at / "config.json", d_model=1 << 20), "config.json.*1048576"),
