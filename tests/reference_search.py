@@ -5,6 +5,7 @@ It is slow, and shares with the engine only the model's pass over given targets 
 
 import math
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import Output, Seq2Seq, with_copies
+from nmtkit.models.base import Output, Readout, Seq2Seq, with_copies
 from nmtkit.models.output import log_probabilities
 from nmtkit.search.rules import SearchConfig, least_lengths, length_limits
 from nmtkit.search.scoring import coverage_penalty, length_penalty
@@ -101,7 +102,7 @@ def allowed(
     if config.prefix_bias == 1 and len(tokens) < len(asked.prefix):
         wanted = asked.prefix[len(tokens)]
         only = [-math.inf] * len(log_probs)
-        only[wanted] = log_probs[wanted]
+        only[wanted] = possible(log_probs[wanted])
         return only
     may_repeat = asked.may_repeat
     forbidden = {PAD, BOS}
@@ -122,8 +123,13 @@ def allowed(
     if not asked.is_enough(tokens):
         left[EOS] = -math.inf
     if max(left) == -math.inf:
-        left[EOS] = log_probs[EOS]
+        left[EOS] = possible(log_probs[EOS])
     return left
+
+
+def possible(log_prob: float) -> float:
+    """What is demanded has at least the smallest probability that there is."""
+    return max(log_prob, math.log(torch.finfo(torch.float64).tiny))
 
 
 def more_weight(log_prob: float, tokens: Sequence[int], token: int, config: SearchConfig, asked: Asked) -> float:
@@ -176,17 +182,26 @@ class Sentence:
         self.model, self.read, self.listed = model, read, listed
         self.empty = read([])
         self.memory = model.encode(self.empty)
+        self._read_to: dict[tuple[int, ...], tuple[Readout, Tensor]] = {}
         self._said: dict[tuple[int, ...], Output] = {}
+
+    def among(self, listed: Tensor) -> "Sentence":
+        """The same sentence, where only these words may follow; the model's passes are shared."""
+        other = copy(self)
+        other.listed, other._said = listed, {}
+        return other
 
     def after(self, tokens: tuple[int, ...]) -> Output:
         """Of a whole pass over these tokens as a given target."""
         if tokens not in self._said:
-            self._said[tokens] = self._pass(self.read(tokens))
+            self._said[tokens] = self._pass(tokens)
         return self._said[tokens]
 
-    def _pass(self, batch: Batch) -> Output:
-        readout = self.model.unroll(batch, self.memory, self.model.has_attention)
-        logits = self.model.logits(readout, self.memory)
+    def _pass(self, tokens: tuple[int, ...]) -> Output:
+        if tokens not in self._read_to:
+            readout = self.model.unroll(self.read(tokens), self.memory, self.model.has_attention)
+            self._read_to[tokens] = readout, self.model.logits(readout, self.memory)
+        readout, logits = self._read_to[tokens]
         if self.listed is not None:
             logits = logits.masked_fill(~self.listed, -math.inf)
         log_probs = log_probabilities(logits)
@@ -333,8 +348,9 @@ def drawn(log_probs: dict[int, float], key: int) -> int:
 
 
 def left(values: dict[int, float], config: SearchConfig) -> dict[int, float]:
-    """The log-probabilities of the words that temperature, top-k, top-p and epsilon leave."""
-    values = {word: value / config.temperature for word, value in values.items() if value > -math.inf}
+    """The log-probabilities, less that of the best, of the words that temperature, top-k, top-p and epsilon leave."""
+    best = max(values.values())
+    values = {word: (value - best) / config.temperature for word, value in values.items() if value > -math.inf}
     order = sorted(values.values(), reverse=True)
     least = order[min(config.top_k or len(order), len(order)) - 1]
     values = {word: value for word, value in values.items() if value >= least}
@@ -350,9 +366,11 @@ def left(values: dict[int, float], config: SearchConfig) -> dict[int, float]:
 
 
 @torch.no_grad()
-def sampled(sentence: Sentence | Together, config: SearchConfig, line: int, words: int) -> list[Plain]:
+def sampled(
+    sentence: Sentence | Together, config: SearchConfig, line: int, words: int, asked: Asked = NOTHING_ASKED
+) -> list[Plain]:
     """The samples of the sentence of this number; words that only its source has are behind so many `words`."""
-    steps, source = Steps(sentence, config, NOTHING_ASKED), sentence.empty.src_extended[0].tolist()
+    steps, source = Steps(sentence, config, asked), sentence.empty.src_extended[0].tolist()
     ended, cut = [], []
     for sample in range(config.samples):
         one = Plain((), ())

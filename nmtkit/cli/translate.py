@@ -63,9 +63,10 @@ class Asking:
         return self.prefix or self.jsonl or self.terms is not None
 
     def of(self, translator: Translator) -> Translator:
-        """The translator with the terms; raises DataError if they cannot be read."""
+        """The translator with the terms; raises NmtkitError if they cannot be read, or its search takes none."""
         if self.terms is None:
             return translator
+        translator.config.refuse_terms()
         return replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
 
     def requests(self, windows: Iterable[list[str]]) -> Iterator[list[Request]]:

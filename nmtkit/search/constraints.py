@@ -152,6 +152,7 @@ class Grid:
         ends = is_end & real & (_turns(bank, real) < beam_size)  # at most one for each hypothesis
         both = torch.cat([kept, ends.sort(dim=1, stable=True, descending=True)[1][:, :beam_size]], 1)  # (B,C)
         ended = ends.gather(1, both)
+        ended[:, :beam_size] = False  # where fewer than K go on, what ended fills their places
         scores = found.gather(1, both)
         going_on = (real & ~is_end).gather(1, kept)
         kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)

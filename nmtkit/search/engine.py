@@ -126,8 +126,8 @@ class Engine:
 
     def _begun(self, numbers: Sequence[int], batch: Batch) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
-        if batch.terms is not None and (self.config.samples or self.config.diversity_groups > 1):
-            raise RecipeError("terms need one beam: leave them out, or samples and diversity_groups")
+        if batch.terms is not None:
+            self.config.refuse_terms()
         bank = Bank.begin(self.model, batch, self.config, self.n_best, self._tables, self.shortlist)
         bank.number(torch.tensor(numbers).to(self.device, non_blocking=True))
         return bank, bank.step(self.need_attention)

@@ -142,6 +142,19 @@ class SearchConfig(RuleSettings):
             raise RecipeError(f"{beam[0]} is for beam search, and samples are drawn without: leave one of the two out")
         if "diversity_strength" in asked and self.diversity_groups == 1:
             raise RecipeError("diversity_strength is for diverse beam search: give diversity_groups too")
+        if "patience" in asked and self.stop == "exact":
+            raise RecipeError("patience is for stop first_k, and stop is exact: leave one of the two out")
+
+    def refuse_terms(self) -> None:
+        """Refuses a search that cannot keep to terms.
+
+        Raises:
+            RecipeError: it draws samples, or has several beams.
+        """
+        if self.samples:
+            raise RecipeError("terms need a beam search, and samples are drawn without: leave one of the two out")
+        if self.diversity_groups > 1:
+            raise RecipeError("terms need one beam, and diversity_groups makes several: leave one of the two out")
 
     def weighs(self, prefix: Tensor | None) -> bool:
         """Whether hypotheses with such prefixes are ranked by more than their log-probability, token by token."""

@@ -181,18 +181,22 @@ class TextModel:
                 sources.append(SourceLine(ids, tokens, extended, tuple(oov), left_out, line))
         return sources
 
-    def requested(self, requests: Sequence[Request], terminology: Terminology | None, longest: int) -> list[SourceLine]:
+    def requested(
+        self, requests: Sequence[Request], terminology: Terminology | None, config: SearchConfig
+    ) -> list[SourceLine]:
         """Cuts source lines into tokens, and what is asked of their translations.
 
         Args:
             requests: the lines.
             terminology: terms for all of them, or None.
-            longest: the most tokens of a translation, EOS counted.
+            config: how translations are searched.
 
         Raises:
             DataError: a request cannot be met; with its line.
+            RecipeError: such a search cannot keep to terms.
         """
         if terminology is not None:
+            config.refuse_terms()
             requests = [terminology.asked(request) for request in requests]
         sources = self.sources([request.source for request in requests])
         for number, request in enumerate(requests):
@@ -201,8 +205,10 @@ class TextModel:
                 if not source.ids:
                     raise DataError(f"{request.where}: a prefix or terms, and no source to translate")
                 (prefix,) = self.targets([request.prefix], [source])
-                terms = required_tokens(request, self.tokenizers.tgt, source.oov, longest)
+                terms = required_tokens(request, self.tokenizers.tgt, source.oov, config.max_length)
                 own = terms if terms.must or terms.must_not else None
+                if own is not None:
+                    config.refuse_terms()
                 sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=own)
         return sources
 

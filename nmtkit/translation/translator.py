@@ -165,7 +165,7 @@ class Translator(TextModel):
 
     def _asked(self, lines: Sequence[str | Request]) -> list[SourceLine]:
         """Cuts source lines into tokens, and what is asked of their translations."""
-        return self.requested([Request.of(line) for line in lines], self.terminology, self.config.max_length)
+        return self.requested([Request.of(line) for line in lines], self.terminology, self.config)
 
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""

@@ -1,0 +1,290 @@
+"""Everything that can be asked of a search, in pairs: the engine finds what the plain search finds, or says no.
+
+Of any two features it is written here whether they go together, are two values of one setting, or are refused together
+with which message. All that go together stand in some row, which is a search with many features at once.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import combinations
+
+import pytest
+import reference_search
+import torch
+from reference_search import Asked, Sentence, Together
+from test_ensembles import member
+from test_models import (
+    MAY_REPEAT,
+    ONE_OF_EACH_THAT_COPIES,
+    SOURCES,
+    STARTS,
+    VOCABULARY,
+    agree,
+    batch_of,
+    for_model,
+    model,
+    of_all,
+    padded,
+    readable,
+)
+from test_shortlists import SHORTLIST
+from torch import Tensor
+
+from nmtkit.data.batch import Batch
+from nmtkit.errors import RecipeError
+from nmtkit.models.base import Seq2Seq
+from nmtkit.models.ensemble import Ensemble
+from nmtkit.search.constraints import Terms
+from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.rules import SearchConfig
+from nmtkit.search.sentences import TokenTables
+
+__all__ = ["model"]  # a fixture
+
+LINES = SOURCES[:3]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that can be asked of a search."""
+
+    settings: dict[str, object] = field(default_factory=dict)
+    """Keys of the search that turn it on."""
+    value_of: str = ""
+    """The setting that it is one value of; two values of one setting never come together."""
+    asked: tuple[dict[str, object], ...] = ()
+    """What it asks of the translations of each of `LINES`."""
+    slots: int = 99
+    """Sentences that are searched at a time."""
+
+
+def drawing(**settings: object) -> Feature:
+    return Feature({"samples": 1, **settings})
+
+
+FEATURES: dict[str, Feature] = {
+    "beam of 1": Feature({"beam_size": 1}, "width"),
+    "beam of 4": Feature({"beam_size": 4}, "width"),
+    "beam of 10": Feature({"beam_size": 10}, "width"),
+    "n-gram blocking": Feature({"no_repeat_ngram": 2}, "n-grams"),
+    "n-gram blocking with exceptions": Feature({"no_repeat_ngram": 1}, "n-grams", ({"may_repeat": MAY_REPEAT},) * 3),
+    "least length": Feature({"min_length": 3}),
+    "no unknown word": Feature({"forbid_unknown": True}),
+    "length penalty gnmt": Feature({"length_penalty": "gnmt", "alpha": 0.8}, "length penalty"),
+    "length penalty none": Feature({"length_penalty": "none"}, "length penalty"),
+    "coverage gnmt": Feature({"coverage_penalty": 0.2}, "coverage"),
+    "coverage summary": Feature({"coverage_penalty": 2.0, "coverage_kind": "summary"}, "coverage"),
+    "word reward": Feature({"word_reward": 0.3}),
+    "repetition penalty": Feature({"repetition_penalty": 1.5}),
+    "patience": Feature({"patience": 2.0}),
+    "exact stop": Feature({"stop": "exact"}),
+    "best only": Feature({}),
+    "diverse groups": Feature({"diversity_groups": 2, "diversity_strength": 0.7}),
+    "samples": drawing(seed=3),
+    "temperature": drawing(temperature=0.6),
+    "top-k": drawing(top_k=5),
+    "top-p": drawing(top_p=0.8),
+    "epsilon": drawing(epsilon=0.05),
+    "forced prefix": Feature({}, "prefix", ({"prefix": [7, 13]}, {}, {"prefix": [9]})),
+    "preferred prefix": Feature({"prefix_bias": 0.6}, "prefix", ({"prefix": [7, 13]}, {"prefix": [4, 6]}, {})),
+    "required terms": Feature({}, "required", ({"required": [[7, 8], [5]]}, {}, {"required": [[4]]})),
+    "terms in order": Feature(
+        {}, "required", ({}, {"required": [[9], [4]], "in_order": True}, {"required": [[12, 9]], "in_order": True})
+    ),
+    "refused terms": Feature({}, "", ({"refused": [[6], [7, 7]]}, {"refused": [[9, 6], [10]]}, {})),
+    "shortlist": Feature({}),
+    "ensemble": Feature({}, "members"),
+    "ensemble by logs": Feature({}, "members"),
+    "one at a time": Feature({}, "slots", slots=1),
+    "free slots": Feature({}, "slots", slots=2),
+}
+DRAWN = [name for name, feature in FEATURES.items() if "samples" in feature.settings]
+TERMS = ["required terms", "terms in order", "refused terms"]
+REFUSED: list[tuple[list[str], list[str], str]] = [
+    (DRAWN, ["diverse groups"], "samples differ by themselves; set diversity_groups to 1, or samples to 0"),
+    (DRAWN, ["patience"], "patience is for beam search, and samples are drawn without: leave one of the two out"),
+    (DRAWN, ["exact stop"], "stop is for beam search, and samples are drawn without: leave one of the two out"),
+    (DRAWN, TERMS, "terms need a beam search, and samples are drawn without: leave one of the two out"),
+    (["diverse groups"], TERMS, "terms need one beam, and diversity_groups makes several: leave one of the two out"),
+    (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),
+    (["patience"], ["exact stop"], "patience is for stop first_k, and stop is exact: leave one of the two out"),
+]
+"""Features of which none goes with any of some others, and what is said."""
+
+Pair = frozenset[str]
+MESSAGES = {Pair((one, other)): told for several, others, told in REFUSED for one in several for other in others}
+
+
+def go_together(one: str, other: str) -> bool:
+    both = FEATURES[one].value_of, FEATURES[other].value_of
+    return (both[0] == "" or both[0] != both[1]) and Pair((one, other)) not in MESSAGES
+
+
+def pairs_of(names: Iterable[str]) -> set[Pair]:
+    return {Pair(pair) for pair in combinations(names, 2)}
+
+
+COMPATIBLE = {pair for pair in pairs_of(FEATURES) if go_together(*pair)}
+
+
+def rows_that_cover(pairs: set[Pair]) -> list[list[str]]:
+    """Sets of features that go together; each begins with a pair that is left, and takes what adds most pairs."""
+    left, rows = set(pairs), []
+    while left:
+        row: list[str] = sorted(min(left, key=sorted))
+        while others := [name for name in FEATURES if name not in row and all(go_together(name, one) for one in row)]:
+            new = {name: sum(Pair((name, one)) in left for one in row) for name in others}
+            best = max(others, key=lambda name: new[name])
+            if not new[best]:
+                break
+            row.append(best)
+        left -= pairs_of(row)
+        rows.append(row)
+    return rows
+
+
+ROWS = rows_that_cover(COMPATIBLE)
+
+
+def test_every_pair_stands_in_a_row_or_says_why_not() -> None:
+    assert all(go_together(*pair) for row in ROWS for pair in combinations(row, 2))
+    assert set.union(*map(pairs_of, ROWS)) == COMPATIBLE
+    alternatives = {pair for pair in pairs_of(FEATURES) - COMPATIBLE if pair not in MESSAGES}
+    assert all(len({FEATURES[name].value_of for name in pair}) == 1 for pair in alternatives)
+    assert len(ROWS) < 20, "each row is searched by every family"
+
+
+# ------------------------------------------------------------------------------------------------- what goes together
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a row of features makes of a family."""
+
+    config: SearchConfig
+    n_best: int
+    asked: list[Asked]
+    """Of each of `LINES`."""
+    tables: TokenTables
+    slots: int
+
+    @classmethod
+    def of(cls, row: Iterable[str], model: Seq2Seq) -> "Search":
+        """By a model, or an ensemble."""
+        features = [FEATURES[name] for name in row]
+        settings: dict[str, object] = {"max_length": 5, "beam_size": 4}
+        for feature in features:
+            settings |= feature.settings
+        if "samples" in settings:
+            settings["samples"] = settings["beam_size"]
+        config = for_model(SearchConfig.model_validate(settings), model)
+        copies, asked = model.config.copies, []
+        for number, source in enumerate(LINES):
+            of_line: dict[str, object] = {}
+            for feature in features:
+                of_line |= feature.asked[number] if feature.asked else {}
+            own = {key: readable(ids, source, copies) if isinstance(ids, list) else ids for key, ids in of_line.items()}
+            asked.append(Asked(**own, starts=STARTS if copies else STARTS[:-1]))
+        may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in asked) else None
+        n_best = 1 if "best only" in row else config.hypotheses
+        slots = min(feature.slots for feature in features)
+        return cls(config, n_best, asked, TokenTables(may_repeat, flags(STARTS)), slots)
+
+    def batch(self, copies: bool) -> Batch:
+        """The lines with what is asked of them."""
+        batch, terms = batch_of(LINES), None
+        longest = max(len(one.prefix) for one in self.asked)
+        if any(one.required or one.refused for one in self.asked):
+            terms = Terms(
+                required=of_all([list(one.required) for one in self.asked]),
+                in_order=torch.tensor([one.in_order for one in self.asked]),
+                refused=of_all([list(one.refused) for one in self.asked]),
+                copied_starts=(batch.src_extended[..., None] == torch.tensor(STARTS)).any(2) if copies else None,
+            )
+        prefix = padded([list(one.prefix) for one in self.asked], longest) if longest else None
+        return replace(batch, prefix=prefix, terms=terms)
+
+    def feed(self, copies: bool) -> Feed:
+        """The lines one bank after the other, and for slots that are free."""
+        whole, waiting = self.batch(copies), list(range(len(LINES)))
+
+        def feed(count: int | None, _: int | None) -> tuple[list[int], Batch] | None:
+            taken = [waiting.pop(0) for _ in waiting[: count or self.slots]]
+            return (taken, whole.select(torch.tensor(taken))) if taken else None
+
+        return feed
+
+
+def flags(tokens: Iterable[int]) -> Tensor:
+    """Which words of the vocabulary are among these."""
+    return torch.tensor([token in tokens for token in range(VOCABULARY)])
+
+
+def plainly(sentence: Sentence | Together, search: Search, number: int) -> list[reference_search.Plain]:
+    config, asked = search.config, search.asked[number]
+    if config.samples:
+        return reference_search.sampled(sentence, config, number, VOCABULARY, asked)[: search.n_best]
+    return reference_search.search(sentence, config, search.n_best, asked)
+
+
+def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
+    """The words of the shortlist for a line, and those that are asked for."""
+    asked = search.asked[number]
+    ids = [[*asked.prefix, *(token for term in asked.required for token in term)]]
+    (candidates,) = SHORTLIST.candidates(batch_of([LINES[number]]), model.config.copies, torch.tensor(ids).long())
+    return candidates
+
+
+def sentences(model: Seq2Seq) -> list[Sentence]:
+    return [Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in LINES]
+
+
+@cache
+def companion() -> tuple[Seq2Seq, list[Sentence]]:
+    """Another member of every ensemble, and what it says of the lines."""
+    other = member("transformer-copying-learned", 2)
+    return other, sentences(other)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
+def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq2Seq) -> None:
+    other, of_other = companion()
+    of_members = {model: sentences(model), other: of_other}
+    ensembles = {
+        "ensemble": Ensemble([model, other], "probabilities", [3.0, 1.0]),
+        "ensemble by logs": Ensemble([model, other], "log-probabilities"),
+    }
+    for row in ROWS:
+        whole = next((ensembles[name] for name in row if name in ensembles), model)
+        search, copies = Search.of(row, whole), whole.config.copies
+        shortlist = SHORTLIST if "shortlist" in row else None
+        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, tables=search.tables)
+        found = dict(engine.run(search.feed(copies)))
+        for number in range(len(LINES)):
+            own = [of_members[one][number] for one in whole.models()]
+            if shortlist is not None:
+                own = [one.among(listed(whole, search, number)) for one in own]
+            sentence: Sentence | Together = own[0]
+            if whole is not model:
+                config = whole.config
+                assert isinstance(config, Ensemble.Config)
+                shares = [weight / sum(config.weights) for weight in config.weights]
+                sentence = Together(own, shares, config.mean == "log-probabilities")
+            agree(found[number], plainly(sentence, search, number), f"{row} line {number}")
+
+
+# -------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize("pair", MESSAGES, ids=" and ".join)
+def test_what_does_not_go_together_says_so(pair: Pair) -> None:
+    model = member("transformer", 1)
+    settings = {key: value for name in pair for key, value in FEATURES[name].settings.items()}
+    with pytest.raises(RecipeError) as refused:
+        config = SearchConfig(beam_size=4).changed(settings)
+        config.refuse_idle(settings)
+        asked = Search.of([name for name in pair if FEATURES[name].asked], model)
+        list(Engine(model, config, tables=asked.tables).run(asked.feed(copies=False)))
+    assert MESSAGES[pair] in str(refused.value)
