@@ -50,7 +50,7 @@ def converse(translator: Translator, results: int | None) -> None:
     note(":help shows the commands, Ctrl-D ends.")
     if not translator.model.has_attention:
         tell(f"{translator.name} ({translator.model.config.kind}) has no attention: alignments are not shown")
-    talk = _Conversation(translator, results or min(ALTERNATIVES, translator.config.beam_size))
+    talk = _Conversation(translator, results or min(ALTERNATIVES, translator.config.hypotheses))
     try:
         while talk.goes_on:
             talk.answer(_asked())
@@ -102,11 +102,16 @@ class _Conversation:
                 raise NmtkitError(f":{' '.join(words)} is no command; :help shows them")
 
     def _set(self, results: int | None = None, beam: int | None = None) -> None:
-        """Sets one of them; no more results are shown than the beam is wide."""
-        width = beam or max(results or 1, self._translator.config.beam_size)
-        config = self._translator.config.changed({"beam_size": width})
+        """Sets one of them; no more results are shown than the beam is wide, or samples are drawn."""
+        config = self._translator.config
+        if beam and config.samples:
+            raise NmtkitError("samples are drawn without a beam; :n N draws N of them at least")
+        widest = max(results or 1, config.hypotheses)
+        width = beam or -(-widest // config.diversity_groups) * config.diversity_groups
+        config = config.changed({"samples" if config.samples else "beam_size": width})
         self._translator, self._results = replace(self._translator, config=config), min(results or self._results, width)
-        tell(f"beam size {width}, {self._results} {'result' if self._results == 1 else 'results'}")
+        what = "samples" if config.samples else "beam size"
+        tell(f"{what} {width}, {self._results} {'result' if self._results == 1 else 'results'}")
 
     def _show(self, found: Sequence[Translation]) -> None:
         best = found[0]

@@ -39,7 +39,7 @@ MOST_SHAPES = 4
 Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 """Gives the numbers of some sentences that wait, and they as a batch on any device. `feed(None, None)` begins a
 bank: as many as it should have slots; None where none waits. `feed(count, width)` is for free slots: at most so many,
-with so many source columns; None where none waits that fits them."""
+with so many source columns and neither prefix nor terms; None where none waits that fits them."""
 Steps = Literal["auto", "eager", "graph"]
 """Whether steps are CUDA graphs: yes; no; or from when on they pay, on a CUDA device."""
 Found = tuple[int, list[Hypothesis]]
@@ -154,6 +154,7 @@ class Engine:
                     more = feed(len(free), width)
                     waits = more is not None
                 if more is not None:
+                    assert (more[1].prefix, more[1].terms) == (None, None), "prefixes and terms need another bank"
                     slots = free[: more[1].size]
                     fresh, record = self._begun(*more)
                     bank.put(torch.from_numpy(slots).to(self.device), fresh)

@@ -34,6 +34,8 @@ class WatchedCandidate:
     """Its number among those that the step kept; None: it was not kept."""
     ended: bool = False
     """Whether it became a finished hypothesis."""
+    group: int = 0
+    """Of the diverse groups; 0 where it is forbidden."""
     score: float = -INFINITY
     """What hypotheses are ranked by, if it were one."""
     rule: str = ""
@@ -133,32 +135,32 @@ class WatchingEngine(Engine):
         known = self.model.sizes.tgt
         (hypotheses,) = read([Finished(begun, 0, len(records) - 1)], [stretch], self.config.beam_size, known)
         steps = [
-            _candidates(record, sums, begun, known) + _that_mattered(record, ruled_out, begun, known)
+            self._candidates(record, sums, begun) + _that_mattered(record, ruled_out, begun, known)
             for record, sums, ruled_out in zip(records, before, forbidden, strict=True)
         ]
         return WatchedSearch(steps, hypotheses, begun.limit)
 
-
-def _candidates(record: Record, before: Tensor, begun: Begun, known: int) -> list[WatchedCandidate]:
-    """What a step chose from, best first; `before` are the log-probabilities of the hypotheses it continued `(W,)`."""
-    choice = record.choice
-    slots = {number: slot for slot, number in enumerate(choice.kept[0].tolist())}
-    parents = choice.parents[0].tolist()
-    sums, scores = choice.scores[0].tolist(), record.final[0].tolist()
-    own = (choice.scores[0] - before[choice.parents[0]]).tolist()
-    return [
-        WatchedCandidate(
-            token=begun.extended_ids([token], known)[0],
-            parent=parents[number],
-            token_log_prob=own[number],
-            log_prob=sums[number],
-            slot=slots.get(number),
-            ended=bool(choice.ended[0, number]),
-            score=scores[number],
-        )
-        for number, token in enumerate(choice.tokens[0].tolist())
-        if sums[number] > -INFINITY  # fewer continuations exist than a step looks at
-    ]
+    def _candidates(self, record: Record, before: Tensor, begun: Begun) -> list[WatchedCandidate]:
+        """What a step chose from, best first; `before` are the log-probabilities of what it continued `(W,)`."""
+        choice = record.choice
+        slots = {number: slot for slot, number in enumerate(choice.kept[0].tolist())}
+        parents, in_group = choice.parents[0].tolist(), choice.tokens.shape[1] // self.config.diversity_groups
+        sums, scores = choice.scores[0].tolist(), record.final[0].tolist()
+        own = (choice.scores[0] - before[choice.parents[0]]).tolist()
+        return [
+            WatchedCandidate(
+                token=begun.extended_ids([token], self.model.sizes.tgt)[0],
+                parent=parents[number],
+                token_log_prob=own[number],
+                log_prob=sums[number],
+                slot=slots.get(number),
+                ended=bool(choice.ended[0, number]),
+                group=number // in_group,
+                score=scores[number],
+            )
+            for number, token in enumerate(choice.tokens[0].tolist())
+            if sums[number] > -INFINITY  # fewer continuations exist than a step looks at
+        ]
 
 
 def _that_mattered(

@@ -1,6 +1,7 @@
 """The search of a line as a tree, in words."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nmtkit.data.vocabulary import EOS
 from nmtkit.errors import DataError
@@ -9,7 +10,7 @@ from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sentences import TokenTables
 from nmtkit.search.watching import WatchedCandidate, WatchedSearch, WatchingEngine
 from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
-from nmtkit.translation.result import Translation
+from nmtkit.translation.result import Translation, best_of_all
 from nmtkit.translation.translator import Translator
 
 
@@ -17,7 +18,8 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     """What every step of the search of a line decided, and what it found, best first.
 
     It is the search that `Translator.search` makes of the line by itself, and finds the same with the same numbers. It
-    keeps all hypotheses that ended, or were cut at the length limit, as many as the beam is wide at most. What a rule
+    keeps all hypotheses that ended, or were cut at the length limit, as many as the beam is wide at most; of groups, or
+    with minimum Bayes risk, each text once. What a rule
     blocked is in the tree where its step would have looked at it otherwise.
 
     Args:
@@ -41,15 +43,19 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     )
     watched = engine.watch(make_batch([source]))
     found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
-    beam = translator.config.beam_size
     steps = [_sorted(translator, step, source) for step in watched.steps]
+    results = _results(steps, found)
+    if translator.config.chooses_afterwards:
+        first = {one.text: result for one, result in reversed([*zip(found, results, strict=True)])}
+        found = best_of_all(found, translator.config)
+        results = [replace(first[one.text], score=one.score) for one in found]
     tree = SearchTree(
         source=line.strip(),
         name=translator.name,
         settings=search_in_words(translator.config),
-        beam_size=beam,
+        beam_size=translator.config.hypotheses,
         steps=steps,
-        results=_results(steps, found),
+        results=results,
         stopped=_why(translator.config, watched),
     )
     return tree, found
@@ -58,8 +64,9 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
 def search_in_words(config: SearchConfig) -> str:
     """How was searched: the beam, the length penalty, and what else is not as it is by default."""
     penalty = "" if config.length_penalty == "none" else f":{config.alpha:g}"
-    first = [f"beam size {config.beam_size}", f"length penalty {config.length_penalty}{penalty}"]
-    told = ("beam_size", "length_penalty", "alpha")
+    width = f"samples {config.samples}" if config.samples else f"beam size {config.beam_size}"
+    first = [width, f"length penalty {config.length_penalty}{penalty}"]
+    told = ("beam_size", "samples", "length_penalty", "alpha")
     usual = SearchConfig().model_dump()
     others = {name: value for name, value in config.model_dump().items() if name not in told and value != usual[name]}
     return ", ".join(first + [f"{name} {value}" for name, value in others.items()])
@@ -70,13 +77,15 @@ ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 def _sorted(translator: Translator, step: Sequence[WatchedCandidate], source: SourceLine) -> list[Continuation]:
     """The continuations of a step, those that were kept first, by their slots."""
-    chosen = [one for one in step if not one.rule]
-    last_kept = [one.log_prob for one in chosen if one.slot is not None][-1:]
-    last_ending = [one.log_prob for one in chosen[: translator.config.beam_size]][-1:]
+    config = translator.config
 
     def continuation(one: WatchedCandidate) -> Continuation:
         (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
-        last = last_ending if one.token == EOS and not one.rule else last_kept
+        chosen = [other for other in step if not other.rule and other.group == one.group]
+        if one.token == EOS and not one.rule:
+            last = [other.log_prob for other in chosen[: config.hypotheses // config.diversity_groups]][-1:]
+        else:
+            last = [other.log_prob for other in chosen if other.slot is not None][-1:]
         return Continuation(
             token=token,
             parent=one.parent,
@@ -119,6 +128,8 @@ def _why(config: SearchConfig, watched: WatchedSearch) -> str:
     """Why the search ended."""
     ended = sum(one.ended for step in watched.steps for one in step)
     told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
+    if config.samples and ended == config.samples:
+        return "The search stopped: all samples ended"
     if config.stop == "first_k" and ended >= config.patience * config.beam_size:
         return f"The search stopped: {told}, and the beam is {config.beam_size} wide"
     if len(watched.steps) >= watched.limit:

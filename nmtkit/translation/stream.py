@@ -102,6 +102,8 @@ class Waiting:
             while window and len(taken) < room:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
+                if count is not None and window[0][1].request is not None:  # what is asked needs a bank of its own
+                    break
                 taken.append(window.popleft())
             if not window:
                 self._windows.popleft()

@@ -26,6 +26,29 @@ def test_the_numbers_are_those_of_translate(trained: Path, console: Command) -> 
     assert blocked == {"min_length", "no_repeat_ngram"}
 
 
+def test_results_are_those_of_translate_however_many_are_searched_for(trained: Path, console: Command) -> None:
+    """Of groups, by minimum Bayes risk, drawn, and of an ensemble."""
+    for options in (
+        ["--beam-size", "4", "--diversity-groups", "2", "--diversity-strength", "0.1", "--n-best", "4"],
+        ["--beam-size", "3", "--mbr", "chrf", "--n-best", "3"],
+        ["--samples", "3", "--temperature", "2"],
+        ["-m", trained, "--beam-size", "2", "--n-best", "2"],
+    ):
+        words = ("-m", trained, *options, "--json", "-q")
+        translated = console("translate", *words, stdin=SENTENCE + "\n")
+        without = [word for at, word in enumerate(words) if "--n-best" not in words[max(0, at - 1) : at + 1]]
+        explained = console("explain", SENTENCE, *without)
+        assert explained.code == translated.code == 0, explained
+        tree, searched = json.loads(explained.out), json.loads(translated.out)
+        assert [tree["best"], *tree["others"]] == [searched["best"], *searched["others"]], options
+        shown = console("explain", SENTENCE, *[word for word in without if word != "--json"])
+        ranks = [line[:2].strip() for line in shown.out.splitlines() if "log-probability " in line]
+        assert ranks == [str(rank) for rank in range(1, len(tree["others"]) + 2)]
+    tree = json.loads(console("explain", "-m", trained, SENTENCE, "--json", "--samples", "2", "-q").out)
+    assert "samples 2" in tree["settings"]
+    assert tree["beam_size"] == 2
+
+
 def test_beam_two_fits_a_screen(trained: Path, console: Command) -> None:
     done = console("explain", "-m", trained, SENTENCE, "--beam-size", "2")
     assert (done.code, len(done.out.splitlines()) <= 23) == (0, True), done

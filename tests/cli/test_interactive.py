@@ -7,6 +7,9 @@ import pytest
 from commands import RECIPE, Command
 from keyboard import typed
 
+from nmtkit import Translator
+from nmtkit.cli.interactive import converse
+
 KEYS = [
     b"ba ce di\r",
     b"\x1b[A\x7f\x7ffo\r",  # the last line again, its last word replaced
@@ -83,3 +86,30 @@ def test_a_model_without_attention_says_so_once(corpus: Path, console: Command) 
     assert code == 0, shown
     assert shown.count("has no attention: alignments are not shown") == 1
     assert "[ba]" not in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"samples": 2}, ["samples are drawn without a beam", "samples 4, 4 results", "all samples ended"]),
+        ({"beam_size": 4, "diversity_groups": 2}, ["do not make a beam of 3", "beam size 6, 5 results", "hypotheses"]),
+        ({"beam_size": 2}, ["beam size 3, 2 results", "beam size 5, 5 results", "the beam is 5 wide"]),
+    ],
+)
+def test_samples_groups_and_ensembles(
+    trained: Path,
+    settings: dict[str, object],
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    several = ":n 4" if "samples" in settings else ":n 5"
+    lines = iter(["ba ce di", ":beam 3", several, "ba ce di", ":explain", ":quit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(lines))
+    converse(Translator.load([str(trained)] * 2, "cpu", search_settings=settings), None)
+    told = capsys.readouterr()
+    assert next(lines, None) is None
+    assert "error" not in told.err
+    assert "BA[ba]" in told.out
+    for message in shown:
+        assert message in told.err + told.out

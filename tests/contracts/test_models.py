@@ -484,7 +484,6 @@ RULES: list[dict[str, object]] = [
     {"beam_size": 3, "repetition_penalty": 1.5, "patience": 2.0, "no_repeat_ngram": 1, "min_length": 3},
     {"beam_size": 3, "coverage_penalty": 2.0, "coverage_kind": "summary", "word_reward": 0.3, "stop": "exact"},
     {"beam_size": 4, "diversity_groups": 2, "diversity_strength": 0.7},
-    {"beam_size": 10, "diversity_groups": 5, "repetition_penalty": 1.2, "coverage_penalty": 0.1},
     {"beam_size": 4, "diversity_groups": 4, "diversity_strength": 2.0, "stop": "exact", "coverage_kind": "summary"},
 ]
 DRAWS: list[dict[str, object]] = [

@@ -128,4 +128,16 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
         refused = console(*run, "--jsonl", stdin=given + "\n")
         assert refused.code == 2, refused
         assert message in refused.err
+    asked = json.dumps({"source": "ba ce", "must": ["JE"]}) + "\n"
+    for words, given in ((["--terms", "terms.tsv"], "fo gu\nba ce\n"), (["--jsonl"], '{"source": "ba"}\n' + asked)):
+        for several, message in (
+            (["--samples", "2"], "terms need a beam search, and samples are drawn without"),
+            (
+                ["--beam-size", "4", "--diversity-groups", "2"],
+                "terms need one beam, and diversity_groups makes several",
+            ),
+        ):
+            refused = console(*run, "-q", *words, *several, stdin=given)
+            assert (refused.code, refused.out, refused.err.count("error:")) == (2, "", 1), refused
+            assert message in refused.err
     assert "leave --prefix out" in console(*run, "--jsonl", "--prefix").err

@@ -14,6 +14,7 @@ from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
+from nmtkit.translation.requests import Request
 from nmtkit.translation.result import CopiedSpan, Translation, copied_from, copied_spans, moses_line
 from nmtkit.translation.stream import Waiting
 from nmtkit.translation.summarizer import article_windows
@@ -235,6 +236,16 @@ def test_free_slots_are_for_sources_of_nearly_one_length() -> None:
     assert taken(10, 20) == [1, 2]
     assert taken(10, 20) == []
     assert taken(None, None) == [3, 4]
+
+
+def test_free_slots_are_not_for_sources_with_a_request() -> None:
+    free, asking = SourceLine([4] * 9, [], [4] * 9), Request("four", must=("four",))
+    waiting = Waiting(Translator(copier().model, WORDS, SearchConfig()), torch.device("cuda"), searches=1)
+    waiting.put(enumerate([free, free, replace(free, request=asking), free]))
+    waiting.close()
+    taken = [[number for number, _ in waiting.take(count, width)] for count, width in ((1, None), (9, 10), (9, 10))]
+    assert taken == [[0], [1], []]
+    assert [number for number, _ in waiting.take(None, None)] == [2, 3]
 
 
 def test_the_translator_of_a_summarizer_stays_as_it_was() -> None:
