@@ -48,7 +48,7 @@ class Waiting:
         self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
         self._crowded = max(1, hypotheses // USUAL_BEAM)
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
-        self._shares: deque[int] = deque()  # of each window, for one search
+        self._left: deque[int] = deque()  # tokens of each window that nobody has taken
         self._changed = Condition()
         self._news = self._closed = self._is_over = False
         self._running = self._idle = 0
@@ -59,7 +59,7 @@ class Waiting:
         with self._changed:
             if filled:
                 self._windows.append(deque(filled))
-                self._shares.append(-(-len(filled) // self._worth(len(filled))))
+                self._left.append(sum(len(source.ids) for _, source in filled))
             self._news = True
             self._changed.notify_all()
 
@@ -99,15 +99,19 @@ class Waiting:
             window = self._windows[0]
             taken: list[tuple[int, SourceLine]] = []
             room = self.slots(_columns(window)) if count is None else count
-            while window and len(taken) < room:
+            # What is left is shared out, so that all searches come to its end at about the same time.
+            share = self._left[0] / self._worth(len(window))
+            while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
                 if count is not None and window[0][1].request is not None:  # what is asked needs a bank of its own
                     break
                 taken.append(window.popleft())
+                share -= len(taken[-1][1].ids)
+            self._left[0] -= sum(len(source.ids) for _, source in taken)
             if not window:
                 self._windows.popleft()
-                self._shares.popleft()
+                self._left.popleft()
             return taken
 
     def slots(self, columns: int) -> int:
@@ -118,7 +122,7 @@ class Waiting:
         else:
             fitting = budget // max(min(columns, budget // self._least_rows), columns // MOST_OVER)
             fitting //= self._crowded
-        return max(1, min(fitting, self._shares[0]))
+        return max(1, fitting)
 
     def _worth(self, count: int) -> int:
         """How many searches are worth it for so many sentences."""

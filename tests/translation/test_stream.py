@@ -370,3 +370,16 @@ def test_the_risk_is_of_all_that_was_drawn_and_groups_say_nothing_twice() -> Non
     groups = replace(one, config=one.config.changed({"beam_size": 6, "diversity_groups": 3, "diversity_strength": 0.0}))
     for several in groups.search(LINES[3:6], 6):
         assert len({found.text for found in several}) == len(several) > 0
+
+
+def test_searches_come_to_the_end_of_a_window_together() -> None:
+    translator = replace(made(), batch_tokens=100_000)
+    waiting = Waiting(translator, torch.device("cpu"), 2)
+    waiting.put(enumerate(translator.sources(LINES * 4)))
+    assert waiting.begin() == 2
+    taken = [0, 0]
+    waiting.close()
+    while part := waiting.take(None, None):  # by the search that has had less work so far
+        taken[taken.index(min(taken))] += sum(len(source.ids) for _, source in part)
+    assert sum(taken) == 4 * sum(len(line.split()) for line in LINES)
+    assert abs(taken[0] - taken[1]) <= 20 * stream.FEW
