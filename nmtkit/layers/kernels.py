@@ -26,7 +26,7 @@ from nmtkit.layers.elementary import wide
 _CACHED = 1 << 18
 """Numbers of a `(B,Q,S,A)` tensor, 1 MiB in float32, that a search on a CPU works on at a time."""
 _CACHED_ROWS = 1 << 16
-"""Numbers of logits whose exponentials a CPU adds up at a time; they are read twice, written once."""
+"""Numbers of logits that a CPU works on at a time."""
 _LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch leaves these untyped
 
 
@@ -148,21 +148,30 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    n_columns = logits.shape[1]
-    n_whole = n_columns // block
-    tops = [logits[:, : n_whole * block].view(-1, n_whole, block).amax(2)] if n_whole else []
-    if n_columns % block:
-        tops.append(logits[:, n_whole * block :].amax(1, keepdim=True))
-    maxima = torch.cat(tops, 1)  # (N,ceil(V/block))
-    each = max(1, _CACHED_ROWS // n_columns)
+    each = max(1, _CACHED_ROWS // logits.shape[1])
     if logits.device.type != "cpu" or each >= logits.shape[0]:
-        return logits.to(wide(logits)).logsumexp(1), maxima
-    # As logsumexp does it, but a few rows at a time: what is written between stays in the cache.
+        return logits.to(wide(logits)).logsumexp(1), _maxima(logits, block)
+    # As logsumexp does it, but a few rows at a time, which are read from memory once: the rest is done in the cache.
     largest = torch.finfo(wide(logits)).max
-    peaks = maxima.amax(1, keepdim=True).to(wide(logits)).clamp(-largest, largest)  # (N,1)
-    parts = zip(torch.split(logits, each), torch.split(peaks, each), strict=True)
-    sums = torch.cat([(rows - peak).exp_().sum(1) for rows, peak in parts])
-    return sums.log_() + peaks.squeeze(1), maxima
+    sums, peaks, maxima = [], [], []
+    for part in torch.split(logits, each):
+        rows = part.to(wide(logits))
+        tops = _maxima(rows, block)
+        peak = tops.amax(1, keepdim=True).clamp(-largest, largest)
+        rows = rows - peak if rows is part else rows.sub_(peak)
+        sums.append(rows.exp_().sum(1))
+        peaks.append(peak.squeeze(1))
+        maxima.append(tops)
+    return torch.cat(sums).log_() + torch.cat(peaks), torch.cat(maxima).to(logits.dtype)
+
+
+def _maxima(logits: Tensor, block: int) -> Tensor:
+    """`(N,ceil(V/block))`."""
+    whole, rest = divmod(logits.shape[1], block)
+    tops = [logits[:, : whole * block].view(-1, whole, block).amax(2)] if whole else []
+    if rest:
+        tops.append(logits[:, whole * block :].amax(1, keepdim=True))
+    return torch.cat(tops, 1) if len(tops) > 1 else tops[0]
 
 
 @cache

@@ -32,6 +32,8 @@ MANY = 1 << 24
 FEWEST_OUTPUTS = 16
 """A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
 LARGEST = 127
+OUTPUT = "output"
+"""The name of the layer that a model's logits come from."""
 DECODER = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
 
@@ -42,6 +44,9 @@ class UnpackedLinear(nn.Linear):
 
 class Packed(nn.Module):
     """A linear map, to be read only; `(...,I)` to `(...,O)`."""
+
+    keeps_16_bits = False
+    """Whether a result of 16 bits stays so: that of an output layer is large, and is read a few rows at a time."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -92,8 +97,9 @@ class Packed16(Packed):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().bfloat16())
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The map, rounded to bfloat16, in float32."""
-        return _onednn(inputs.bfloat16(), self.weight, self.bias, "none").float()
+        """The map, rounded to bfloat16, in float32 if nothing else is said."""
+        result = _onednn(inputs.bfloat16(), self.weight, self.bias, "none")
+        return result if self.keeps_16_bits else result.float()
 
     def rectified(self, inputs: Tensor) -> Tensor:
         """In bfloat16."""
@@ -216,6 +222,7 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:
                 setattr(module, name, kind(child.weight, child.bias))
+                getattr(module, name).keeps_16_bits = name == OUTPUT
             elif isinstance(child, nn.Linear):
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
             elif isinstance(child, nn.RNNCellBase):

@@ -74,17 +74,19 @@ def require_pairs(sources: Sequence[object], others: Sequence[object] | None, wh
         raise DataError(f"{len(sources)} source lines but {len(others)} {what} lines: they must be pairs")
 
 
-BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Padded source tokens that a batch holds where nothing was measured. A CPU is busy with few rows and its caches
-overflow with many; a GPU wants all it can get."""
+BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
+"""Padded source tokens that a batch holds where nothing was measured. Every step of a search has its costs, which many
+sentences share; the caches of a CPU overflow with too many."""
 
 
 # The most bytes of log-probabilities of given targets that are in memory at a time.
 PART_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 LEAST_ROWS = {"cpu": 32, "cuda": 128}
-MOST_OVER = 16
+MOST_OVER = {"cpu": 4, "cuda": 16}
 """A search takes so many rows even where they exceed the budget, by up to so many times. Few articles would fit into
 it, and every step reads the whole matrix of the output layer, however few rows there are."""
+SHORT = 16
+"""Shorter sentences count as ones of so many tokens: the output layer gives as many numbers for a row of any."""
 FEW = 8
 """A search of fewer sentences is not worth a core of its own."""
 

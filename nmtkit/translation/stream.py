@@ -8,7 +8,7 @@ from threading import Condition, Semaphore, Thread
 import torch
 
 from nmtkit import device as devices
-from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SourceLine, TextModel
+from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SHORT, SourceLine, TextModel
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation
 
@@ -46,6 +46,7 @@ class Waiting:
         """Whether sentences take slots that become free. A CPU takes as long for each row of few as of many; sentences
         that began together have a shorter past to look at."""
         self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
+        self._most_over = MOST_OVER.get(place.type, MOST_OVER["cpu"])
         self._crowded = max(1, hypotheses // USUAL_BEAM)
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
         self._left: deque[int] = deque()  # tokens of each window that nobody has taken
@@ -120,7 +121,7 @@ class Waiting:
         if self._reader.batch_tokens:
             fitting = budget // columns
         else:
-            fitting = budget // max(min(columns, budget // self._least_rows), columns // MOST_OVER)
+            fitting = budget // max(min(columns, budget // self._least_rows), columns // self._most_over, SHORT)
             fitting //= self._crowded
         return max(1, fitting)
 

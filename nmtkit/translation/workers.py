@@ -57,6 +57,7 @@ class WorkerPool:
         method: Literal["fork", "spawn"] = "fork" if workers.open is None else "spawn"
         # What ends this process before they know what to do about a signal ends them by ending their input.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        devices.give_back_freed_memory()  # else each fork copies every page of it that it writes into
         try:
             for number, place in enumerate(workers.places, start=1):
                 held = [one.connection for one in self.searches] if method == "fork" else []

@@ -27,7 +27,7 @@ from nmtkit.experiment.tuning.turns import in_turns
 from nmtkit.task import TASKS
 from nmtkit.translation.result import Translation
 
-TRIED = 300
+TRIED = 1000
 """Lines by which the best way of each engine is found."""
 SECONDS_TO_TRY = 40.0
 """For each engine, after every way was tried once."""

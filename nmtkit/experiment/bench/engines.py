@@ -83,6 +83,7 @@ class Ours(Contestant):
     name = "nmtkit"
 
     def __init__(self, how: Opening) -> None:
+        how = replace(how, workers=None)  # a process a core, as `translate` has them
         self._run, self._how = find_run(how.model)[0], how
         self.reader = open_translator(self._run, how)
         self.place = self.reader.device

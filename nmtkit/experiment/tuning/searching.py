@@ -32,7 +32,7 @@ def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> lis
     """
     first = usual(device, "fp32" if asked == "auto" else asked)
     tokens = first.batch_tokens
-    possible = [first, replace(first, batch_tokens=tokens // 2), replace(first, batch_tokens=2 * tokens)]
+    possible = [first, replace(first, batch_tokens=tokens // 2), replace(first, batch_tokens=tokens // 4)]
     if asked == "auto":
         possible += [replace(first, precision=other) for other in precisions(device)[1:]]
     if device.type == "cpu" and devices.cpu_threads() > 1:
