@@ -39,7 +39,7 @@ COMMANDS = {
     "bench": "Measure decoding, beside other engines, and training.",
     "runs": "List the runs that there are; remove and rename them.",
     "average": "Average checkpoints of a run into one.",
-    "import": "Make a run of a Marian model that Hugging Face's transformers wrote.",
+    "import": "Make a run of a model of Hugging Face (Marian) or CTranslate2.",
     "export": "Write a run for Hugging Face, CTranslate2 or as safetensors, with a model card.",
     "recipe": "List, show, check and explain recipes.",
     "doctor": "Show versions, devices, and which device will be used and why.",

@@ -35,7 +35,7 @@ HUGGING_FACE = {
 NEVER = -1000.0
 """The bias of a word that is never written; finite, as all weights are."""
 
-_CTRANSLATE2 = {
+CTRANSLATE2 = {
     "self_attention.query_keys_values": "self_attention.linear.0",
     "self_attention.out": "self_attention.linear.1",
     "around_self_attention.norm": "self_attention.layer_norm",
@@ -217,7 +217,7 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
             _put(stack.layer_norm, weights[f"{side}_norm.weight"], weights[f"{side}_norm.bias"])
         for layer, own in zip(stack.layer, _layers(weights, config, side), strict=True):
             for module in {name.rpartition(".")[0] for name in own}:
-                _put(_at(layer, _CTRANSLATE2[module]), own[f"{module}.weight"], own[f"{module}.bias"])
+                _put(_at(layer, CTRANSLATE2[module]), own[f"{module}.weight"], own[f"{module}.bias"])
     _put(found.decoder.projection, weights["output.weight"], weights["output.bias"])
     found.register_source_vocabulary(list(src_tokens))
     found.register_target_vocabulary(list(tgt_tokens))

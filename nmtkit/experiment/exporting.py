@@ -94,7 +94,7 @@ def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fol
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "dtype": "float32",
-        "nmtkit": {"version": __version__, "recipe": recipe.name, "task": recipe.task},
+        "nmtkit": _origin(recipe),
         **sizes,
     }
     write_json(folder / "config.json", told)
@@ -111,6 +111,11 @@ def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fol
         folder / "tokenizer_config.json",
         {"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False, **how, **more},
     )
+
+
+def _origin(recipe: Recipe) -> dict[str, Any]:
+    """What `import` reads again, and other programs leave unread."""
+    return {"version": __version__, "recipe": recipe.name, "task": recipe.task}
 
 
 def _require_pieces(tokenizers: TokenizerPair) -> None:
@@ -192,6 +197,8 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     config = require_convertible(model.config, "ctranslate2")
     src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
     spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
+    how = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
+    spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": how})
     with writing(folder):
         spec.save(str(folder))
     if tokenizers.src.config.kind != "word":

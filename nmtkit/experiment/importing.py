@@ -5,11 +5,13 @@ row of BOS is a copy of that of PAD, with a bias by which it is never written.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -36,20 +38,45 @@ _WHY_NOT = {
 """What nmtkit has nothing like."""
 
 
-def import_run(folder: Path, path: str | None = None, notify: Notify = quiet) -> RunFolder:
-    """Makes a run of a model that Hugging Face's `transformers` wrote.
+@dataclass(frozen=True)
+class ForeignModel:
+    """What a run is made of."""
+
+    origin: str
+    """The program that wrote it, as `--from` names it."""
+    kind: str
+    """Its architecture, as that program names it."""
+    config: TransformerConfig
+    tensors: dict[str, Tensor]
+    """By our names."""
+    tokenizers: TokenizerPair
+    task: str
+    search: dict[str, Any]
+    """Of the recipe, where it says how it is searched."""
+    notes: Sequence[str] = ()
+    """Sentences for the user."""
+
+
+def import_run(
+    folder: Path, path: str | None = None, notify: Notify = quiet, read: Callable[[Path], ForeignModel] | None = None
+) -> RunFolder:
+    """Makes a run of a model that another program wrote.
 
     Args:
-        folder: with config.json, weights, source.spm, target.spm and vocab.json.
+        folder: of the model.
         path: the run's folder; None is `runs/` and the folder's name.
-        notify: told in a sentence what was found.
+        notify: told in sentences what was found.
+        read: knows that program's folders; None is `read_hugging_face`.
 
     Raises:
         NmtkitError: the folder of the run is not free, or the model is of a kind that is not read, or damaged.
     """
     run = RunFolder.at(path, _name(folder))
     with new_folder(run.path, "name another folder with -o") as beside:
-        notify(_import(folder, RunFolder(beside), run.path.resolve().name))
+        found = (read or read_hugging_face)(folder)
+        _write(found, folder, RunFolder(beside), run.path.resolve().name)
+    for note in (_summary(found), *found.notes):
+        notify(note)
     return run
 
 
@@ -57,27 +84,51 @@ def _name(folder: Path) -> str:
     return folder.name if is_name(folder.name) else folder.resolve().name
 
 
-def _import(folder: Path, run: RunFolder, title: str) -> str:
-    """Writes the run, and says what it is."""
+def _write(found: ForeignModel, folder: Path, run: RunFolder, title: str) -> None:
+    name = _name(folder)
+    recipe = _recipe(title if is_name(title) else "imported", f"{found.kind} model {name}", found)
+    found.tokenizers.save(run.vocabulary)
+    save_weights(run.average, found.tensors, found.tokenizers.sum)
+    told = {"from": found.origin, "folder": name, "model_type": found.kind, "license": _license(folder)}
+    write_json(run.imported, told)
+    write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
+    write_whole(run.recipe, recipe.to_yaml())
+
+
+def _summary(found: ForeignModel) -> str:
+    config = found.config
+    src, tgt = (len(one.vocabulary) for one in (found.tokenizers.src, found.tokenizers.tgt))
+    return (
+        f"a {found.kind} model of {config.encoder_layers}+{config.decoder_layers} layers of {config.hidden_size}, "
+        f"{src:,} source and {tgt:,} target tokens, {sum(map(torch.numel, found.tensors.values())):,} weights"
+    )
+
+
+def task_of(given: dict[str, Any]) -> str:
+    """What a `config.json` that `nmtkit export` wrote says that its model is for; of others translation."""
+    own = given.get("nmtkit")
+    task = str(own.get("task")) if isinstance(own, dict) else "translation"
+    return task if task in TASKS.names() else "translation"
+
+
+def read_hugging_face(folder: Path) -> ForeignModel:
+    """A model of `transformers`: config.json, weights, source.spm, target.spm and vocab.json.
+
+    Raises:
+        CheckpointError: it is of a kind that is not read, or damaged.
+    """
     given = read_foreign_json(folder, "config.json")
     kind, config = _config(folder, given)
     with foreign_weights(folder) as weights:
         tokenizers, tables = _tokenizers(folder, config, weights)
         model, tensors = MarianWeights(kind, config, weights, tokenizers, tables).done()
-    own = given.get("nmtkit")
-    task = str(own.get("task")) if isinstance(own, dict) else "translation"
-    task, name = task if task in TASKS.names() else "translation", _name(folder)
-    recipe = _recipe(title if is_name(title) else "imported", task, f"{kind} model {name}", config, model, tokenizers)
-    tokenizers.save(run.vocabulary)
-    save_weights(run.average, tensors, tokenizers.sum)
-    write_json(run.imported, {"from": "huggingface", "folder": name, "model_type": kind, "license": _license(folder)})
-    write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
-    write_whole(run.recipe, recipe.to_yaml())
-    src, tgt = (len(one.vocabulary) for one in (tokenizers.src, tokenizers.tgt))
-    return (
-        f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}, "
-        f"{src:,} source and {tgt:,} target tokens, {sum(map(torch.numel, tensors.values())):,} weights"
-    )
+    search = {
+        "beam_size": config.num_beams,
+        "alpha": config.length_penalty,
+        "max_length": config.max_length - 1,  # theirs counts the decoder's first input
+        "no_repeat_ngram": config.no_repeat_ngram_size,
+    }
+    return ForeignModel("huggingface", kind, model, tensors, tokenizers, task_of(given), search)
 
 
 def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig]:
@@ -121,7 +172,7 @@ def _tokenizers(
     if max(ids) >= tgt_rows:
         raise CheckpointError(f"{folder / 'config.json'}: a special token has the id {max(ids)}, of {tgt_rows} tokens")
     dropped = {row for row in (bias <= NEVER).nonzero().flatten().tolist() if row not in of_tgt and row not in ids}
-    tgt = _table(folder, of_tgt, ids, [row for row in range(tgt_rows) if row not in dropped])
+    tgt = table_of(folder, of_tgt, ids, [row for row in range(tgt_rows) if row not in dropped])
     src = tgt
     if separate:
         words = _words(folder, "vocab.json", config.vocab_size)
@@ -129,7 +180,7 @@ def _tokenizers(
         pad, eos = by_name.get(SPECIALS[PAD], -1), by_name.get(SPECIALS[EOS], -1)
         if min(pad, eos) < 0:
             raise CheckpointError(f"{folder / 'vocab.json'}: {SPECIALS[PAD]} or {SPECIALS[EOS]} is missing in it")
-        src = _table(folder, words, (pad, by_name.get(SPECIALS[BOS], pad), eos), sorted(words))
+        src = table_of(folder, words, (pad, by_name.get(SPECIALS[BOS], pad), eos), sorted(words))
     how = TokenizerConfig(
         kind="marian",
         vocab_size=len(src.vocabulary),
@@ -137,11 +188,12 @@ def _tokenizers(
         joint=not separate,
         normalization="none",
     )
-    one, other = (_cutter(folder, f"{side}.spm", how, of) for side, of in (("source", src), ("target", tgt)))
+    one, other = (sentencepiece_of(folder, f"{side}.spm", how, of) for side, of in (("source", src), ("target", tgt)))
     return TokenizerPair(one, other), (src, tgt)
 
 
-def _cutter(folder: Path, name: str, how: TokenizerConfig, table: Table) -> SentencePieceTokenizer:
+def sentencepiece_of(folder: Path, name: str, how: TokenizerConfig, table: Table) -> SentencePieceTokenizer:
+    """A side's sentencepiece model, whose pieces have the ids of a table."""
     content = read_foreign(folder, name)
     try:
         found = SentencePieceTokenizer(how, content, table.vocabulary)
@@ -166,7 +218,7 @@ def _words(folder: Path, name: str, rows: int) -> dict[int, str]:
     return found
 
 
-def _table(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], rows: Sequence[int]) -> Table:
+def table_of(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], rows: Sequence[int]) -> Table:
     """Puts the special tokens first; `ids` are those of padding, of the decoder's first input, and of the end."""
     unknown = [row for row, word in words.items() if word == SPECIALS[UNK]]
     if not unknown:
@@ -191,25 +243,17 @@ def _table(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], ro
 # ---------------------------------------------------------------------------------------------------------- the folder
 
 
-def _recipe(
-    title: str, task: str, about: str, config: HuggingFaceConfig, model: TransformerConfig, tokenizers: TokenizerPair
-) -> Recipe:
+def _recipe(title: str, about: str, found: ForeignModel) -> Recipe:
     """The recipe of an imported run: how it is searched; what it was trained on and how, nobody has told."""
-    search = {
-        "beam_size": config.num_beams,
-        "alpha": config.length_penalty,
-        "max_length": config.max_length - 1,  # theirs counts the decoder's first input
-        "no_repeat_ngram": config.no_repeat_ngram_size,
-    }
     data = {
         "name": title,
         "description": f"imported {about}; it was trained elsewhere, so SOURCE and TARGET stand for no files",
-        "task": task,
+        "task": found.task,
         "data": {"train": {"src": "SOURCE", "tgt": "TARGET"}},
-        "tokenizer": tokenizers.src.config.model_dump(),
-        "model": model.model_dump(),
-        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(task).validated[0]},
-        "search": search,
+        "tokenizer": found.tokenizers.src.config.model_dump(),
+        "model": found.config.model_dump(),
+        "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(found.task).validated[0]},
+        "search": found.search,
     }
     return parse(Recipe, data, "the imported model")
 

@@ -322,7 +322,7 @@ def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Comma
     assert (found.code, "name another folder with -o" in found.err) == (2, True), found
 
 
-@pytest.mark.parametrize("source", ["ctranslate2", "opennmt-py", "joeynmt"])
+@pytest.mark.parametrize("source", ["opennmt-py", "joeynmt"])
 def test_what_is_not_read_is_refused_by_name(source: str, folder: Path, console: Command) -> None:
     done = console("import", folder, "--from", source)
     assert (done.code, f"models of {source} are not read" in done.err) == (2, True), done
