@@ -1,5 +1,6 @@
 """`nmtkit import`."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -8,52 +9,62 @@ from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment.ctranslate2_model import read_ctranslate2
-from nmtkit.experiment.importing import import_run, read_hugging_face
+from nmtkit.experiment.importing import Imported, import_run, read_hugging_face
+from nmtkit.experiment.joey import read_joey
+from nmtkit.experiment.opennmt import read_opennmt
 
-_READ = {"huggingface": read_hugging_face, "ctranslate2": read_ctranslate2}
-_NOT_READ = {
-    "opennmt-py": "nothing here knows its checkpoints so far; import is for Marian models and CTranslate2",
-    "joeynmt": "nothing here knows its checkpoints so far; import is for Marian models and CTranslate2",
+_READERS: dict[str, Callable[[Path], Imported]] = {
+    "huggingface": read_hugging_face,
+    "joeynmt": read_joey,
+    "opennmt-py": read_opennmt,
+    "ctranslate2": read_ctranslate2,
 }
 
 
 @click.command()
-@click.argument("folder", type=FILE)
+@click.argument("folder", metavar="PATH", type=FILE)
 @click.option(
     "--from",
     "source",
-    type=click.Choice([*_READ, *_NOT_READ]),
+    type=click.Choice([*_READERS]),
     default="huggingface",
     show_default=True,
     help="Who wrote it.",
 )
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
 def command(folder: Path, source: str, output: str | None) -> None:
-    """Make a run of a model of others: a Marian (OPUS-MT) model of Hugging Face, or a Transformer of CTranslate2.
-
-    The run translates, rescores, aligns, draws its attention and is exported as any other. Nothing in FOLDER is run,
-    and what is not read is refused by name.
+    """Make a run of a model of another toolkit.
 
     \b
-    FOLDER holds
-      huggingface  config.json, model.safetensors or pytorch_model.bin, source.spm, target.spm, vocab.json
-      ctranslate2  config.json, model.bin, vocabularies; source.spm and target.spm, or a vocabulary of words
+    huggingface: a folder of Marian (OPUS-MT), with config.json, model.safetensors or pytorch_model.bin, source.spm,
+                 target.spm and vocab.json.
+    joeynmt:     a folder of Joey NMT 2, with config.yaml, best.ckpt, src_vocab.txt and trg_vocab.txt.
+    opennmt-py:  a checkpoint of OpenNMT-py 3 (model_step_N.pt).
+    ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,
+                 or a vocabulary of words.
 
-    CTranslate2's int8 and int16 weights become float32.
+    Of Joey NMT and OpenNMT-py, Transformers and recurrent models with attention are read; models of sentencepiece lie
+    beside the weights. Without them the run takes text that is cut into tokens as it was in training. Of CTranslate2,
+    Transformers are read; int8 and int16 weights become float32.
+
+    The run translates, rescores, aligns, draws its attention and is exported as any other. Nothing that it holds is
+    run, and what is not read is refused by name.
 
     \b
     Examples:
       hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
       nmtkit import opus-mt-en-de
       nmtkit translate -m runs/opus-mt-en-de < test.en
+      nmtkit import models/iwslt14 --from joeynmt
+      nmtkit import model_step_100000.pt --from opennmt-py
       nmtkit import mine-ct2 --from ctranslate2
     """
-    if source in _NOT_READ:
-        raise NmtkitError(f"{folder}: models of {source} are not read: {_NOT_READ[source]}")
-    if not folder.is_dir():
+    if not folder.is_dir() and not (source == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
             f"{folder}: not a folder; name one that holds config.json. One of Hugging Face's hub comes by "
             "`pip install huggingface_hub` and `hf download NAME --local-dir DIR`"
+            if source == "huggingface"
+            else f"{folder}: not there; name the folder that its training saved in"
         )
-    run = import_run(folder, output, tell, _READ[source])
+    run = import_run(folder, output, tell, _READERS[source])
     tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")

@@ -46,9 +46,9 @@ SAMPLE_CHARACTERS = 1 << 27
 class TokenizerConfig(Settings):
     """How text is cut into tokens."""
 
-    kind: Literal["bpe", "unigram", "char", "word", "marian"] = "bpe"
-    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation);
-    marian, which only imported models have: a sentencepiece model for each side, and tables of their tokens."""
+    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "marian"] = "bpe"
+    """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation),
+    whitespace (text cut already); marian, only of imported models: sentencepiece models, and tables of their tokens."""
     vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
@@ -63,7 +63,7 @@ class TokenizerConfig(Settings):
     normalization: Literal["nfkc", "none"] = "nfkc"
     """nfkc: compatible characters become one (full-width letters, ligatures); none: text as it is."""
     min_frequency: int = Field(default=1, ge=1)
-    """word only: rarer words are unknown."""
+    """word and whitespace only: rarer words are unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
     train_lines: int = Field(default=200_000, ge=1)
@@ -74,11 +74,16 @@ class TokenizerConfig(Settings):
     def _fits(self) -> "TokenizerConfig":
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
             raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
-        if self.min_frequency > 1 and self.kind != "word":
-            raise ValueError("min_frequency: only kind word counts words; use vocab_size to limit subwords")
+        if self.min_frequency > 1 and not self.cuts_words:
+            raise ValueError("min_frequency: only kinds word and whitespace count words; take vocab_size for subwords")
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
         return self
+
+    @property
+    def cuts_words(self) -> bool:
+        """Whether tokens are words, of a table and without a model."""
+        return self.kind in ("word", "whitespace")
 
 
 class Tokenizer(ABC):
@@ -256,7 +261,7 @@ class WordTokenizer(Tokenizer):
 
     Text is split at white space. Within, runs of letters and digits stay together (with their accents), and so do the
     digits of a number around a point or comma; every other character is alone. Joining gives the text back, up to the
-    width of white space and unknown words (an unknown piece counts as a word of its own).
+    width of white space and unknown words (an unknown piece is a word of its own). Kind whitespace cuts nothing within.
     """
 
     suffix = ".vocab"
@@ -287,6 +292,8 @@ class WordTokenizer(Tokenizer):
         text = self._prepared(text).replace(MARK, " ")
         if self.config.normalization == "nfkc":
             text = unicodedata.normalize("NFKC", text)
+        if self.config.kind == "whitespace":
+            return [MARK + word for word in text.split()]
         tokens: list[str] = []
         for word in text.split():
             first = len(tokens)
@@ -399,7 +406,7 @@ def _check_sums(folder: Path) -> None:
 
 
 def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
-    if config.kind == "word":
+    if config.cuts_words:
         return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix)))
     path = stem.with_suffix(SentencePieceTokenizer.suffix)
     model = read_file(path)
@@ -477,7 +484,7 @@ def learn_from(config: TokenizerConfig, sample: Sample, report: DataReport | Non
     src_lines = [pair.src for pair in sample.kept]
     tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
     teacher: type[SentencePieceTokenizer | WordTokenizer]
-    teacher = WordTokenizer if config.kind == "word" else SentencePieceTokenizer
+    teacher = WordTokenizer if config.cuts_words else SentencePieceTokenizer
     if config.joint:
         joint = teacher.learn(config, src_lines + tgt_lines)
         tokenizers = TokenizerPair(joint, joint)

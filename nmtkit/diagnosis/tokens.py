@@ -96,7 +96,7 @@ class TokenReport:
 
 def quick_sample(config: TokenizerConfig) -> Sample:
     """For a tokenizer as the settings say, but from fewer pairs where learning from all takes long."""
-    return Sample(config.train_lines if config.kind == "word" else min(config.train_lines, SAMPLE))
+    return Sample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
 
 
 def learn_quickly(config: TokenizerConfig, sample: Sample, files: Files) -> TokenizerPair:

@@ -76,6 +76,9 @@ def require_convertible(model: ModelConfig, engine: str) -> TransformerConfig:
     config = cast(TransformerConfig, model)
     if config.copies:
         raise NmtkitError(f"{engine} has no counterpart of a transformer that copies (copying: {config.copying})")
+    if engine == "huggingface" and not (config.source_end and config.norm_epsilon == 1e-5):
+        what = "an epsilon of normalization other than 1e-5" if config.source_end else "a source without its </s>"
+        raise NmtkitError(f"{engine} has no counterpart of {what}; take --to ctranslate2 or safetensors")
     return config
 
 
@@ -221,7 +224,8 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
     _put(found.decoder.projection, weights["output.weight"], weights["output.bias"])
     found.register_source_vocabulary(list(src_tokens))
     found.register_target_vocabulary(list(tgt_tokens))
-    found.config.add_source_eos = True
+    found.config.add_source_eos = config.source_end
+    found.config.layer_norm_epsilon = config.norm_epsilon
     found.config.unk_token, found.config.bos_token, found.config.eos_token = (tgt_tokens[i] for i in (UNK, BOS, EOS))
     found.config.decoder_start_token = tgt_tokens[BOS]
     found.validate()

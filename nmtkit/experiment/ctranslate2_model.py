@@ -19,7 +19,7 @@ from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
 from nmtkit.errors import CheckpointError, DataError
 from nmtkit.experiment.conversion import CTRANSLATE2, NEVER
 from nmtkit.experiment.ctranslate2_file import CTranslate2File, ctranslate2_file
-from nmtkit.experiment.importing import ForeignModel, sentencepiece_of, table_of, task_of
+from nmtkit.experiment.importing import Imported, cutter_of, license_of, table_of, task_of
 from nmtkit.experiment.marian import Table
 from nmtkit.experiment.outside import read_foreign, read_foreign_json
 from nmtkit.experiment.saved import sizes_of
@@ -55,7 +55,7 @@ class CTranslate2Config(Settings):
     layer_norm_epsilon: float | None = None
 
 
-def read_ctranslate2(folder: Path) -> ForeignModel:
+def read_ctranslate2(folder: Path) -> Imported:
     """A model that CTranslate2's converters or `export` wrote.
 
     Args:
@@ -82,7 +82,19 @@ def read_ctranslate2(folder: Path) -> ForeignModel:
             "little"
         )
     longest = {"max_length": min(256, model.max_positions)} if model.positions == "learned" else {}
-    return ForeignModel("ctranslate2", "CTranslate2", model, tensors, tokenizers, task_of(given), longest, notes)
+    shape = f"a CTranslate2 model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}"
+    return Imported(
+        "ctranslate2",
+        "CTranslate2",
+        shape,
+        model,
+        tensors,
+        tokenizers,
+        longest,
+        task_of(given),
+        license_of(folder),
+        notes,
+    )
 
 
 def _require_readable(place: Path, config: CTranslate2Config, from_zeros: bool) -> None:
@@ -169,7 +181,7 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], tables: tuple[Table, Tab
     }
     how = parse(TokenizerConfig, settings, str(folder / "config.json"))
     if pieces:
-        one, other = (sentencepiece_of(folder, f"{_SIDES[at]}.spm", how, tables[at]) for at in (0, 1))
+        one, other = (cutter_of(folder, f"{_SIDES[at]}.spm", how, tables[at]) for at in (0, 1))
         return TokenizerPair(one, other), []
     cutters = [WordTokenizer(how, table.vocabulary) for table in tables]
     pair = TokenizerPair(cutters[0], cutters[0] if shared else cutters[1])

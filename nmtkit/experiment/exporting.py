@@ -120,8 +120,8 @@ def _origin(recipe: Recipe) -> dict[str, Any]:
 
 def _require_pieces(tokenizers: TokenizerPair) -> None:
     config = tokenizers.src.config
-    if config.kind == "word" or config.lowercase:
-        what = "words" if config.kind == "word" else "text that was turned into lower case"
+    if config.cuts_words or config.lowercase:
+        what = "words" if config.cuts_words else "text that was turned into lower case"
         raise NmtkitError(
             f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
             "of kind bpe or unigram that leaves case as it is"
@@ -201,7 +201,7 @@ def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": how})
     with writing(folder):
         spec.save(str(folder))
-    if tokenizers.src.config.kind != "word":
+    if not tokenizers.src.config.cuts_words:
         _write_pieces(tokenizers, folder)
 
 

@@ -21,7 +21,7 @@ from nmtkit.experiment.folder import Notify, RunFolder, quiet
 from nmtkit.experiment.marian import NORMS, HuggingFaceConfig, MarianWeights, Table
 from nmtkit.experiment.outside import ForeignWeights, foreign_weights, read_foreign, read_foreign_json
 from nmtkit.files import new_folder, write_json, write_whole
-from nmtkit.models.transformer import TransformerConfig
+from nmtkit.models.base import ModelConfig
 from nmtkit.recipe import Recipe
 from nmtkit.settings import is_name, parse, shortened
 from nmtkit.task import TASKS
@@ -39,83 +39,80 @@ _WHY_NOT = {
 
 
 @dataclass(frozen=True)
-class ForeignModel:
-    """What a run is made of."""
+class Imported:
+    """A model of others as it is here."""
 
-    origin: str
-    """The program that wrote it, as `--from` names it."""
+    source: str
+    """Who wrote it, as `import` names them."""
     kind: str
-    """Its architecture, as that program names it."""
-    config: TransformerConfig
-    tensors: dict[str, Tensor]
-    """By our names."""
+    """What they call its architecture."""
+    shape: str
+    """What it is, in words."""
+    model: ModelConfig
+    tensors: Mapping[str, Tensor]
     tokenizers: TokenizerPair
-    task: str
-    search: dict[str, Any]
-    """Of the recipe, where it says how it is searched."""
+    search: Mapping[str, Any]
+    """How it is searched, as a recipe says it."""
+    task: str = "translation"
+    licence: str | None = None
     notes: Sequence[str] = ()
     """Sentences for the user."""
 
 
 def import_run(
-    folder: Path, path: str | None = None, notify: Notify = quiet, read: Callable[[Path], ForeignModel] | None = None
+    folder: Path, path: str | None = None, notify: Notify = quiet, read: Callable[[Path], Imported] | None = None
 ) -> RunFolder:
-    """Makes a run of a model that another program wrote.
+    """Makes a run of a model of others.
 
     Args:
-        folder: of the model.
+        folder: what it is read from.
         path: the run's folder; None is `runs/` and the folder's name.
-        notify: told in sentences what was found.
-        read: knows that program's folders; None is `read_hugging_face`.
+        notify: told in a sentence what was found.
+        read: reads it; by default as Hugging Face's `transformers` wrote it.
 
     Raises:
         NmtkitError: the folder of the run is not free, or the model is of a kind that is not read, or damaged.
     """
-    run = RunFolder.at(path, _name(folder))
+    name = _name(folder)
+    run = RunFolder.at(path, name)
     with new_folder(run.path, "name another folder with -o") as beside:
         found = (read or read_hugging_face)(folder)
-        _write(found, folder, RunFolder(beside), run.path.resolve().name)
-    for note in (_summary(found), *found.notes):
+        told = _write(RunFolder(beside), found, name, run.path.resolve().name)
+    for note in (told, *found.notes):
         notify(note)
     return run
 
 
 def _name(folder: Path) -> str:
-    return folder.name if is_name(folder.name) else folder.resolve().name
+    name = folder.stem if folder.is_file() else folder.name
+    return name if is_name(name) else folder.resolve().name
 
 
-def _write(found: ForeignModel, folder: Path, run: RunFolder, title: str) -> None:
-    name = _name(folder)
-    recipe = _recipe(title if is_name(title) else "imported", f"{found.kind} model {name}", found)
-    found.tokenizers.save(run.vocabulary)
-    save_weights(run.average, found.tensors, found.tokenizers.sum)
-    told = {"from": found.origin, "folder": name, "model_type": found.kind, "license": _license(folder)}
-    write_json(run.imported, told)
+def _write(run: RunFolder, found: Imported, name: str, title: str) -> str:
+    """Writes the run, and says what it is."""
+    title = title if is_name(title) else "imported"
+    recipe, tokenizers = _recipe(title, f"{found.kind} model {name}", found), found.tokenizers
+    tokenizers.save(run.vocabulary)
+    save_weights(run.average, found.tensors, tokenizers.sum)
+    facts = {"from": found.source, "folder": name, "model_type": found.kind, "license": found.licence}
+    write_json(run.imported, facts)
     write_json(run.result, {"reason": "imported", "updates": 0, "best": None, "kept": []})
     write_whole(run.recipe, recipe.to_yaml())
-
-
-def _summary(found: ForeignModel) -> str:
-    config = found.config
-    src, tgt = (len(one.vocabulary) for one in (found.tokenizers.src, found.tokenizers.tgt))
+    src, tgt = (len(one.vocabulary) for one in (tokenizers.src, tokenizers.tgt))
     return (
-        f"a {found.kind} model of {config.encoder_layers}+{config.decoder_layers} layers of {config.hidden_size}, "
-        f"{src:,} source and {tgt:,} target tokens, {sum(map(torch.numel, found.tensors.values())):,} weights"
+        f"{found.shape}, {src:,} source and {tgt:,} target tokens, "
+        f"{sum(map(torch.numel, found.tensors.values())):,} weights"
     )
 
 
-def task_of(given: dict[str, Any]) -> str:
-    """What a `config.json` that `nmtkit export` wrote says that its model is for; of others translation."""
-    own = given.get("nmtkit")
-    task = str(own.get("task")) if isinstance(own, dict) else "translation"
-    return task if task in TASKS.names() else "translation"
+def read_hugging_face(folder: Path) -> Imported:
+    """A model that `transformers` wrote, to be made a run.
 
-
-def read_hugging_face(folder: Path) -> ForeignModel:
-    """A model of `transformers`: config.json, weights, source.spm, target.spm and vocab.json.
+    Args:
+        folder: with config.json, weights, source.spm, target.spm and vocab.json.
 
     Raises:
-        CheckpointError: it is of a kind that is not read, or damaged.
+        NmtkitError: it is of a kind that is not read, or damaged; the message names it.
     """
     given = read_foreign_json(folder, "config.json")
     kind, config = _config(folder, given)
@@ -128,7 +125,15 @@ def read_hugging_face(folder: Path) -> ForeignModel:
         "max_length": config.max_length - 1,  # theirs counts the decoder's first input
         "no_repeat_ngram": config.no_repeat_ngram_size,
     }
-    return ForeignModel("huggingface", kind, model, tensors, tokenizers, task_of(given), search)
+    shape = f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}"
+    return Imported("huggingface", kind, shape, model, tensors, tokenizers, search, task_of(given), license_of(folder))
+
+
+def task_of(given: Mapping[str, Any]) -> str:
+    """What a `config.json` that `nmtkit export` wrote says that its model is for; of others translation."""
+    own = given.get("nmtkit")
+    task = str(own.get("task")) if isinstance(own, dict) else "translation"
+    return task if task in TASKS.names() else "translation"
 
 
 def _config(folder: Path, given: dict[str, Any]) -> tuple[str, HuggingFaceConfig]:
@@ -188,12 +193,16 @@ def _tokenizers(
         joint=not separate,
         normalization="none",
     )
-    one, other = (sentencepiece_of(folder, f"{side}.spm", how, of) for side, of in (("source", src), ("target", tgt)))
+    one, other = (cutter_of(folder, f"{side}.spm", how, of) for side, of in (("source", src), ("target", tgt)))
     return TokenizerPair(one, other), (src, tgt)
 
 
-def sentencepiece_of(folder: Path, name: str, how: TokenizerConfig, table: Table) -> SentencePieceTokenizer:
-    """A side's sentencepiece model, whose pieces have the ids of a table."""
+def cutter_of(folder: Path, name: str, how: TokenizerConfig, table: Table) -> SentencePieceTokenizer:
+    """A sentencepiece model in a folder, with a table of its tokens.
+
+    Raises:
+        CheckpointError: it is missing, is no such model, or cuts bytes.
+    """
     content = read_foreign(folder, name)
     try:
         found = SentencePieceTokenizer(how, content, table.vocabulary)
@@ -218,16 +227,26 @@ def _words(folder: Path, name: str, rows: int) -> dict[int, str]:
     return found
 
 
-def table_of(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], rows: Sequence[int]) -> Table:
-    """Puts the special tokens first; `ids` are those of padding, of the decoder's first input, and of the end."""
+def table_of(place: Path, words: Mapping[int, str], ids: tuple[int, int, int], rows: Sequence[int]) -> Table:
+    """Puts the special tokens first.
+
+    Args:
+        place: what a message calls the table.
+        words: by the ids of others.
+        ids: theirs of padding, of the decoder's first input, and of the end.
+        rows: theirs that are taken.
+
+    Raises:
+        CheckpointError: none is the unknown word.
+    """
     unknown = [row for row, word in words.items() if word == SPECIALS[UNK]]
     if not unknown:
-        raise CheckpointError(f"{folder}: its vocabulary has no {SPECIALS[UNK]}, which is not read")
+        raise CheckpointError(f"{place}: its vocabulary has no {SPECIALS[UNK]}, which is not read")
     places = {PAD: ids[0], UNK: unknown[0], BOS: ids[1], EOS: ids[2]}
     first: dict[int, int] = {}
-    for place in (EOS, UNK, PAD, BOS):  # what stands for two keeps its meaning in this order
-        first.setdefault(places[place], place)
-    never = [place for place, row in places.items() if first[row] != place]
+    for ours in (EOS, UNK, PAD, BOS):  # what stands for two keeps its meaning in this order
+        first.setdefault(places[ours], ours)
+    never = [ours for ours, row in places.items() if first[row] != ours]
     ordinary = [row for row in rows if row not in first]
     taken, tokens = {*SPECIALS}, [*SPECIALS]
     for row in ordinary:
@@ -236,14 +255,14 @@ def table_of(folder: Path, words: Mapping[int, str], ids: tuple[int, int, int], 
         word = f"<unused {row}>" if not word or "\n" in word or word in taken else word
         taken.add(word)
         tokens.append(word)
-    order = torch.tensor([*(places[place] for place in range(len(SPECIALS))), *ordinary])
+    order = torch.tensor([*(places[ours] for ours in range(len(SPECIALS))), *ordinary])
     return Table(Vocabulary(tokens), order, torch.tensor(never, dtype=torch.long))
 
 
 # ---------------------------------------------------------------------------------------------------------- the folder
 
 
-def _recipe(title: str, about: str, found: ForeignModel) -> Recipe:
+def _recipe(title: str, about: str, found: Imported) -> Recipe:
     """The recipe of an imported run: how it is searched; what it was trained on and how, nobody has told."""
     data = {
         "name": title,
@@ -251,14 +270,14 @@ def _recipe(title: str, about: str, found: ForeignModel) -> Recipe:
         "task": found.task,
         "data": {"train": {"src": "SOURCE", "tgt": "TARGET"}},
         "tokenizer": found.tokenizers.src.config.model_dump(),
-        "model": found.config.model_dump(),
+        "model": found.model.model_dump(),
         "training": {"lr": 1e-4, "max_epochs": 5, "best_metric": TASKS.get(found.task).validated[0]},
-        "search": found.search,
+        "search": {**found.search},
     }
     return parse(Recipe, data, "the imported model")
 
 
-def _license(folder: Path) -> str | None:
+def license_of(folder: Path) -> str | None:
     """The licence that the head of the model card names."""
     try:
         card = read_foreign(folder, "README.md").decode("utf-8")

@@ -3,7 +3,7 @@
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,11 @@ class ForeignWeights:
     """By name; the files hold so many numbers."""
     read: Callable[[str], Tensor]
     """Reads one of them."""
+
+    @classmethod
+    def of(cls, path: Path, tensors: Mapping[str, Tensor]) -> "ForeignWeights":
+        """Those that are read already."""
+        return cls(path, {key: tuple(one.shape) for key, one in tensors.items()}, tensors.__getitem__)
 
     def tensor(self, name: str) -> Tensor:
         """One of them in float32.
@@ -90,10 +95,8 @@ def foreign_weights(folder: Path) -> Iterator[ForeignWeights]:
             f"{folder}: no weights: none of {', '.join(_WEIGHTS)} is there; download the whole folder"
         )
     if name.endswith(".bin"):
-        tensors = _unpickled(folder / name)
-        yield ForeignWeights(
-            folder / name, {key: tuple(one.shape) for key, one in tensors.items()}, tensors.__getitem__
-        )
+        tensors = named_tensors(folder / name, unpickled(folder / name))
+        yield ForeignWeights.of(folder / name, tensors)
         return
     with ExitStack() as stack:
         where: dict[str, Any] = {}
@@ -118,8 +121,17 @@ def _parts(folder: Path) -> list[Path]:
     return [folder / one for one in sorted(files)]
 
 
-def _unpickled(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file that `torch.save` wrote. Of its pickle nothing runs but what makes tensors."""
+def unpickled(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:
+    """What a file holds that `torch.save` wrote. Of its pickle nothing runs but what makes tensors and plain values.
+
+    Args:
+        path: the file.
+        allowed: classes of which it may hold objects; they do nothing when they are made.
+        remedy: what to do where it holds more.
+
+    Raises:
+        CheckpointError: it is damaged, or holds more.
+    """
     try:
         if not path.is_file():
             raise ValueError("not a file")
@@ -129,14 +141,23 @@ def _unpickled(path: Path) -> dict[str, Tensor]:
                     raise ValueError("it is compressed, which torch.save never does")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            with torch.serialization.safe_globals([*allowed]):
+                return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as fault:  # a pickle that was made to do harm may raise anything
         said = shortened(" ".join(str(fault).split()), 200)
         raise CheckpointError(
-            f"{path}: damaged, or holds more than tensors; nothing of it was run ({said}); take a model.safetensors"
+            f"{path}: damaged, or holds more than tensors; nothing of it was run ({said}); {remedy}"
         ) from fault
+
+
+def named_tensors(path: Path, found: Any, remedy: str = "take a model.safetensors") -> dict[str, Tensor]:
+    """What was unpickled, if it is tensors with names that have the numbers that their shapes say.
+
+    Raises:
+        CheckpointError: it is not.
+    """
     if not isinstance(found, dict) or not all(type(key) is str and type(one) is Tensor for key, one in found.items()):
-        raise CheckpointError(f"{path}: holds other things than tensors with names; take a model.safetensors")
+        raise CheckpointError(f"{path}: holds other things than tensors with names; {remedy}")
     for name, one in found.items():
         plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
         if not plain or one.nbytes > one.untyped_storage().nbytes():

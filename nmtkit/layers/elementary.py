@@ -67,3 +67,11 @@ class Maxout(nn.Module):
         """`(...,l)` from `(...,I)`."""
         first, second = self.pieces(inputs).chunk(2, -1)
         return torch.maximum(first, second)
+
+
+def without_end(mask: Tensor) -> Tensor:
+    """Which tokens of a source are real, `(B,S)`, its </s> left out; an empty source keeps it, to have one at all."""
+    words = mask.roll(-1, 1)
+    words[:, -1] = False
+    words[:, 0] = True
+    return words

@@ -302,10 +302,10 @@ class Residual(nn.Module):
     which trains without a long warm-up (Xiong et al. 2020) and needs one more normalization after the last layer.
     """
 
-    def __init__(self, width: int, norm: Norm, rate: float) -> None:
+    def __init__(self, width: int, norm: Norm, rate: float, epsilon: float = 1e-5) -> None:
         super().__init__()
         self.pre = norm == "pre"
-        self.norm = nn.LayerNorm(width)
+        self.norm = nn.LayerNorm(width, epsilon)
         self.dropout = Dropout(rate)
 
     def enter(self, states: Tensor) -> Tensor:
@@ -351,6 +351,8 @@ class LayerPlan:
     """Dropout of attention weights."""
     activation_rate: float
     """Dropout after the activation."""
+    norm_epsilon: float = 1e-5
+    """What a normalization adds to the variance."""
 
 
 class EncoderLayer(nn.Module):
@@ -359,9 +361,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
         self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
         self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
-        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate)
+        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
 
     def forward(self, states: Tensor, mask: Tensor | None) -> Tensor:
         """`(B,S,H)` to `(B,S,H)`; `mask` `(B,1,1,S)` says which tokens are real; see `attend`."""
@@ -381,11 +383,11 @@ class DecoderLayer(nn.Module):
     def __init__(self, plan: LayerPlan) -> None:
         super().__init__()
         self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
         self.cross_attention = CrossAttention(plan.width, plan.heads, plan.attention_rate)
-        self.around_cross_attention = Residual(plan.width, plan.norm, plan.rate)
+        self.around_cross_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
         self.feed_forward = FeedForward(plan.width, plan.inner, plan.activation, plan.activation_rate)
-        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate)
+        self.around_feed_forward = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
 
     def forward(
         self,

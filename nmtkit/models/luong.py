@@ -17,7 +17,7 @@ word of the source, as in the authors' own program.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Attention, ScoreKind
+from nmtkit.layers.elementary import without_end
 from nmtkit.layers.past import Past
 from nmtkit.layers.recurrent import (
     Bridge,
@@ -67,6 +68,11 @@ class LuongConfig(StackedConfig):
     input_feeding: bool = True
     """The decoder reads its last attentional state with the next word (section 3.3). false trains faster."""
 
+    attentional_bias: bool = False
+    """Eq. 5 has a bias, as in Joey NMT; the paper's has none."""
+    source_end: bool = True
+    """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> "LuongConfig":
         self.require_score_fits(self.score)
@@ -107,7 +113,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
     def __init__(self, config: LuongConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes, config.reverse_source)
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
-        self.input_feeding = config.input_feeding
+        self.input_feeding, self.source_end = config.input_feeding, config.source_end
         self.window_half_width = None if config.window == "global" else config.window_size
         self.bridge = Bridge(config.bridge, config.cell, memory, hidden, config.layers)
         fed = hidden if config.input_feeding else 0
@@ -116,7 +122,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
             build_window(config.window, hidden, config.window_size),
         )
-        self.attentional = nn.Linear(memory + hidden, hidden, bias=False)
+        self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
         self.output = nn.Linear(hidden, sizes.tgt)
         initialise(self, config.initialisation)
         if config.tie in ("decoder", "all"):
@@ -131,6 +137,9 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
 
     def encode(self, batch: Batch) -> LuongMemory:
         """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
+        if not self.source_end:
+            lengths = (batch.src_lengths - 1).clamp(min=1)
+            batch = replace(batch, src_mask=without_end(batch.src_mask), src_lengths=lengths)
         encoded = self.encode_source(batch, self.bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.bridge(encoded.hidden, encoded.cell)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
-from nmtkit.layers.elementary import Dropout, wide
+from nmtkit.layers.elementary import Dropout, wide, without_end
 from nmtkit.layers.past import Past
 from nmtkit.layers.transformer import (
     DecoderLayer,
@@ -77,6 +77,10 @@ class TransformerConfig(ModelConfig):
     """Dropout inside the feed-forward part."""
     norm: Literal["pre", "post"] = "pre"
     """Normalize before each sub-layer (trains without a long warm-up), or after it as in the paper."""
+    norm_epsilon: float = Field(default=1e-5, gt=0.0, le=1e-2)
+    """What a normalization adds to the variance; Joey NMT and OpenNMT-py add 1e-6."""
+    source_end: bool = True
+    """The encoder reads </s> behind the source. false, as in OpenNMT-py: nothing looks at it."""
     positions: Literal["sinusoidal", "sinusoidal_halves", "learned"] = "sinusoidal"
     """Positions as sines of fixed wavelengths, or one trained vector each. Halves: all sines stand before all cosines,
     as in Marian."""
@@ -180,7 +184,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         refuse_tie_of_two_vocabularies(config.tie, sizes)
         width = config.hidden_size
         self.width, self.scale = width, math.sqrt(width) if config.scale_embeddings else 1.0
-        self.alignment_layer, self.shown_heads = config.shown
+        self.source_end, (self.alignment_layer, self.shown_heads) = config.source_end, config.shown
         self.tgt_embedding = self._embedding(sizes.tgt)
         one = config.tie in ("embeddings", "all")
         self.src_embedding = self.tgt_embedding if one else self._embedding(sizes.src)
@@ -192,6 +196,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             heads=config.heads,
             inner=config.feed_forward_size,
             norm=config.norm,
+            norm_epsilon=config.norm_epsilon,
             activation=config.activation,
             rate=config.dropout,
             attention_rate=config.attention_dropout,
@@ -200,8 +205,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.encoder = Layers(EncoderLayer(plan) for _ in range(config.encoder_layers))
         self.decoder = Layers(DecoderLayer(plan) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
-        self.encoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
+        last = [nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity() for _ in range(2)]
+        self.encoder_norm, self.decoder_norm = last
 
         self.output = nn.Linear(width, sizes.tgt)
         nn.init.zeros_(self.output.bias)
@@ -247,7 +252,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         """As `encode`; a list is filled with the weights `(B,A,S,S)` of each layer."""
         states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
         # Made once: of a mask every attention would make it anew.
-        bias = torch.zeros_like(batch.src_mask, dtype=states.dtype).masked_fill_(~batch.src_mask, -math.inf)
+        mask = batch.src_mask if self.source_end else without_end(batch.src_mask)
+        bias = torch.zeros_like(mask, dtype=states.dtype).masked_fill_(~mask, -math.inf)
         bias = bias[:, None, None, :]  # (B,1,1,S)
         for layer in self.encoder:
             if seen is not None:
@@ -258,7 +264,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
             keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
         return TransformerMemory(
-            mask=batch.src_mask,
+            mask=mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
             bias=bias,
@@ -333,9 +339,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         def real(weights: list[Tensor], rows: Tensor) -> tuple[Tensor, ...]:
             return tuple(one.masked_fill(~rows[:, None, :, None], 0.0) for one in weights)
 
-        return LayerAttentions(
-            real(encoder, batch.src_mask), real(decoder, batch.tgt_mask), real(cross, batch.tgt_mask)
-        )
+        return LayerAttentions(real(encoder, memory.mask), real(decoder, batch.tgt_mask), real(cross, batch.tgt_mask))
 
     def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""

@@ -95,7 +95,7 @@ class _SourceWords:
         self._unknown = np.array([number == UNK for number in known_ids(tokenizer, self.tokens)], dtype=bool)
         # A word tokenizer's tokens are words each.
         each = [range(place, place + 1) for place in range(len(self.tokens))]
-        self._words = each if tokenizer.config.kind == "word" else word_spans(self.tokens)
+        self._words = each if tokenizer.config.cuts_words else word_spans(self.tokens)
 
     def pointed_to(self, weights: NDArray[Any]) -> tuple[int, str]:
         """The token and the word that the weights `(S,)` point to; see `UnknownReplacer`."""

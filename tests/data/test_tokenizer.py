@@ -174,7 +174,7 @@ def test_very_long_lines_are_learned_from() -> None:
     ("settings", "fault"),
     [
         ({"kind": "word", "sampling": 0.1}, "one way to cut"),
-        ({"kind": "bpe", "min_frequency": 2}, "only kind word"),
+        ({"kind": "bpe", "min_frequency": 2}, "only kinds word and whitespace"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:

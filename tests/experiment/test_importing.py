@@ -320,9 +320,3 @@ def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Comma
     assert load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"] == "sinusoidal_halves"
     found = console("import", folder, "-o", "runs/mine")
     assert (found.code, "name another folder with -o" in found.err) == (2, True), found
-
-
-@pytest.mark.parametrize("source", ["opennmt-py", "joeynmt"])
-def test_what_is_not_read_is_refused_by_name(source: str, folder: Path, console: Command) -> None:
-    done = console("import", folder, "--from", source)
-    assert (done.code, f"models of {source} are not read" in done.err) == (2, True), done
