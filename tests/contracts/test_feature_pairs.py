@@ -278,7 +278,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
 # -------------------------------------------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize("pair", MESSAGES, ids=" and ".join)
+@pytest.mark.parametrize("pair", MESSAGES, ids=lambda pair: " and ".join(sorted(pair)))
 def test_what_does_not_go_together_says_so(pair: Pair) -> None:
     with pytest.raises(RecipeError) as refused:
         search_as_asked(pair)
