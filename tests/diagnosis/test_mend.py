@@ -244,9 +244,9 @@ def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     given = {"train": files(tmp_path / "old", "train", PAIRS)}
     before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
-    with pytest.raises(NmtkitError, match="nothing is overwritten"):
+    with pytest.raises(NmtkitError, match="is not overwritten"):
         mend(given, tmp_path / "old")
-    with pytest.raises(NmtkitError, match="nothing is overwritten"):
+    with pytest.raises(NmtkitError, match="is not overwritten"):
         mend(given, tmp_path / "old/train.en")
     assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
     (tmp_path / "new").mkdir()
