@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import reference_search
 import torch
-from test_models import SOURCES, VARIANTS, VOCABULARY, batch_of, build, model
+from test_models import ONE_OF_EACH_THAT_COPIES, SOURCES, VARIANTS, VOCABULARY, batch_of, build, model
 from torch import Tensor
 from walk import Walk
 
@@ -88,6 +88,7 @@ RULES: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
 @torch.no_grad()
 def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq) -> None:
     sentences = []
@@ -111,6 +112,7 @@ def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq) -
                 assert set(one.ids) <= allowed(model, source), rules
 
 
+@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
 def test_neighbours_and_slots_change_nothing(model: Seq2Seq) -> None:
     """Sentences with other candidates stand beside a sentence, and take slots of one that is done."""
     sources = [*SOURCES, [11, 4], [6, 6, 6], [9, 12, 8], [7]]
@@ -128,6 +130,7 @@ def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
         assert [[each.ids for each in row] for row in one] == [[each.ids for each in row] for row in other]
 
 
+@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
 @pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
 def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, precision: Precision) -> None:
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
