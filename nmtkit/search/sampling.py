@@ -157,18 +157,21 @@ def keep_top_p(log_probs: Tensor, top_p: float) -> Tensor:
     """
     if top_p == 1.0:
         return log_probs
-    best = log_probs.topk(min(BEST_FIRST, log_probs.shape[1]), 1)[0] if log_probs.device.type == "cpu" else None
-    if best is None or bool((_mass(best, log_probs)[:, -1] < top_p).any()):  # to ask an accelerator is to wait for it
-        best = log_probs.sort(1, descending=True)[0]
-    mass = _mass(best, log_probs)
-    enough = mass - mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1])) >= top_p  # the better ones alone reach it
-    least = best.masked_fill(enough, INFINITY).amin(1, keepdim=True)
+    if log_probs.device.type != "cpu" or log_probs.shape[1] <= BEST_FIRST:  # to ask an accelerator is to wait for it
+        least = _last_of_mass(log_probs.sort(1, descending=True)[0], log_probs, top_p)[0]
+    else:
+        least, reached = _last_of_mass(log_probs.topk(BEST_FIRST, 1)[0], log_probs, top_p)
+        rest = (~reached).nonzero()[:, 0]
+        whole = log_probs[rest]
+        least[rest] = _last_of_mass(whole.sort(1, descending=True)[0], whole, top_p)[0]
     return log_probs.masked_fill(log_probs < least, -INFINITY)
 
 
-def _mass(best: Tensor, log_probs: Tensor) -> Tensor:
-    """The probabilities of the best of each row, summed up `(N,*)`."""
-    return (best - log_probs.logsumexp(1, keepdim=True)).exp().cumsum(1)
+def _last_of_mass(best: Tensor, log_probs: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The last of the best of each row `(N,*)` that are needed to reach `top_p` `(N,1)`, and whether they do `(N,)`."""
+    mass = (best - log_probs.logsumexp(1, keepdim=True)).exp().cumsum(1)
+    enough = mass - mass.diff(dim=1, prepend=torch.zeros_like(mass[:, :1])) >= top_p  # the better ones alone reach it
+    return best.masked_fill(enough, INFINITY).amin(1, keepdim=True), mass[:, -1] >= top_p
 
 
 def keep_epsilon(log_probs: Tensor, epsilon: float) -> Tensor:
