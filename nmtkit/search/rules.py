@@ -144,6 +144,10 @@ class SearchConfig(RuleSettings):
             raise RecipeError("diversity_strength is for diverse beam search: give diversity_groups too")
         if "patience" in asked and self.stop == "exact":
             raise RecipeError("patience is for stop first_k, and stop is exact: leave one of the two out")
+        if "no_repeat_except" in asked and not self.no_repeat_ngram:
+            raise RecipeError("no_repeat_except is for blocked n-grams: give no_repeat_ngram too")
+        if "coverage_kind" in asked and not self.coverage_penalty:
+            raise RecipeError("coverage_kind is for a coverage penalty: give coverage_penalty too")
 
     def refuse_terms(self) -> None:
         """Refuses a search that cannot keep to terms.

@@ -11,6 +11,7 @@ from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.errors import RecipeError
 from nmtkit.search.rules import (
     RuleSettings,
+    SearchConfig,
     apply_rules,
     end_where_stuck,
     forbid_repeats,
@@ -162,3 +163,17 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
     assert length_limits(RuleSettings(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
     assert least_lengths(RuleSettings(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
+
+
+@pytest.mark.parametrize(
+    ("asked", "needs"),
+    [
+        ({"no_repeat_except": "and"}, "no_repeat_ngram"),
+        ({"coverage_kind": "summary"}, "coverage_penalty"),
+        ({"temperature": 0.5}, "samples"),
+        ({"diversity_strength": 0.7}, "diversity_groups"),
+    ],
+)
+def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, object], needs: str) -> None:
+    with pytest.raises(RecipeError, match=f"{next(iter(asked))} is for .*give {needs} too"):
+        SearchConfig().changed(asked).refuse_idle(asked)
