@@ -188,28 +188,25 @@ quiet: Decorator = click.option(
     callback=lambda ctx, parameter, given: ctx.meta.update({QUIET: given}),
     help="Print results, warnings and errors only: no model line, no notes, no progress.",
 )
-model: Decorator = click.option(
-    "-m",
-    "--model",
-    cls=SpelledOtherwise,
-    also=["--run"],
-    metavar="RUN",
-    multiple=True,
-    callback=one_run,
-    help="The run: its folder, or its name under runs/. Default: $NMTKIT_MODEL, else the newest finished run.",
-)
-models: Decorator = together(
-    click.option(
+
+
+def _named_runs(callback: Callable[..., Any], several: str) -> Decorator:
+    return click.option(
         "-m",
         "--model",
         cls=SpelledOtherwise,
         also=["--run"],
         metavar="RUN",
         multiple=True,
-        callback=lambda ctx, parameter, given: given or None,
-        help="The run: its folder, or its name under runs/. Several -m search together, as an ensemble. Default: "
-        "$NMTKIT_MODEL, else the newest finished run.",
-    ),
+        callback=callback,
+        help=f"The run: its folder, or its name under runs/. {several}Default: $NMTKIT_MODEL, else the newest finished "
+        "run.",
+    )
+
+
+model: Decorator = _named_runs(one_run, "")
+models: Decorator = together(
+    _named_runs(lambda ctx, parameter, given: given or None, "Several -m search together, as an ensemble. "),
     click.option(
         "--ensemble",
         type=click.Choice(["probabilities", "log-probabilities"]),

@@ -150,13 +150,13 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     each = max(1, _CACHED_ROWS // logits.shape[1])
     if logits.device.type != "cpu" or each >= logits.shape[0]:
-        return logits.to(wide(logits)).logsumexp(1), _maxima(logits, block)
+        return logits.to(wide(logits)).logsumexp(1), block_tops(logits, block)
     # As logsumexp does it, but a few rows at a time, which are read from memory once: the rest is done in the cache.
     largest = torch.finfo(wide(logits)).max
     sums, peaks, maxima = [], [], []
     for part in torch.split(logits, each):
         rows = part.to(wide(logits))
-        tops = _maxima(rows, block)
+        tops = block_tops(rows, block)
         peak = tops.amax(1, keepdim=True).clamp(-largest, largest)
         rows = rows - peak if rows is part else rows.sub_(peak)
         sums.append(rows.exp_().sum(1))
@@ -165,12 +165,12 @@ def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     return torch.cat(sums).log_() + torch.cat(peaks), torch.cat(maxima).to(logits.dtype)
 
 
-def _maxima(logits: Tensor, block: int) -> Tensor:
-    """`(N,ceil(V/block))`."""
-    whole, rest = divmod(logits.shape[1], block)
-    tops = [logits[:, : whole * block].view(-1, whole, block).amax(2)] if whole else []
+def block_tops(values: Tensor, block: int) -> Tensor:
+    """The best of every `block` columns of `(N,V)`, the last of which may be fewer: `(N,ceil(V/block))`."""
+    whole, rest = divmod(values.shape[1], block)
+    tops = [values[:, : whole * block].view(-1, whole, block).amax(2)] if whole else []
     if rest:
-        tops.append(logits[:, whole * block :].amax(1, keepdim=True))
+        tops.append(values[:, -rest:].amax(1, keepdim=True))
     return torch.cat(tops, 1) if len(tops) > 1 else tops[0]
 
 

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS
+from nmtkit.layers.kernels import block_tops
 from nmtkit.search.rules import INFINITY
 
 BLOCK = 64
@@ -148,7 +149,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor 
     n_sentences, width = scores.shape
     n_tokens = log_probs.shape[1]
     rest = n_tokens % BLOCK
-    tops = block_tops(log_probs) if tops is None else tops
+    tops = block_tops(log_probs, BLOCK) if tops is None else tops
     n_blocks = tops.shape[1]
     block_scores = (tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
     # In their order, so that the columns of all of them are in order.
@@ -173,15 +174,6 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor 
     if missing:
         values, found = pad(values, (0, missing), value=-INFINITY), pad(found, (0, missing))
     return values, found
-
-
-def block_tops(values: Tensor) -> Tensor:
-    """The best of every `BLOCK` columns of `(N,X)`, the last of which may be fewer: `(N,*)`."""
-    whole, rest = divmod(values.shape[1], BLOCK)
-    tops = [values[:, : whole * BLOCK].view(-1, whole, BLOCK).amax(2)] if whole else []
-    if rest:
-        tops.append(values[:, -rest:].amax(1, keepdim=True))
-    return torch.cat(tops, 1) if len(tops) > 1 else tops[0]
 
 
 def first_of_best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -100,8 +100,8 @@ class Waiting:
             window = self._windows[0]
             taken: list[tuple[int, SourceLine]] = []
             room = self.slots(_columns(window)) if count is None else count
-            # What is left is shared out, so that all searches come to its end at about the same time.
-            share = self._left[0] / self._worth(len(window))
+            # The last of what waits is shared out, so that all searches come to its end at about the same time.
+            share = self._left[0] / (self._worth(len(window)) if len(self._windows) == 1 else 1)
             while window and len(taken) < room and share > 0:
                 if width is not None and not 3 * width <= 4 * _columns(window) <= 4 * width:
                     break
