@@ -85,12 +85,12 @@ class Grid:
     progress: Progress
 
     @classmethod
-    def begin(cls, terms: Terms, starts: Tensor | None) -> "Grid":
+    def begin(cls, terms: Terms, starts: Callable[[], Tensor] | None) -> "Grid":
         """One hypothesis without tokens for each sentence."""
         assert starts is not None, "terms are of whole words: which tokens begin one must be known"
         required, refused = terms.required, terms.refused
         nothing = Progress(required.bool() & False, _lengths(required) == 0, refused.bool() & False)
-        return cls(terms, starts, nothing)
+        return cls(terms, starts(), nothing)
 
     def select(self, sentences: Tensor | slice, rows: Tensor | slice) -> "Grid":
         """Goes on with these sentences, and with these hypotheses."""

@@ -3,6 +3,7 @@
 Letters as in `nmtkit.search.choose`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,8 +21,8 @@ class TokenTables:
 
     may_repeat: Tensor | None = None
     """Those that may repeat in spite of `no_repeat_ngram` `(V,)`, bool."""
-    starts: Tensor | None = None
-    """Those that begin a word, or are none of its letters `(V,)`, bool; for required terms."""
+    starts: Callable[[], Tensor] | None = None
+    """Gives those that begin a word, or are none of its letters `(V,)`, bool; asked only where there are terms."""
 
 
 NO_TABLES = TokenTables()

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import SimpleQueue
-from threading import Condition, Semaphore, Thread
+from threading import Condition, Lock, Semaphore, Thread
 
 import torch
 
@@ -173,6 +173,7 @@ class LineStream:
         self._ends: deque[int] = deque()  # of the windows that are not all out
         self._ahead = Semaphore(AHEAD)
         self._fault: BaseException | None = None
+        self._cutting = Lock()  # while lines are cut into tokens
         self._is_left = False
 
     def run(self, windows: Iterator[Sequence[str | Request]]) -> Iterator[list[list[Translation]]]:
@@ -193,7 +194,8 @@ class LineStream:
             if self._fault is not None:
                 raise self._fault
         finally:
-            self._is_left = True
+            with self._cutting:  # Python aborts if it ends while a thread is in a library of C++
+                self._is_left = True
             self._waiting.close(drop=True)
             self._ahead.release()
 
@@ -204,7 +206,10 @@ class LineStream:
                 lines = next(windows, None)
                 if lines is None:
                     break
-                sources = list(enumerate(self._read(lines), start=count))
+                with self._cutting:
+                    if self._is_left:
+                        break
+                    sources = list(enumerate(self._read(lines), start=count))
                 self._answers |= {number: _nothing for number, source in sources if not source.ids}
                 count += len(lines)
                 self._ends.append(count)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import ClassVar, overload
 
@@ -179,7 +179,7 @@ class Translator(TextModel):
             shortlist=self.shortlist,
             tables=TokenTables(
                 words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
-                word_starts(self.tokenizers.tgt, self.device),
+                cache(partial(word_starts, self.tokenizers.tgt, self.device)),
             ),
         )
 

@@ -6,7 +6,7 @@ with which message. All that go together stand in some row, which is a search wi
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 import pytest
@@ -189,7 +189,7 @@ class Search:
         may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in asked) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, asked, TokenTables(may_repeat, flags(STARTS)), slots)
+        return cls(config, n_best, asked, TokenTables(may_repeat, partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""

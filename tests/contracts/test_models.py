@@ -577,7 +577,9 @@ def test_with_prefixes_and_terms_too(model: Seq2Seq) -> None:
         )
         prefix = padded([list(one.prefix) for one in asked], max(1, *(len(one.prefix) for one in asked)))
         batch = replace(batch, terms=terms)
-        found = beam_search(model, batch, config, config.beam_size, prefix=prefix, tables=TokenTables(starts=starts))
+        found = beam_search(
+            model, batch, config, config.beam_size, prefix=prefix, tables=TokenTables(starts=lambda: starts)
+        )
         same_as_the_reference(found, sentences, config, asked)
 
 
