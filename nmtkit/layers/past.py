@@ -4,20 +4,54 @@ Position p of a sentence has K slots, p*K to p*K+K-1, one for each hypothesis of
 of every position, that of its own ancestor. So following the parents reorders only what each hypothesis sees, a number
 a slot; keys, values or states themselves are written once, and all K hypotheses of a sentence read them as K queries.
 
+Most slots are soon seen by nobody: the hypotheses of a beam have most of their ancestors in common. A search on a CPU,
+which takes as long for a slot that is not seen, forgets those from time to time (`forget`): then the slots that are
+seen stand first, closed up, and new ones behind them.
+
 Letters as in `models/base.py`, and:
 
     W  hypotheses per sentence in this step: in the first of a search 1, K after it; now N = B*W
     P  positions that are read: those before and the present one
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 FIRST_ROOM = 16
-"""Positions that there is room for at first; it doubles where they are not enough."""
+"""Positions that there is room for at first, or more; it doubles where they are not enough."""
+MANY = 6
+"""Positions after which it is looked again whether there are slots that nobody sees."""
+WORTH_KEEPING = 0.66
+"""Where more than this part of the slots is seen none is forgotten: that would be a copy for little."""
+
+
+class Blocks:
+    """Memory that one past after another takes: a page that was used before costs a tenth of a fresh one."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """A tensor of this shape, of the type of `like`; what it holds is left open."""
+        size = math.prod(shape)
+        of_type = [number for number, block in enumerate(self._free) if block.dtype == like.dtype]
+        fitting = [number for number in of_type if self._free[number].numel() >= size]
+        if fitting:
+            block = self._free.pop(min(fitting, key=lambda number: self._free[number].numel()))
+        else:
+            if of_type:  # the new one takes the place of one that is too small
+                del self._free[of_type[0]]
+            block = like.new_empty(size)
+        return block[:size].view(*shape)
+
+    def give(self, tensor: Tensor) -> None:
+        """Takes back what it gave, or a part of it."""
+        assert tensor._base is not None
+        self._free.append(tensor._base)
 
 
 class Past:
@@ -30,7 +64,11 @@ class Past:
         beam: K.
         device: where.
         width: W of the first step; default: K.
+        room: for how many positions there is room at first.
     """
+
+    blocks: Blocks | None = None
+    """Where it takes the memory of its entries, if all its sentences begin together and nothing is trained."""
 
     _bias: Tensor
     """Zero where a hypothesis sees a slot, minus infinity elsewhere: `(B,W,*)`, with room for more positions."""
@@ -39,13 +77,17 @@ class Past:
     _rows: Tensor
     """The same among the slots of all sentences `(N,)`."""
 
-    def __init__(self, sentences: int, beam: int, device: torch.device, width: int | None = None) -> None:
+    def __init__(
+        self, sentences: int, beam: int, device: torch.device, width: int | None = None, room: int = FIRST_ROOM
+    ) -> None:
         self.sentences, self.beam, self.width = sentences, beam, width or beam
         self.places = 1
         """P, of the sentence that has come farthest."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
         """Where each sentence stands, from 0: `(B,)`. One that is done stands no farther than others."""
-        self._room = FIRST_ROOM
+        self._room = room * self.beam  # columns that there are, of the entries and the bias
+        self._forgotten = 0  # columns that there would be more if none were forgotten
+        self._looked = 1  # P, when it was looked last whether one can be
         self._together = True  # all sentences stand at one position
         self._is_open = False  # whether the slots of this position are
         self._is_fixed = False  # whether its size, and what is read, never change by itself
@@ -64,8 +106,10 @@ class Past:
         layer += self._first
         self._written = layer + 1
         if layer == len(self._entries):
-            self._entries.append(entries.new_zeros(self.sentences, self._room * self.beam, *entries.shape[1:]))
+            self._entries.append(self._new(entries, entries.shape[1:]))
         kept = self._entries[layer]
+        if self.blocks is not None and self.width < self.beam:  # what nobody sees must be a number all the same
+            kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
         rows = kept.flatten(0, 1)
         if torch.is_grad_enabled():
             self._entries[layer] = rows.index_copy(0, self._rows, entries).view_as(kept)
@@ -73,21 +117,21 @@ class Past:
             rows.index_copy_(0, self._rows, entries)
 
     def read(self, layer: int) -> Tensor:
-        """A layer's entries of all positions up to this one: `(B,P*K,*)`, a view."""
-        return self._entries[self._first + layer][:, : self.places * self.beam]
+        """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without those forgotten; a view."""
+        return self._entries[self._first + layer][:, : self._columns()]
 
     def bias(self) -> Tensor | None:
         """What is added to energies, so that a hypothesis sees its own ancestors and itself: `(B,1,W,P*K)`, a view.
 
-        None where all is seen.
+        Of the columns that `read` gives. None where all is seen.
         """
         if self.beam == 1 and self._together:
             return None
-        return self._bias[:, None, :, : self.places * self.beam]
+        return self._bias[:, None, :, : self._columns()]
 
     def seen_before(self) -> Tensor:
         """Which slots a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
-        seen = self._bias[:, :, : self.places * self.beam] == 0
+        seen = self._bias[:, :, : self._columns()] == 0
         return seen.scatter_(2, self._slots[:, :, None], False)
 
     def rows(self, parents: Tensor) -> Tensor:
@@ -116,13 +160,13 @@ class Past:
 
     def reserve(self, places: int) -> None:
         """Makes room for so many positions, or more."""
-        if places <= self._room:
+        needed = places * self.beam - self._forgotten
+        if needed <= self._room:
             return
-        self._room = places if self._is_fixed else max(places, 2 * self._room)
-        more = self._room * self.beam
+        before, self._room = self._room, needed if self._is_fixed else max(needed, 2 * self._room)
         if self._entries:
-            self._bias = pad(self._bias, (0, more - self._bias.shape[2]), value=-torch.inf)
-            self._entries = [_longer(kept, more) for kept in self._entries]
+            self._bias = pad(self._bias, (0, self._room - before), value=-torch.inf)
+            self._entries = [self._longer(kept, before) for kept in self._entries]
         self._count()
 
     def shorten(self, places: int) -> None:
@@ -134,22 +178,25 @@ class Past:
     def select(self, sentences: Tensor) -> None:
         """Goes on with these sentences, by number, `(M,)`, between two steps."""
         self.sentences = len(sentences)
-        self._change(lambda kept: kept.index_select(0, sentences))
+        self.position = self.position.index_select(0, sentences)
+        if self._entries:
+            self._entries = [kept.index_select(0, sentences) for kept in self._entries]
+            self._bias = self._bias.index_select(0, sentences)
+        self._count()
 
     def close_up(self, holes: Tensor, movers: Tensor, count: int) -> None:
         """Goes on with the first sentences, so many, once some have moved to where others were `(M,)`."""
-        self.sentences = count
+        self.sentences, filled = count, self._columns()
 
         def moved(kept: Tensor) -> Tensor:
-            return kept.index_copy_(0, holes, kept.index_select(0, movers))[:count]
+            return kept.index_copy_(0, holes, kept.index_select(0, movers))
 
-        self._change(moved)
-
-    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.position = change(self.position)
+        self.position = moved(self.position)[:count]
         if self._entries:
-            self._entries = [change(kept) for kept in self._entries]
-            self._bias = change(self._bias)
+            self._bias = moved(self._bias)[:count]
+            for kept in self._entries:
+                moved(kept[:, :filled])
+            self._entries = [kept[:count] for kept in self._entries]
         self._count()
 
     def put(self, sentences: Tensor, other: "Past") -> None:
@@ -163,6 +210,38 @@ class Past:
         for kept, entries in zip(self._entries, other._entries, strict=True):
             kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
 
+    def forget(self) -> None:
+        """Forgets slots that nobody sees any more, between two steps, if they are many.
+
+        All sentences must stand at one position, and nothing may be trained.
+        """
+        if self.places < self._looked + MANY or self.beam == 1 or not self._entries:
+            return
+        self._looked = self.places
+        written = self._columns() - self.beam
+        seen = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
+        kept = int(seen.sum(1).max())
+        if kept > WORTH_KEEPING * written:
+            return
+        columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[
+            :, :kept
+        ]  # those with fewer take unseen ones
+        rows = (columns + self._first_slots).flatten()
+        for entries in self._entries:
+            closed = entries.flatten(0, 1).index_select(0, rows)
+            entries[:, :kept] = closed.view(self.sentences, kept, *entries.shape[2:])
+        bias = self._bias.gather(2, columns[:, None].expand(-1, self.width, -1))
+        self._bias[:, :, kept:written] = -torch.inf
+        self._bias[:, :, :kept] = bias
+        self._forgotten += written - kept
+
+    def end(self) -> None:
+        """Gives its memory to the next past."""
+        if self.blocks is not None:
+            for kept in self._entries:
+                self.blocks.give(kept)
+            self._entries = []
+
     def fix(self, places: int) -> None:
         """Makes room for so many positions once and for all. From now on `places` is what it is set to."""
         self.reserve(places)
@@ -174,7 +253,7 @@ class Past:
 
     def _count(self) -> None:
         """Numbers what a step needs the numbers of."""
-        device, room = self.position.device, self._room * self.beam
+        device, room = self.position.device, self._room
         self._hypotheses = torch.arange(self.width, device=device)  # (W,)
         sentences = torch.arange(self.sentences, device=device)[:, None]
         self._first_slots, self._first_rows = sentences * room, sentences * self.width  # (B,1)
@@ -182,9 +261,11 @@ class Past:
     def _open(self, dtype: torch.dtype) -> None:
         """Opens the slots of this position."""
         if not self._entries:
-            shape = (self.sentences, self.width, self._room * self.beam)
+            shape = (self.sentences, self.width, self._room)
             self._bias = torch.full(shape, -torch.inf, dtype=dtype, device=self.position.device)
         self._slots = torch.add(self._hypotheses, self.position[:, None], alpha=self.beam)
+        if self._forgotten:
+            self._slots -= self._forgotten
         self._rows = (self._slots + self._first_slots).flatten()
         if torch.is_grad_enabled():  # what earlier steps read is needed for their gradient
             self._bias = self._bias.scatter(2, self._slots[:, :, None], 0.0)
@@ -192,6 +273,18 @@ class Past:
             self._bias.scatter_(2, self._slots[:, :, None], 0.0)
         self._is_open = True
 
+    def _columns(self) -> int:
+        """Those that are read."""
+        return self.places * self.beam - self._forgotten
 
-def _longer(kept: Tensor, room: int) -> Tensor:
-    return torch.cat([kept, kept.new_zeros(len(kept), room - kept.shape[1], *kept.shape[2:])], 1)
+    def _new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """Room for entries of this shape, of the type of `like`."""
+        whole = (self.sentences, self._room, *shape)
+        return like.new_zeros(whole) if self.blocks is None else self.blocks.take(whole, like)
+
+    def _longer(self, kept: Tensor, filled: int) -> Tensor:
+        longer = self._new(kept, kept.shape[2:])
+        longer[:, :filled] = kept
+        if self.blocks is not None:
+            self.blocks.give(kept)
+        return longer

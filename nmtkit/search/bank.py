@@ -19,7 +19,7 @@ from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
-from nmtkit.layers.past import Past
+from nmtkit.layers.past import FIRST_ROOM, Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
 from nmtkit.search.choose import BLOCK, Choice, Record, choose_best, choose_diverse, own_scores
 from nmtkit.search.constraints import Grid, Terms
@@ -99,6 +99,7 @@ class Bank:
             candidates = shortlist.candidates(batch, model.config.copies, torch.cat(given, 1) if given else None)
             memory = model.shorten(memory, candidates)
         most = int(limits.max())
+        positions = min(most, max(FIRST_ROOM, columns * 5 // 4))  # few translations need more
         model.reserve(most)
         dtype = torch.promote_types(next(model.parameters(), torch.empty(0)).dtype, torch.float32)
         scores = torch.zeros(size, 1, dtype=dtype, device=device)
@@ -113,7 +114,7 @@ class Bank:
             limits=limits.tolist(),
             memory=memory,
             state=model.start(memory),
-            past=Past(size, config.beam_size, device, width=1),
+            past=Past(size, config.beam_size, device, width=1, room=positions),
             tokens=torch.full((size,), BOS, device=device),
             scores=scores,
             history=torch.zeros(size, 0, dtype=torch.long, device=device) if looks_back else None,

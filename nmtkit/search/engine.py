@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import RecipeError
+from nmtkit.layers.past import Blocks
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs
 from nmtkit.search.bank import Bank, Integers
@@ -110,37 +111,44 @@ class Engine:
         return sum(replay.replayed for replay in self._replays.values())
 
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
-    def run(self, feed: Feed) -> Iterator[Found]:
+    def run(self, feed: Feed, refills: bool = True) -> Iterator[Found]:
         """Searches for all sentences of a feed; they come out as they are done.
 
         Args:
             feed: see `Feed`. No others take the slots of sentences with a prefix or terms.
+            refills: whether it is asked for sentences that take free slots; on a CPU a past that is all of sentences
+                which began together can be kept smaller.
 
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
         """
+        keeps_places = refills or self.device.type != "cpu" or graphs.can_record(self.device)
+        blocks = None if keeps_places else Blocks()
         with _Reading(self.device) as reading:
             while (given := feed(None, None)) is not None:
-                yield from self._of_one_bank(given, feed, reading)
+                yield from self._of_one_bank(given, feed if refills else None, reading, blocks)
             yield from reading.rest()
 
-    def _begun(self, numbers: Sequence[int], batch: Batch) -> tuple[Bank, Record]:
+    def _begun(self, numbers: Sequence[int], batch: Batch, blocks: Blocks | None = None) -> tuple[Bank, Record]:
         batch = batch.to(self.device, non_blocking=True)
         if batch.terms is not None:
             self.config.refuse_terms()
         bank = Bank.begin(self.model, batch, self.config, self.n_best, self._tables, self.shortlist)
+        bank.past.blocks = blocks
         bank.number(torch.tensor(numbers).to(self.device, non_blocking=True))
         return bank, bank.step(self.need_attention)
 
-    def _of_one_bank(self, given: tuple[Sequence[int], Batch], feed: Feed, reading: "_Reading") -> Iterator[Found]:
-        fresh, record = self._begun(*given)
+    def _of_one_bank(
+        self, given: tuple[Sequence[int], Batch], feed: Feed | None, reading: "_Reading", blocks: Blocks | None
+    ) -> Iterator[Found]:
+        fresh, record = self._begun(*given, blocks)
         width, free_to_begin = given[1].src.shape[1], given[1].prefix is None and given[1].terms is None
         replay = self._recorder(fresh, width) if free_to_begin else None
         bank = fresh if replay is None else replay.bank
         table = _Table(len(bank.scores), self.device)
         table.put(np.arange(given[1].size), *given, fresh.limits, record, self.model.config.copies)
         every = CPU_LOOKS_EVERY if self.device.type == "cpu" else ACCELERATOR_LOOKS_EVERY
-        waits, steps = free_to_begin, 1
+        waits, steps = free_to_begin and feed is not None, 1
         while True:
             if steps % every == 0 or table.is_due():
                 table.look(bank)
@@ -148,9 +156,10 @@ class Engine:
                 if len(live) == 0 or len(table.done) >= given[1].size:
                     yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
                 if len(live) == 0:
+                    bank.past.end()
                     return
                 more = None
-                if waits and len(free) * SHARE >= len(table.live):
+                if feed is not None and waits and len(free) * SHARE >= len(table.live):
                     more = feed(len(free), width)
                     waits = more is not None
                 if more is not None:
@@ -166,6 +175,8 @@ class Engine:
             places = table.places()
             if replay is None:
                 bank.past.shorten(places)
+                if blocks is not None:
+                    bank.past.forget()
                 table.add(bank.step(self.need_attention))
             else:
                 table.add(replay.step(self.need_attention, places))
@@ -234,7 +245,7 @@ def beam_search(
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
     engine = Engine(model, config, n_best, need_attention, tables=tables)
-    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None))
+    found = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refills=False))
     return [found[number] for number in range(batch.size)]
 
 

@@ -42,9 +42,6 @@ class Waiting:
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
-        self.refills = place.type != "cpu"
-        """Whether sentences take slots that become free. A CPU takes as long for each row of few as of many; sentences
-        that began together have a shorter past to look at."""
         self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
         self._most_over = MOST_OVER.get(place.type, MOST_OVER["cpu"])
         self._crowded = max(1, hypotheses // USUAL_BEAM)
@@ -93,8 +90,6 @@ class Waiting:
         with self._changed:
             if count is None:
                 self._wait()
-            elif not self.refills:
-                return []
             if not self._windows:
                 return []
             window = self._windows[0]

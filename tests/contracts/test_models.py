@@ -17,6 +17,7 @@ from walk import Walk
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.layers import past
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
@@ -494,8 +495,10 @@ DRAWS: list[dict[str, object]] = [
 
 
 @torch.no_grad()
-def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq) -> None:
+def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
+    monkeypatch.setattr(past, "MANY", 1)
+    monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)  # whatever nobody sees is forgotten at once
     sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
     sentences = [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in sources]
@@ -550,6 +553,32 @@ ASKED: list[tuple[dict[str, object], list[dict[str, object]]]] = [
     ({"beam_size": 3, "stop": "exact", "max_length": 5}, [{"required": [[14, 4], [4, 6]]}, {"prefix": [8, 5]}, {}]),
 ]
 """Settings, and what is asked of each sentence."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", ["transformer", "intra-attention"], indirect=True)
+def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the ancestors of K hypotheses are seen, and the search is as if all were kept."""
+    config = SearchConfig.model_validate({"beam_size": 4, "max_length": 40, "min_length": 39})
+    read: list[int] = []
+    whole = past.Past.read
+
+    def noted(self: past.Past, layer: int) -> Tensor:
+        entries = whole(self, layer)
+        read.append(entries.shape[1] - self.places * self.beam)
+        return entries
+
+    monkeypatch.setattr(past.Past, "read", noted)
+    monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)
+    forgetful = beam_search(model, batch_of(SOURCES), config, 4)
+    assert read[0] == 0
+    assert min(read) < 0
+    monkeypatch.setattr(past, "WORTH_KEEPING", 0.0)
+    read.clear()
+    for one, other in zip(forgetful, beam_search(model, batch_of(SOURCES), config, 4), strict=True):
+        assert [found.ids for found in one] == [found.ids for found in other]
+        assert [found.score for found in one] == pytest.approx([found.score for found in other], abs=1e-9)
+    assert set(read) == {0}
 
 
 @torch.no_grad()
