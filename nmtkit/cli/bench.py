@@ -93,9 +93,9 @@ def bench_decoding(
 ) -> None:
     """Measure how fast a trained model translates, beside engines of others with the same weights.
 
-    Every engine has a process of its own and gets the same lines of text, in turns. Some of the lines are decoded in
-    every way that an engine knows: precision, batch, threads. A row is its quickest exact way (fp32), a second one its
-    quickest of all.
+    Some of the lines are decoded in every way that an engine knows: precision, batch, threads. A row is its quickest
+    exact way (fp32), a second one its quickest of all. Every row has a process of its own, which stays, and gets the
+    same lines of text, in turns.
 
     "CPU s" are the seconds of all threads for all lines. "alone" is the time of a line that comes by itself. "MiB" is
     what the process needs beyond loading torch. "of floor": the time of the matrix products alone, of the same shapes,

@@ -31,8 +31,10 @@ TRIED = 1000
 """Lines by which the best way of each engine is found."""
 SECONDS_TO_TRY = 40.0
 """For each engine, after every way was tried once."""
+WARM = 256
+"""Lines decoded before each turn: in memory that has been used little a process is slower."""
 FIRST = 8
-"""Lines decoded before each turn, when the engine has just been set up."""
+"""Lines by which the threads for a line alone are found."""
 TIE = 1e-4
 """Two translations whose scores differ by less are equally good."""
 SHOWN = 3
@@ -59,7 +61,7 @@ class DecodingSpeed:
 
     engine: str
     setting: Setting
-    alone_threads: int
+    alone_threads: int = 1
     """What is quickest for one sentence at a time."""
     seconds: list[float] = field(default_factory=list)
     """For all lines, one figure a round."""
@@ -146,13 +148,13 @@ class Service:
     ) -> tuple[float, float, float, list[Decoded]]:
         """Seconds, those of the CPU, memory and what was found."""
         engine.take(setting)
-        engine.decode(lines[:FIRST])
+        engine.decode(lines[:WARM])
         machine.forget_peak(engine.place)
         begun, cpu_begun = machine.now(engine.place), machine.cpu_seconds()
         found = engine.decode(lines)
         seconds, cpu = machine.now(engine.place) - begun, machine.cpu_seconds() - cpu_begun
         before = 0.0 if engine.place.type == "cuda" else self._empty
-        peak = machine.peak_mib(engine.place) + machine.peak_of_workers_mib(setting.searches)
+        peak = machine.peak_mib(engine.place) + machine.peak_of_workers_mib()
         return seconds, cpu, max(0.0, peak - before), found
 
     def _alone(self, engine: Contestant, setting: Setting, lines: Sequence[str]) -> list[float]:
@@ -190,7 +192,7 @@ Ask = Callable[..., Any]
 
 
 def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> DecodingResult:
-    """Measures; every engine has a process of its own.
+    """Measures; every engine, in each of its ways, has a process of its own that stays.
 
     Raises:
         NmtkitError: an engine is not installed or cannot do this work; nothing has been measured then.
@@ -202,23 +204,24 @@ def measure_decoding(work: DecodingWork, notify: Callable[[str], None]) -> Decod
     place = devices.choose(work.how.device)
     facts = machine.facts(work.how.threads or devices.cpu_threads(), place)
     with ExitStack() as stack:
-        ask: dict[str, Ask] = {}
-        for name in (Ours.name, *work.against):
-            ask[name] = _started(name, work.how, stack)
+        rows = [row for name in (Ours.name, *work.against) for row in _best(name, work, notify)]
+        ask = [_started(row.engine, work.how, stack) for row in rows]
         # Threads that compute the products side by side would keep a process from searching by forks.
         products = _started(Ours.name, work.how, stack)
-        rows = [row for name in ask for row in _best(name, ask[name], work, notify)]
-        for row in rows:
+        for row, asked in zip(rows, ask, strict=True):
+            asked("decode", row.setting, work.sources)  # makes room in memory, as an engine that runs has it
+            row.alone_threads = _threads_alone(row.setting, asked, work)
             if row.engine == Ours.name:
                 row.gflop, row.gigabytes = products("record", row.setting, work.sources)
         for number in range(work.rounds):
             watch.look(f"before round {number + 1}")
             first = number % len(rows)
-            for row in [*rows[first:], *rows[:first]]:
-                _turn(row, ask[row.engine], work)
+            turns = list(zip(rows, ask, strict=True))
+            for row, asked in turns[first:] + turns[:first]:
+                _turn(row, asked, work)
                 if row.gflop:
                     row.bare.append(products("bare", row.setting))
-        examples = _compare(rows, ask[Ours.name], work)
+        examples = _compare(rows, products, work)
     cold = _cold(work, run)
     watch.look("after")
     return DecodingResult(facts, rows, cold, examples, watch.seen)
@@ -248,21 +251,35 @@ def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
     return lambda method, *arguments: helper((method, arguments))
 
 
-def _best(name: str, ask: Ask, work: DecodingWork, notify: Callable[[str], None]) -> list[DecodingSpeed]:
+def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[DecodingSpeed]:
     """The quickest exact way of an engine, and the quickest of all if it is another."""
-    lines = [line for line in work.sources if line.strip()][:TRIED]
-    settings: list[Setting] = ask("settings")
-    turns = in_turns(settings, lambda setting, _: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
-    exact = [setting for setting in settings if setting.precision == EXACT]
-    chosen = dict.fromkeys([min(exact, key=turns.slower.__getitem__), turns.best])
-    tried = "; ".join(f"{setting}: {turns.slower[setting]:.2f}" for setting in settings)
-    notify(f"{name}, by {len(lines)} lines, times of the quickest way: {tried}")
-    rows = []
-    for setting in chosen:
-        ways = dict.fromkeys(replace(setting, searches=1, threads=n) for n in (1, setting.threads * setting.searches))
-        alone = in_turns(list(ways), lambda way, _: sum(ask("alone", way, lines[:FIRST])), SECONDS_TO_TRY / 10)
-        rows.append(DecodingSpeed(name, setting, alone.best.threads))
-    return rows
+    lines = _filled(work)[:TRIED]
+    with ExitStack() as stack:
+        ask = _started(name, work.how, stack)
+        settings: list[Setting] = ask("settings")
+
+        def best(among: list[Setting]) -> Setting:
+            turns = in_turns(among, lambda setting, _: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
+            tried = "; ".join(f"{setting}: {turns.slower[setting]:.2f}" for setting in among)
+            notify(f"{name}, by {len(lines)} lines, times of the quickest way: {tried}")
+            return turns.best
+
+        exact = best([setting for setting in settings if setting.precision == EXACT])
+        others = [setting for setting in settings if setting.precision != EXACT]
+        chosen = dict.fromkeys([exact, best([exact, *others]) if others else exact])
+    return [DecodingSpeed(name, setting) for setting in chosen]
+
+
+def _filled(work: DecodingWork) -> list[str]:
+    """The lines that are not empty."""
+    return [line for line in work.sources if line.strip()]
+
+
+def _threads_alone(setting: Setting, ask: Ask, work: DecodingWork) -> int:
+    """How many threads are quickest for one line at a time."""
+    ways = dict.fromkeys(replace(setting, searches=1, threads=n) for n in (1, setting.threads * setting.searches))
+    lines = _filled(work)[:FIRST]
+    return in_turns(list(ways), lambda way, _: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
 
 
 def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
@@ -271,7 +288,7 @@ def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:
     row.seconds.append(seconds)
     row.cpu_seconds.append(cpu)
     row.peak_mib = max(row.peak_mib, peak)
-    lines = [line for line in work.sources if line.strip()][: work.alone]
+    lines = _filled(work)[: work.alone]
     row.alone += ask("alone", replace(row.setting, searches=1, threads=row.alone_threads), lines)
 
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from nmtkit.experiment.tuning.searching import ways_to_search
 from nmtkit.layers.packed import Precision
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
+from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 EXACT = "fp32"
@@ -78,7 +80,7 @@ class Contestant(ABC):
 
 
 class Ours(Contestant):
-    """nmtkit, from text to text, as `translate` does it."""
+    """nmtkit, from text to text, as `translate` does it: lines come as a stream, to workers that stay."""
 
     name = "nmtkit"
 
@@ -89,6 +91,8 @@ class Ours(Contestant):
         self.place = self.reader.device
         self._threads = how.threads or devices.cpu_threads()
         self._opened: dict[Precision, Translator] = {}
+        self._setting: Setting | None = None
+        self._stream: _Stream | None = None  # of the last setting with several searches
 
     def _possible(self) -> list[SearchWay]:
         given = self.reader.batch_tokens
@@ -110,12 +114,39 @@ class Ours(Contestant):
         if precision not in self._opened:
             self._opened[precision] = open_translator(self._run, replace(self._how, precision=precision))
         way = SearchWay(precision, setting.batch, setting.searches > 1)
-        self.reader = replace(self._opened[precision], way=way, workers=workers_for(self._how, self.place, way))
+        self._setting, self.reader = setting, replace(self._opened[precision], way=way)
+        if setting.searches > 1 and (self._stream is None or self._stream.setting != setting):
+            if self._stream is not None:
+                self._stream.close()
+            workers = workers_for(self._how, self.place, way)
+            self._stream = _Stream(setting, replace(self.reader, workers=workers))
 
     def decode(self, lines: Sequence[str]) -> list[Decoded]:
-        """By `Translator.search`."""
-        found = [best[0] for best in self.reader.search(lines)]
-        return [Decoded(one.text, one.tokens, one.finished) for one in found]
+        """The first lines decide whether a stream has workers: they should be many."""
+        stream = self._stream if self._stream is not None and self._stream.setting == self._setting else None
+        found = self.reader.search(lines) if stream is None else stream.decode(lines)
+        return [Decoded(best[0].text, best[0].tokens, best[0].finished) for best in found]
+
+
+class _Stream:
+    """Lines that come now and then, searched as those of a file are."""
+
+    def __init__(self, setting: Setting, reader: Translator) -> None:
+        self.setting, self._size = setting, reader.window
+        self._windows: SimpleQueue[Sequence[str]] = SimpleQueue()
+        self._found = reader.stream(iter(self._windows.get, None))
+
+    def decode(self, lines: Sequence[str]) -> list[list[Translation]]:
+        for first in range(0, len(lines), self._size):
+            self._windows.put(lines[first : first + self._size])
+        found: list[list[Translation]] = []
+        while len(found) < len(lines):
+            found += next(self._found)
+        return found
+
+    def close(self) -> None:
+        self._windows.put([])  # the thread that reads them waits for a window
+        self._found.close()
 
 
 class _Peer(Contestant):

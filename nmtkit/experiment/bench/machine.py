@@ -1,6 +1,7 @@
 """What figures were measured on, the clock and the memory, and whether anybody else was using the machine."""
 
 import importlib.metadata
+import multiprocessing
 import os
 import platform
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -110,14 +112,31 @@ def peak_mib(place: torch.device) -> float:
 
 
 def cpu_seconds() -> float:
-    """What this process has computed, and those that it started and that have ended."""
-    return sum(os.times()[:4])
+    """What this process has computed, and its workers, those that are no more and those that are there."""
+    return sum(os.times()[:4]) + sum(map(_cpu_seconds_of, multiprocessing.active_children()))
 
 
-def peak_of_workers_mib(count: int) -> float:
-    """What so many forks of this process had beside its own memory, at most, if it had any."""
-    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return count * max(0, largest - own) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+def _cpu_seconds_of(worker: BaseProcess) -> float:
+    """What a process has computed; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_of_workers_mib() -> float:
+    """What the workers of this process have had of their own since they were forked, at most."""
+    return sum(map(_own_mib, multiprocessing.active_children()))
+
+
+def _own_mib(worker: BaseProcess) -> float:
+    """What a process has for itself, of which it gives nothing back while it works; 0 where the system does not say."""
+    try:
+        found = Path(f"/proc/{worker.pid}/smaps_rollup").read_text(encoding="ascii")
+    except OSError:
+        return 0.0
+    return sum(map(int, re.findall(r"^Private_\w+:\s+(\d+) kB", found, re.MULTILINE))) / 1024
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
