@@ -34,6 +34,11 @@ FEWEST_OUTPUTS = 16
 LARGEST = 127
 OUTPUT = "output"
 """The name of the layer that a model's logits come from."""
+QUERIES_KEYS_VALUES = {
+    frozenset(["query_keys_values", "out"]): ["query_keys_values"],
+    frozenset(["query", "keys_values", "out"]): ["query", "keys_values"],
+}
+"""The maps of attention with heads, and those of them that make queries, keys and values."""
 DECODER = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
 
@@ -46,7 +51,8 @@ class Packed(nn.Module):
     """A linear map, to be read only; `(...,I)` to `(...,O)`."""
 
     keeps_16_bits = False
-    """Whether a result of 16 bits stays so: that of an output layer is large, and is read a few rows at a time."""
+    """Whether a result of 16 bits stays so: that of an output layer, which is large and read a few rows at a time, and
+    queries, keys and values of attention, whose own products then are of 16 bits too."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -218,6 +224,15 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.
             narrow(model, torch.float16 if precision == "fp16" else torch.bfloat16)
         return
     kind = _KINDS[precision]
+    _pack(model, kind, read_by_rows)
+    for module in model.modules():
+        maps = {name: child for name, child in module.named_children() if isinstance(child, Packed)}
+        for name in QUERIES_KEYS_VALUES.get(frozenset(maps), ()):
+            maps[name].keeps_16_bits = True
+
+
+def _pack(model: nn.Module, kind: type[Packed], read_by_rows: Collection[nn.Module]) -> None:
+    """Puts packed maps in place of those of a model."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child not in read_by_rows and child.out_features >= FEWEST_OUTPUTS:

@@ -127,14 +127,13 @@ def _past(query: Tensor) -> Tensor:
 def _fused_pays(query: Tensor, rate: float) -> bool:
     """Whether torch's fused attention is the faster way.
 
-    On a CPU it is, as long as its many small products go to the default backend. Through oneDNN, where bfloat16 and
-    float32 of a lowered precision go, they cost many times the batched ones; float32 products with a single query do
-    not go there. With dropout it is not fused at all.
+    On a CPU it is, as long as its many small products go to the default backend. Through oneDNN, where those of lower
+    precision go, they cost many times the batched ones; not with one query in float32, nor in a search in bfloat16.
     """
     if query.device.type != "cpu":
         return True
     if rate > 0.0 or query.dtype not in (torch.float32, torch.float64):
-        return False
+        return rate == 0.0 and query.dtype == torch.bfloat16 and not torch.is_grad_enabled()
     return torch.get_float32_matmul_precision() == "highest" or query.shape[-2] == 1
 
 
@@ -209,7 +208,7 @@ class SelfAttention(nn.Module):
 
         Each row sums to one over the positions that it may read and is zero at the others.
         """
-        query, keys, _ = (part.transpose(1, 2) for part in self._project(states).unbind(2))  # (B,A,Q,D)
+        query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
         return attention_weights(query, keys, _past(query) if causal else mask)
 
     def step(self, states: Tensor, past: Past, layer: int) -> Tensor:
@@ -266,8 +265,10 @@ class CrossAttention(nn.Module):
         """
         query = split_heads(self.query(states), self.heads)  # (B,A,Q,D)
         context = attend(query, keys, values, mask, rate=self.rate if self.training else 0.0)
-        weights = None if shown is None else attention_weights(query[:, shown], keys[:, shown], mask)
-        return self.out(merge_heads(context)), weights
+        if shown is None:
+            return self.out(merge_heads(context)), None
+        looks = attention_weights(query[:, shown].to(states.dtype), keys[:, shown].to(states.dtype), mask)
+        return self.out(merge_heads(context)), looks
 
 
 class FeedForward(nn.Module):
