@@ -37,6 +37,9 @@ def command(
     """
     if sum(map(bool, (best, recent, files))) > 1:
         raise click.UsageError("--best, --recent and FILES each say what to average: give one of them")
+    for path in files:
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a folder, and FILES are checkpoints; a run is named with -m {path}")
     if files and output is not None and model is None:
         where, written, of, chosen = None, output, "", list(files)
     else:

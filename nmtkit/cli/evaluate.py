@@ -98,8 +98,20 @@ class Measures:
     metavar="NAME/PAIR",
     help="A test set of sacrebleu instead, such as wmt14/en-de; downloaded the first time.",
 )
-@click.option("--article-field", metavar="KEY", default="article", show_default=True, help="Of --source in .jsonl.")
-@click.option("--summary-field", metavar="KEY", default="summary", show_default=True, help="Of --ref in .jsonl.")
+@click.option(
+    "--article-field",
+    metavar="KEY",
+    default="article",
+    show_default=True,
+    help="The key of the articles in --source, if it is .jsonl.",
+)
+@click.option(
+    "--summary-field",
+    metavar="KEY",
+    default="summary",
+    show_default=True,
+    help="The key of the summaries in --ref, if it is .jsonl.",
+)
 @results.output_option
 @click.option(
     "--metrics", metavar="LIST", help="As `nmtkit score` has them, e.g. bleu,ter. Default: as after training."

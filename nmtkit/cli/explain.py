@@ -72,7 +72,7 @@ def command(
     The number before such a token is the hypothesis that it continues. The number behind it says how far its
     log-probability is from that of the last one kept. A step looks at the 2K likeliest continuations of K hypotheses.
     An end counts only among the first K. --repetition-penalty, --diversity-groups and --coverage-kind summary rank by
-    more than log-probability. Each group keeps and prunes by itself. Of --samples, each is kept until it ends.
+    more than log-probability. Each group keeps and prunes by itself. Each of --samples is kept until it ends.
 
     Keys of recipes are explained by `nmtkit recipe explain`.
 

@@ -43,9 +43,9 @@ def command(folder: Path, source: str, output: str | None) -> None:
     ctranslate2: a folder of CTranslate2, with config.json, model.bin and its vocabularies; source.spm and target.spm,
                  or a vocabulary of words.
 
-    Of Joey NMT and OpenNMT-py, Transformers and recurrent models with attention are read; models of sentencepiece lie
-    beside the weights. Without them the run takes text that is cut into tokens as it was in training. Of CTranslate2,
-    Transformers are read; int8 and int16 weights become float32.
+    It reads Transformers of all four toolkits, and recurrent models with attention of Joey NMT and OpenNMT-py. Put the
+    sentencepiece models of these two beside their weights; without them the run takes text that is cut into tokens as
+    it was in training. int8 and int16 weights of CTranslate2 become float32.
 
     The run translates, rescores, aligns, draws its attention and is exported as any other. Nothing that it holds is
     run, and what is not read is refused by name.

@@ -107,8 +107,8 @@ def command(
 
     A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
     of the article. A strip under the heat-map shows p_gen, the probability of generating a word instead of copying it.
-    The coverage of an article's word, the sum of its row, stands beside it. Of a long article the 60 rows are the words
-    with the most coverage and the stretches between them, added up. In .html the article is coloured by coverage; point
+    The coverage of an article's word, the sum of its row, stands beside it. A long article has 60 rows: the words with
+    the most coverage, and the stretches between them, added up. In .html the article is coloured by coverage; point
     at a word of the summary to see where the model looked. The terminal shows the article in the same way, then a line
     for each word of the summary with the words of most attention. A word of several subwords has the mean p_gen of
     those with letters or digits, and counts as copied if all of them were.

@@ -26,7 +26,8 @@ def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None
 
     RUN is the folder of a run, or its name under runs/; it may still be training. Several runs share one figure; each
     has its own colour and the name of its folder. The score is the one by which the recipe chooses weights
-    (training.best_metric), else BLEU or ROUGE-L. Dotted lines separate stages of training.
+    (training.best_metric), else BLEU or ROUGE-L. Dotted lines separate stages of training. A validation loss that rises
+    while the training loss still falls shows overfitting.
 
     \b
     Examples:

@@ -57,12 +57,12 @@ def show_changes(changes: Sequence["TestChange"], mixed: bool) -> None:
         if one.fell and one.of_general_text:
             more = "more general text (data.train.weights)" if mixed else "general text (--general-source FILE)"
             tell(
-                f"WARNING: catastrophic forgetting: {one.metric} on {one.text} fell from {one.before:.2f} to "
+                f"warning: catastrophic forgetting: {one.metric} on {one.text} fell from {one.before:.2f} to "
                 f"{one.after:.2f}. Mix in {more}, lower training.lr, or make fewer updates"
             )
         elif one.fell:
             tell(
-                f"WARNING: fine-tuning made it worse: {one.metric} on {one.text} fell from {one.before:.2f} to "
+                f"warning: fine-tuning made it worse: {one.metric} on {one.text} fell from {one.before:.2f} to "
                 f"{one.after:.2f}. Lower training.lr, or bring more text"
             )
 

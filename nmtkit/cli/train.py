@@ -100,7 +100,7 @@ class _WithResume(click.Command):
 @click.option(
     "--new-data",
     is_flag=True,
-    help="With --resume: go on with text other than the run began with. The tokenizer stays; the epoch begins anew.",
+    help="With --resume: continue with other text than the run began with. The tokenizer stays; the epoch begins anew.",
 )
 @options.device
 @options.training_threads
@@ -130,11 +130,11 @@ def command(
     The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
     train.log: what was printed, with times of day, the command line, the versions and the commit of the code. If
     TensorBoard is installed, the folder tensorboard has the curves for it.
-    Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume goes on from the saved state.
+    Ctrl-C and SIGTERM save the state and stop; a second Ctrl-C stops at once. --resume continues from the saved state.
     If the recipe names a test set, the trained model translates (or summarizes) it, and the output is scored.
 
     A recipe may train in stages: growing inputs, coverage, reinforcement. Each stage begins with the best weights of
-    the one before. --resume goes on in the stage that was stopped. With --resume, --set may change limits, batch.* and
+    the one before. --resume continues the stage that was stopped. With --resume, --set may change limits, batch.* and
     training.accumulate.
 
     \b

@@ -121,7 +121,7 @@ class Asking:
     type=FILE,
     metavar="FILE",
     help="SOURCE TERM TAB TARGET TERM on each line: where a source contains the one, its translation contains the "
-    "other, both as whole words. Of source terms that overlap the longest counts.",
+    "other, both as whole words. The longest of overlapping source terms counts.",
 )
 @click.option(
     "--interactive",
@@ -202,7 +202,7 @@ def command(
         raise click.UsageError("--split-sentences translates parts of lines: leave --prefix, --jsonl and --terms out")
     translator = asking.of(unknown.open(how))
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
-    prompt = results.Prompt(files, "a line", "translated")
+    prompt = results.Prompt(files, "a sentence", "translated")
     windows = text_windows(files, "" if asking.jsonl else WRITE_OUT, translator.window)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(windows, as_json)

@@ -69,9 +69,15 @@ class Files(Settings):
 
     @model_validator(mode="after")
     def _one_form(self) -> "Files":
-        if sum(map(bool, (self.src, self.jsonl, self.stories))) != 1:
+        forms = sum(map(bool, (self.src, self.jsonl, self.stories)))
+        if not forms:
             raise ValueError(
-                "give either src (and tgt), or jsonl, or stories; one that the extended recipe gives is taken back by "
+                "give either src (and tgt), or jsonl, or stories: none of them names a file; to leave out the test "
+                "set, write `--set data.test=null`, or `test: null` in the recipe"
+            )
+        if forms > 1:
+            raise ValueError(
+                "give either src (and tgt), or jsonl, or stories; to take back what the extended recipe gives, write "
                 "an empty list, e.g. `jsonl: []`"
             )
         if self.jsonl and self.tgt:

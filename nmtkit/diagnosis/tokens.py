@@ -46,14 +46,14 @@ class TokenReport:
     def _left_out(self) -> Sheet:
         rows = []
         for name, split in self.data.splits.items():
-            rows.append((name, "pairs read", f"{split.read:,}", "", ""))
+            rows.append((name, "read", f"{split.read:,}", "", ""))
             for kind, finding in split.findings.items():
                 part = share(finding.count, split.read)
                 rows.append((name, kind, f"{finding.count:,}", part, finding.action))
-            rows.append((name, "pairs kept", f"{split.kept:,}", share(split.kept, split.read), ""))
+            rows.append((name, "kept", f"{split.kept:,}", share(split.kept, split.read), ""))
         return Sheet(
             "What preprocessing will do",
-            ("split", "what", "how many", "share", "and then"),
+            ("split", "pairs", "count", "share", "done"),
             tuple(rows),
             "By the recipe's data settings; a pair with several faults is dropped for the first of them.",
         )

@@ -146,6 +146,8 @@ def written_recipe(
 
 def in_words(minutes: float) -> str:
     """About 5 minutes, about 3 hours, about 2 days."""
+    if minutes < 0.7:
+        return "less than a minute"
     if minutes < 1.5:
         return "about a minute"
     hours = minutes / 60

@@ -58,9 +58,10 @@ def library(engine: str) -> Any:
     """
     name = LIBRARIES[engine]
     if find_spec(name) is None:
+        needed = "" if name == engine else f", and {engine} needs it"
         raise NmtkitError(
-            f"{name} is not installed, and {engine} needs it: `pip install {name}`, or `pip install 'nmtkit[peers]'` "
-            "for all engines to compare with"
+            f"{name} is not installed{needed}: `pip install {name}`, or `pip install 'nmtkit[peers]'` for all engines "
+            "to compare with"
         )
     return import_module(name)
 

@@ -88,7 +88,7 @@ class SavedRun:
             have = [name for name in order if (path := named[name]) and path.is_file()]
             there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
             missing = f" ({found} is not there)" if found else ""
-            raise CheckpointError(f"{self.folder.path}: no weights {which!r}{missing}; {there}")
+            raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
         return found
 
     def members(self) -> "list[SavedRun]":

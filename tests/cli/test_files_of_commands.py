@@ -124,10 +124,10 @@ def test_paragraphs(trained: Path, console: Command, tmp_path: Path) -> None:
 def test_a_prompt_at_a_terminal(trained: Path, console: Command) -> None:
     """Whoever types is asked; nobody else is, nor with --quiet."""
     answer = console("translate", "-m", trained, stdin="ba ce di\n")
-    assert "type a line" not in answer.err
+    assert "type a sentence" not in answer.err
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained)
     assert code == 0, shown
-    hint, asked, answered = map(shown.index, ("type a line on each line", "> ", answer.out.strip()))
+    hint, asked, answered = map(shown.index, ("type a sentence on each line", "> ", answer.out.strip()))
     assert hint < asked < answered
     code, shown = typed([b"ba ce di\n\x04"], "translate", "-m", trained, "-q")
     assert code == 0, shown

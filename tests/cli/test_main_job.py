@@ -182,6 +182,9 @@ def test_average_of_the_newest_and_of_files(trained: Path, nmtkit: Command, tmp_
     assert done.code == 2
     assert f"{len(kept)} were kept" in done.err
     assert nmtkit("average", "-m", trained, "--recent", "2", "--best", "2").code == 2
+    done = nmtkit("average", trained)
+    assert done.code == 2
+    assert f"a run is named with -m {trained}" in done.err
 
 
 def test_an_empty_translation_has_a_score(trained: Path, nmtkit: Command, tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, fault: str) -> None
         ({"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a"}}, "valid: tgt is missing"),
         ({"train": {"tgt": "b"}}, "`train`: give either src"),
         ({"train": {"src": "a", "tgt": "b", "jsonl": "c"}}, "`train`: give either src"),
+        ({"train": {"src": "a", "tgt": "b"}, "test": {"src": []}}, "write `--set data.test=null`"),
         ({"train": {"jsonl": "c", "tgt": "b"}}, "`train`: tgt is for text files"),
         ({"train": {"src": ["a", "b"], "tgt": "c"}}, "src names 2 files and tgt 1"),
         ({"train": {"src": 3, "tgt": "c"}}, "train.src"),

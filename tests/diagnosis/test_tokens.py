@@ -118,7 +118,7 @@ def test_what_is_left_out_is_found_at_its_line(config: DataConfig) -> None:
     assert diagnosis.splits["valid"].findings["over-long"].count == 1
     sheet = report.sheets(diagnosis)[0]
     assert ("train", "over-long", "1", "11.1%", "dropped") in sheet.rows
-    assert ("train", "pairs kept", "6", "66.7%", "") in sheet.rows
+    assert ("train", "kept", "6", "66.7%", "") in sheet.rows
 
 
 def test_characters_that_train_never_shows(config: DataConfig) -> None:
