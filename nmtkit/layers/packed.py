@@ -9,7 +9,8 @@ they are made. Letters: M rows, I input size, O output size.
     int8  x_m ~ s_m q_m and W_o ~ t_o p_o with whole numbers q, p from -127 to 127 and s_m, t_o the largest of |x_m| and
           |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: one scale a row of x, found anew in every product,
           and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2, with zero
-          points of zero). A row's result depends on no other row.
+          points of zero). A row's result depends on no other row. Processors without a product of 8 bits for such sums
+          (AVX2 has none) add two products in 16 bits, which does not hold them: there q is from -63 to 63.
 """
 
 from collections.abc import Callable, Collection
@@ -32,6 +33,9 @@ MANY = 1 << 24
 FEWEST_OUTPUTS = 16
 """A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
 LARGEST = 127
+"""Of the whole numbers of weights, and of inputs where the processor can add up their products."""
+SAFE = 63
+"""Of inputs where it cannot: two products of them and of weights fit into 16 bits."""
 OUTPUT = "output"
 """The name of the layer that a model's logits come from."""
 QUERIES_KEYS_VALUES = {
@@ -117,7 +121,7 @@ class Packed8(Packed):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
-        whole, scales = quantized(weight.detach().float())
+        whole, scales = quantized(weight.detach().float(), LARGEST)
         self.scales = scales.squeeze(1)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
@@ -126,18 +130,41 @@ class Packed8(Packed):
         """The map, in float32."""
         rows = inputs.reshape(-1, self.in_features)
         single = len(rows) == 1  # for one row oneDNN has a product that is a hundred times slower than for two
-        whole, scales = quantized(rows.expand(2, -1) if single else rows)
-        result = torch.ops.onednn.qlinear_pointwise(
-            whole, 1.0, 0, self.weight, self.scales, self.zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        whole, scales = quantized(rows.expand(2, -1) if single else rows, largest_input())
+        result = _of_whole_numbers(whole, self.weight, self.scales, self.zeros)
         result = result.mul_(scales) if self.bias is None else torch.addcmul(self.bias, result, scales, out=result)
         return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
 
 
-def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file."""
-    scales = rows.abs().amax(1, keepdim=True).div_(LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
-    return (rows / scales).round_().to(torch.int8), scales
+def quantized(rows: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file.
+
+    The numbers up to `SAFE` have no sign: oneDNN would add 128 to those that have one. 0 is SAFE + 1 then.
+    """
+    scales = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
+    scales = scales.div_(largest).clamp_(min=torch.finfo(torch.float32).tiny)
+    steps = rows / scales
+    if largest == LARGEST:
+        return steps.round_().to(torch.int8), scales
+    # What is positive is rounded down; to go by int8, which holds all of them, is four times as quick.
+    return steps.add_(SAFE + 1.5).to(torch.int8).view(torch.uint8), scales
+
+
+@cache
+def largest_input() -> int:
+    """`LARGEST` if this processor's sums of products of such numbers are right, else `SAFE`."""
+    inputs, weight = (torch.full((rows, 64), LARGEST, dtype=torch.int8) for rows in (2, 16))
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    found = _of_whole_numbers(inputs, packed, torch.ones(16), torch.zeros(16, dtype=torch.int32))
+    return LARGEST if bool((found == 64 * LARGEST**2).all()) else SAFE
+
+
+def _of_whole_numbers(whole: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    zero = 0 if whole.dtype == torch.int8 else SAFE + 1
+    result: Tensor = torch.ops.onednn.qlinear_pointwise(
+        whole, 1.0, zero, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return result
 
 
 def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:

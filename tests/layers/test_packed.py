@@ -50,11 +50,11 @@ def rounded(values: Tensor) -> Tensor:
     return values.float().bfloat16().double()
 
 
-def in_whole_numbers(values: Tensor) -> Tensor:
-    """Each row as whole numbers from -127 to 127 times a 127th of its largest, by a loop."""
+def in_whole_numbers(values: Tensor, largest: int = 127) -> Tensor:
+    """Each row as whole numbers up to the largest times such a part of its largest value, by a loop."""
     rows = []
     for row in values.double().tolist():
-        scale = max(map(abs, row)) / 127
+        scale = max(map(abs, row)) / largest
         rows.append([round(value / scale) * scale if scale else 0.0 for value in row])
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -88,7 +88,11 @@ def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...])
 @needs_int8
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (2,), (70,), (2, 5)])
-def test_int8_is_what_the_formula_says(shape: tuple[int, ...], bias: bool) -> None:
+@pytest.mark.parametrize("largest", sorted({packed.SAFE, packed.largest_input()}) if "int8" in HERE else [])
+def test_int8_is_what_the_formula_says(
+    shape: tuple[int, ...], bias: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed, "largest_input", lambda: largest)
     linear = made(bias=bias)
     inputs = torch.randn(*shape, 24)
     inputs.view(-1, 24)[0] *= 50  # the other rows are as fine as before
@@ -96,10 +100,10 @@ def test_int8_is_what_the_formula_says(shape: tuple[int, ...], bias: bool) -> No
     whole.weight.copy_(in_whole_numbers(linear.weight))
     if bias:
         whole.bias.copy_(linear.bias)
-    wanted = exact(whole, in_whole_numbers(inputs.view(-1, 24))).view(*shape, 40)
+    wanted = exact(whole, in_whole_numbers(inputs.view(-1, 24), largest)).view(*shape, 40)
     found = Packed8(linear.weight, linear.bias)
     # A number that lies between two whole ones may be rounded to either.
-    step = inputs.abs().amax(-1, keepdim=True) / 127 * linear.weight.abs().max() * 1.01
+    step = inputs.abs().amax(-1, keepdim=True) / largest * linear.weight.abs().max() * 1.01
     assert ((found(inputs) - wanted).abs() <= step).all()
     assert (found(inputs) - wanted).abs().median() < 1e-4
     torch.testing.assert_close(
