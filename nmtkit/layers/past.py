@@ -223,9 +223,7 @@ class Past:
         kept = int(seen.sum(1).max())
         if kept > WORTH_KEEPING * written:
             return
-        columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[
-            :, :kept
-        ]  # those with fewer take unseen ones
+        columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[:, :kept]  # seen ones, in order
         rows = (columns + self._first_slots).flatten()
         for entries in self._entries:
             closed = entries.flatten(0, 1).index_select(0, rows)
