@@ -105,12 +105,11 @@ class Bank:
         scores = torch.zeros(size, 1, dtype=dtype, device=device)
         sentences = Sentences.begin(config, lengths, limits, prefix, scores, n_best)
         looks_back = config.no_repeat_ngram > 0 or sentences.penalties is not None
-        divisors = length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha)
         return cls(
             model=model,
             config=config,
             sentences=replace(sentences, candidates=candidates),
-            divisors=divisors.to(device, dtype),
+            divisors=_divisors(config, most).to(device, dtype),
             limits=limits.tolist(),
             memory=memory,
             state=model.start(memory),
@@ -211,7 +210,7 @@ class Bank:
         fixed.sentences.done[own:] = True
         fixed.scores[own:] = -INFINITY
         fixed.past.fix(places)
-        fixed.divisors = pad(self.divisors, (0, places - len(self.divisors)), value=1.0)
+        fixed.divisors = _divisors(self.config, places).to(self.divisors)  # sentences that come later may be longer
         if fixed.history is not None:
             fixed.history = pad(fixed.history, (0, places - fixed.history.shape[1]), value=NOTHING)
         return fixed
@@ -370,6 +369,11 @@ class Bank:
             history = pad(history, (0, 1), value=NOTHING)
         last = (self.past.position - 1).repeat_interleave(self.config.beam_size)[:, None]
         self.history = history.scatter(1, last, self.tokens[:, None])
+
+
+def _divisors(config: SearchConfig, most: int) -> Tensor:
+    """The length penalties of 1 to so many tokens."""
+    return length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha)
 
 
 def _is_there(tensor: Tensor | None) -> TypeGuard[Tensor]:

@@ -34,8 +34,10 @@ SHARE = 8
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
 """Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
-MOST_SHAPES = 4
+MOST_SHAPES = 8
 """Banks of fixed slots that are kept, each with its memory."""
+FEW_ROWS = 16
+"""Hypotheses in a bank up to which a step on a CPU takes as long in Python as in its operations."""
 
 Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 """Gives the numbers of some sentences that wait, and they as a batch on any device. `feed(None, None)` begins a
@@ -141,9 +143,10 @@ class Engine:
     def _of_one_bank(
         self, given: tuple[Sequence[int], Batch], feed: Feed | None, reading: "_Reading", blocks: Blocks | None
     ) -> Iterator[Found]:
+        blocks = None if self._may_tape(given[1].size) else blocks
         fresh, record = self._begun(*given, blocks)
         width, free_to_begin = given[1].src.shape[1], given[1].prefix is None and given[1].terms is None
-        replay = self._recorder(fresh, width) if free_to_begin else None
+        replay = self._recorder(fresh, width) if blocks is None and free_to_begin else None
         bank = fresh if replay is None else replay.bank
         table = _Table(len(bank.scores), self.device)
         table.put(np.arange(given[1].size), *given, fresh.limits, record, self.model.config.copies)
@@ -157,6 +160,7 @@ class Engine:
                     yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
                 if len(live) == 0:
                     bank.past.end()
+                    self._keep(replay, width)
                     return
                 more = None
                 if feed is not None and waits and len(free) * SHARE >= len(table.live):
@@ -184,7 +188,8 @@ class Engine:
 
     def _recorder(self, fresh: Bank, width: int) -> graphs.Replay | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not recorded."""
-        if self.steps == "eager" or not graphs.can_record(self.device):
+        is_taped = self._may_tape(len(fresh.scores))
+        if self.steps == "eager" or not (graphs.can_record(self.device) or is_taped):
             return None
         if self.shortlist is not None:  # the output layer has another size whenever sentences come
             return None
@@ -197,10 +202,19 @@ class Engine:
             if not self.model.reserve(graphs.Replay.room(places)):
                 return None
             while len(self._replays) >= MOST_SHAPES:
-                del self._replays[next(iter(self._replays))]
-            replay = graphs.Replay(fresh, slots, places, at_once=self.steps == "graph")
-        self._replays[slots, width] = replay
+                self._replays.pop(next(iter(self._replays)))
+            replay = graphs.Replay(fresh, slots, places, at_once=is_taped or self.steps == "graph")
         return replay
+
+    def _may_tape(self, sentences: int) -> bool:
+        """Whether the steps of so many sentences may be a tape; one that draws looks at numbers on the way."""
+        few = sentences * self.config.hypotheses <= FEW_ROWS
+        return few and self.device.type == "cpu" and self.steps == "auto" and not self.config.samples
+
+    def _keep(self, replay: graphs.Replay | None, width: int) -> None:
+        """Keeps fixed slots for the next sentences; while they are in use no other thread finds them."""
+        if replay is not None:
+            self._replays[len(replay.bank.scores), width] = replay
 
 
 def beam_search(
@@ -244,7 +258,7 @@ def beam_search(
         CheckpointError: the model gives log-probabilities that are not numbers.
     """
     waiting = [(range(batch.size), replace(batch, prefix=prefix))]
-    engine = Engine(model, config, n_best, need_attention, tables=tables)
+    engine = Engine(model, config, n_best, need_attention, steps="eager", tables=tables)
     found = dict(engine.run(lambda *_: waiting.pop() if waiting else None, refills=False))
     return [found[number] for number in range(batch.size)]
 

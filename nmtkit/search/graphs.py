@@ -1,25 +1,31 @@
-"""A bank of fixed slots whose steps are CUDA graphs: the launches of a step are recorded once, and then repeated.
+"""A bank of fixed slots whose steps are recorded once, and then repeated without the Python between their operations.
 
-A GPU works through a step of a small model faster than Python can ask for it. A graph asks once for all of it. It
-repeats addresses, not Python: so the tensors of the bank stay where they are, every step writes what it made of them
-back, and one graph serves only the steps that read as many positions.
+A GPU works through a step of a small model faster than Python can ask for it: a CUDA graph asks once for all of it. On
+a CPU a step of one sentence takes as long in Python as in its operations: a tape makes the same operations, and nothing
+else. Both repeat operations, not Python: so the tensors of the bank stay where they are, every step writes what it made
+of them back, and one recording serves only the steps that read as many positions.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.search.bank import Bank
 from nmtkit.search.choose import Record
 
 EXTENT = 16
-"""Graphs read a multiple of so many positions."""
+"""Recorded steps read a multiple of so many positions."""
 PATIENCE = 50
-"""A graph takes about as long to record as so many steps: by then one would have paid."""
+"""A graph takes about as long to record as so many steps: by then one would have paid. A tape pays with the second."""
 WARM_UP = 2
+
+Recorded = tuple[Callable[[], Record], Record]
+"""How to make a step again, and what it found when it was recorded."""
 
 
 class Replay:
@@ -36,10 +42,10 @@ class Replay:
         self._places = self.room(places)
         self.bank = fresh.in_slots(slots, self._places)
         self.replayed = 0
-        """Steps that were made by a graph."""
+        """Steps that were made by a recording."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
-        self._graphs: dict[int, tuple[Callable[[], None], Record]] = {}
+        self._recorded: dict[int, Callable[[], Record]] = {}
 
     @staticmethod
     def room(places: int) -> int:
@@ -69,32 +75,114 @@ class Replay:
 
         if self._made[extent] <= self._patience:
             return once()
-        if extent not in self._graphs:
-            for _ in range(WARM_UP):  # what it writes into the past, the step itself writes again
-                self.bank.copied().step(need_attention)
-            self._graphs[extent] = recorded(once)
-        replay, record = self._graphs[extent]
-        replay()
-        self.replayed += 1
-        return record.mapped(torch.clone)
+        if extent in self._recorded:
+            self.replayed += 1
+            return self._recorded[extent]()
+        if can_record(self.bank.scores.device):
+            self._recorded[extent], record = recorded(once, lambda: self.bank.copied().step(need_attention))
+        else:
+            self._recorded[extent], record = taped(once)
+        return record
 
 
 def can_record(device: torch.device) -> bool:
-    """Whether steps on a device can be recorded."""
+    """Whether steps on a device can be CUDA graphs."""
     return device.type == "cuda" and torch.cuda.is_available()
 
 
-def recorded(once: Callable[[], Record]) -> tuple[Callable[[], None], Record]:
-    """The launches of a function as a graph, not yet made: how to make them, and where they put the result.
-
-    All graphs share what memory they need in between, since no two of them run at one time.
-    """
+def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> Recorded:
+    """A step as a CUDA graph; `trial` computes the same, and what it writes the step itself writes again."""
+    for _ in range(WARM_UP):
+        trial()
+    # All graphs share what memory they need in between, since no two of them run at one time.
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=_pool()):
         record = once()
-    return graph.replay, record
+
+    def again() -> Record:
+        graph.replay()
+        return record.mapped(torch.clone)
+
+    return again, again()
 
 
 @cache
 def _pool() -> Any:
     return torch.cuda.graph_pool_handle()
+
+
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+    """Keeps all operations, with what they were given and what they made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
+        return result
+
+
+class _Tape:
+    """The operations of a function, as a list of what to call with which values, by their places, and where to put it.
+
+    What no operation has made is there before: weights, the tensors of a bank, numbers.
+    """
+
+    def __init__(self, calls: Sequence[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]]) -> None:
+        self._given: list[Any] = []
+        self._places: dict[int, int] = {}  # of tensors
+        self._calls: list[tuple[Callable[..., Any], list[int], dict[str, int], int | list[int]]] = []
+        for func, args, kwargs, result in calls:
+            given = [self._place(one) for one in args]
+            named = {name: self._place(one) for name, one in kwargs.items()}
+            several = isinstance(result, (list, tuple))
+            made = [self._place(one, is_made=True) for one in result] if several else self._place(result, is_made=True)
+            self._calls.append((func, given, named, made))
+
+    def _place(self, value: Any, is_made: bool = False) -> int:
+        """Where a value stands; a list with tensors in it is made anew of what they are then."""
+        if isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) for one in value):
+            self._calls.append((_listed, [self._place(one) for one in value], {}, len(self._given)))
+        elif id(value) in self._places:
+            return self._places[id(value)]
+        elif isinstance(value, Tensor):
+            self._places[id(value)] = len(self._given)
+        self._given.append(None if is_made else value)
+        return len(self._given) - 1
+
+    def of(self, tensor: Tensor) -> int:
+        """Where a tensor stands that the function gave back."""
+        return self._place(tensor)
+
+    def play(self) -> list[Any]:
+        """Makes all operations: the values by their places."""
+        values = self._given.copy()
+        for func, args, kwargs, made in self._calls:
+            given = [values[place] for place in args]
+            result = func(*given, **{name: values[place] for name, place in kwargs.items()}) if kwargs else func(*given)
+            if isinstance(made, int):
+                values[made] = result
+            else:
+                for place, one in zip(made, result, strict=True):
+                    values[place] = one
+        return values
+
+
+def _listed(*values: Any) -> list[Any]:
+    return list(values)
+
+
+def taped(once: Callable[[], Record]) -> Recorded:
+    """A step as a tape."""
+    with _Notes() as notes:
+        record = once()
+    tape = _Tape(notes.calls)
+    places = [tape.of(tensor) for tensor in record.tensors()]
+
+    def again() -> Record:
+        values, place = tape.play(), iter(places)
+        return record.mapped(lambda _: values[next(place)].clone())
+
+    return again, record

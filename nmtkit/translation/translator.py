@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import chain
 from typing import ClassVar, overload
@@ -38,6 +38,8 @@ WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
 FEW_WORKERS = 8
 """So many share a window."""
+FEW_TOGETHER = 3
+"""So many sentences are searched on a CPU by steps that are recorded, which want few widths of sources."""
 SOON = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
 
@@ -66,6 +68,8 @@ class Translator(TextModel):
     """Whether the steps of a search are recorded as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
+    _engines: dict[_Wanted, Engine] = field(default_factory=dict, init=False)
+    """Those of earlier searches; what they recorded serves the next."""
 
     load: ClassVar[Callable[..., "Translator"]]
     """Opens a trained run. `nmtkit.experiment.opening` puts its function here: a translator itself knows no runs."""
@@ -169,19 +173,20 @@ class Translator(TextModel):
 
     def _searching(self, wanted: _Wanted) -> Search:
         """The search in this process."""
-        attend = wanted.attention or self.replacer is not None or (wanted.copies and self.copies)
-        engine = Engine(
-            self.model,
-            self.config,
-            self.config.hypotheses if self.config.chooses_afterwards else wanted.n_best,
-            attend,
-            steps=self.steps,
-            shortlist=self.shortlist,
-            tables=TokenTables(
-                words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
-                cache(partial(word_starts, self.tokenizers.tgt, self.device)),
-            ),
-        )
+        engine = self._engines.get(wanted)
+        if engine is None:
+            engine = self._engines[wanted] = Engine(
+                self.model,
+                self.config,
+                self.config.hypotheses if self.config.chooses_afterwards else wanted.n_best,
+                wanted.attention or self.replacer is not None or (wanted.copies and self.copies),
+                steps=self.steps,
+                shortlist=self.shortlist,
+                tables=TokenTables(
+                    words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
+                    cache(partial(word_starts, self.tokenizers.tgt, self.device)),
+                ),
+            )
 
         def search(take: Take) -> Iterator[tuple[int, Answer]]:
             taken: dict[int, SourceLine] = {}
@@ -192,7 +197,7 @@ class Translator(TextModel):
                     return None
                 taken.update(given)
                 longest = max(len(source.ids) for _, source in given) + 1
-                columns = longest if self.device.type == "cpu" else roomy(longest)
+                columns = longest if self.device.type == "cpu" and len(given) > FEW_TOGETHER else roomy(longest)
                 return [number for number, _ in given], make_batch(
                     [source for _, source in given], None, width or columns
                 )

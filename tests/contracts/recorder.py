@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nmtkit.search.choose import Record
+
 
 class Recorder(TorchDispatchMode):
     """Records while the function runs; then puts back what it wrote."""
@@ -58,9 +60,15 @@ class Recorder(TorchDispatchMode):
         ]
 
 
-def recorded(once: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> tuple[Callable[[], Record], Record]:
     """In place of `nmtkit.search.graphs.recorded`."""
+    trial()
     with Recorder() as recorder:
         result = once()
     recorder.put_back()
-    return recorder.replay, result
+
+    def again() -> Record:
+        recorder.replay()
+        return result.mapped(torch.clone)
+
+    return again, again()

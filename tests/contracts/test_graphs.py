@@ -16,7 +16,7 @@ from nmtkit.errors import RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search import graphs
 from nmtkit.search.bank import Bank
-from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.engine import Engine, Feed, Steps, beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
 
@@ -85,14 +85,18 @@ BY_ALL = {"transformer", "transformer-copying-head", "pointer-generator-coverage
 """Variants that are searched in every way, one of each kind; the others in one way, each in its turn."""
 
 
+@pytest.mark.parametrize("kind", ["graph", "tape"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_recorded_steps(name: str) -> None:
+def test_recorded_steps(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "tape":
+        monkeypatch.setattr(graphs, "can_record", lambda device: False)
     model, whole = build(*VARIANTS[name]).double().eval(), whole_batch()
     turn = list(VARIANTS).index(name) % len(SEARCHES)
     for settings in SEARCHES if name in BY_ALL else [SEARCHES[turn]]:
         config = config_for(model, settings)
         expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
-        engine = Engine(model, config, config.hypotheses, need_attention=True, steps="graph")
+        steps: Steps = "graph" if kind == "graph" else "auto"
+        engine = Engine(model, config, config.hypotheses, need_attention=True, steps=steps)
         for slots in [3, 4]:  # the second time with the graphs of the first
             found = dict(engine.run(in_turn(whole, slots)))
             assert sorted(found) == list(range(whole.size))
