@@ -159,7 +159,8 @@ engine: Decorator = click.option(
     type=click.Choice(get_args(get_type_hints(Opening)["engine"])),
     default="auto",
     show_default=True,
-    help="On CUDA: record steps as graphs once that pays, never (eager), or before the first (graph).",
+    help="On CUDA: record steps as graphs once that pays, never (eager), or before the first (graph). On a CPU auto "
+    "records the steps of single lines.",
 )
 
 _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")
