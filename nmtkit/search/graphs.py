@@ -114,6 +114,11 @@ def _pool() -> Any:
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Keeps all operations, with what they were given and what they made."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to keep its compiler out torch would load it, which takes as long as torch itself."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
