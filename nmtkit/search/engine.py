@@ -34,10 +34,10 @@ SHARE = 8
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
 """Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
-MOST_SHAPES = 8
+MOST_SHAPES = {"cpu": 16, "cuda": 4}
 """Banks of fixed slots that are kept, each with its memory."""
-FEW_ROWS = 16
-"""Hypotheses in a bank up to which a step on a CPU takes as long in Python as in its operations."""
+FEW = 3
+"""Sentences in a bank up to which much of a step on a CPU is Python."""
 
 Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 """Gives the numbers of some sentences that wait, and they as a batch on any device. `feed(None, None)` begins a
@@ -201,15 +201,15 @@ class Engine:
             places = int(length_limits(self.config, torch.tensor([width]), None))
             if not self.model.reserve(graphs.Replay.room(places)):
                 return None
-            while len(self._replays) >= MOST_SHAPES:
+            while len(self._replays) >= MOST_SHAPES[self.device.type]:
                 self._replays.pop(next(iter(self._replays)))
             replay = graphs.Replay(fresh, slots, places, at_once=is_taped or self.steps == "graph")
         return replay
 
     def _may_tape(self, sentences: int) -> bool:
         """Whether the steps of so many sentences may be a tape; one that draws looks at numbers on the way."""
-        few = sentences * self.config.hypotheses <= FEW_ROWS
-        return few and self.device.type == "cpu" and self.steps == "auto" and not self.config.samples
+        on_cpu = self.device.type == "cpu" and self.steps == "auto"
+        return on_cpu and sentences <= FEW and not self.config.samples
 
     def _keep(self, replay: graphs.Replay | None, width: int) -> None:
         """Keeps fixed slots for the next sentences; while they are in use no other thread finds them."""

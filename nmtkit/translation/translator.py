@@ -13,7 +13,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import DataError
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.engine import Engine, Steps
+from nmtkit.search.engine import FEW, Engine, Steps
 from nmtkit.search.rules import SearchConfig, score_of_given
 from nmtkit.search.sentences import TokenTables
 from nmtkit.search.trace import Hypothesis
@@ -38,8 +38,6 @@ WINDOW = {"cpu": 1024, "cuda": 16384}
 """Lines that are searched together at a time, as many as make batches of nearly one length."""
 FEW_WORKERS = 8
 """So many share a window."""
-FEW_TOGETHER = 3
-"""So many sentences are searched on a CPU by steps that are recorded, which want few widths of sources."""
 SOON = 64
 """Lines of the first window that are searched before the others, so that first results come early."""
 
@@ -197,7 +195,8 @@ class Translator(TextModel):
                     return None
                 taken.update(given)
                 longest = max(len(source.ids) for _, source in given) + 1
-                columns = longest if self.device.type == "cpu" and len(given) > FEW_TOGETHER else roomy(longest)
+                is_recorded = self.device.type != "cpu" or len(given) <= FEW  # which wants few widths of sources
+                columns = roomy(longest) if is_recorded else longest
                 return [number for number, _ in given], make_batch(
                     [source for _, source in given], None, width or columns
                 )
