@@ -159,8 +159,7 @@ engine: Decorator = click.option(
     type=click.Choice(get_args(get_type_hints(Opening)["engine"])),
     default="auto",
     show_default=True,
-    help="On CUDA: record steps as graphs once that pays, never (eager), or before the first (graph). On a CPU auto "
-    "records the steps of single lines.",
+    help="Record steps: on CUDA once that pays, and of single lines on a CPU; never (eager); on CUDA at once (graph).",
 )
 
 _OTHER_FORMS = ("as_json", "scores", "window", "split_sentences", "lead")

@@ -34,8 +34,6 @@ SHARE = 8
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
 """Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
-MOST_SHAPES = {"cpu": 16, "cuda": 4}
-"""Banks of fixed slots that are kept, each with its memory."""
 FEW = 3
 """Sentences in a bank up to which much of a step on a CPU is Python."""
 
@@ -44,7 +42,7 @@ Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
 bank: as many as it should have slots; None where none waits. `feed(count, width)` is for free slots: at most so many,
 with so many source columns and neither prefix nor terms; None where none waits that fits them."""
 Steps = Literal["auto", "eager", "graph"]
-"""Whether steps are CUDA graphs: yes; no; or from when on they pay, on a CUDA device."""
+"""Whether steps are recorded: from when on that pays; never; on a CUDA device from the first on."""
 Found = tuple[int, list[Hypothesis]]
 """The number of a sentence, and its hypotheses, best first."""
 
@@ -69,7 +67,7 @@ class Engine:
         config: how to search.
         n_best: hypotheses to return for each sentence, at most `beam_size`, or `samples`.
         need_attention: whether to return attention, and p_gen, as well.
-        steps: whether steps are recorded as CUDA graphs.
+        steps: whether steps are recorded.
         tables: what is known of the tokens of the vocabulary.
         shortlist: candidates for the words of the sources, on the model's device; each sentence is continued by its
             own only, and log-probabilities are of them. Its steps are never recorded. None: by all words.
@@ -95,8 +93,6 @@ class Engine:
             raise RecipeError(f"n_best {n_best} is more than {size} {config.hypotheses}: raise {size}, or lower n_best")
         if config.coverage_penalty and not model.has_attention:
             raise RecipeError("coverage_penalty: this model has no attention to measure coverage by; set it to 0")
-        if steps == "graph" and shortlist is not None:
-            raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
         self.device = next(model.parameters(), torch.empty(0)).device
         require_recordable(steps, self.device, shortlist is not None)
         if config.samples:  # they take the places of a beam, and none of them is waited for longer than for others
@@ -105,12 +101,12 @@ class Engine:
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
         may_repeat = tables.may_repeat
         self._tables = replace(tables, may_repeat=None if may_repeat is None else pad(may_repeat, (0, 1)))
-        self._replays: dict[tuple[int, int], graphs.Replay] = {}  # by slots and columns
+        self._shelf = graphs.Shelf()
 
     @property
     def recorded_steps(self) -> int:
-        """Steps that were made by graphs that still are there."""
-        return sum(replay.replayed for replay in self._replays.values())
+        """Steps that were made by recordings that still are there."""
+        return self._shelf.replayed
 
     @torch.no_grad()  # not inference_mode: what a model keeps from a search (a table of positions) must still train
     def run(self, feed: Feed, refills: bool = True) -> Iterator[Found]:
@@ -160,7 +156,7 @@ class Engine:
                     yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
                 if len(live) == 0:
                     bank.past.end()
-                    self._keep(replay, width)
+                    self._shelf.keep(replay, width)
                     return
                 more = None
                 if feed is not None and waits and len(free) * SHARE >= len(table.live):
@@ -189,32 +185,22 @@ class Engine:
     def _recorder(self, fresh: Bank, width: int) -> graphs.Replay | None:
         """Fixed slots that begin with these sentences, of so many columns; None where steps are not recorded."""
         is_taped = self._may_tape(len(fresh.scores))
-        if self.steps == "eager" or not (graphs.can_record(self.device) or is_taped):
-            return None
-        if self.shortlist is not None:  # the output layer has another size whenever sentences come
+        may_record = self.steps != "eager" and (graphs.can_record(self.device) or is_taped)
+        if not may_record or self.shortlist is not None:  # its output layer has another size whenever sentences come
             return None
         slots = 1 << (len(fresh.scores) - 1).bit_length()
-        replay = self._replays.pop((slots, width), None)
-        if replay is not None:
+        if (replay := self._shelf.take(slots, width)) is not None:
             replay.fill(fresh)
-        else:
-            places = int(length_limits(self.config, torch.tensor([width]), None))
-            if not self.model.reserve(graphs.Replay.room(places)):
-                return None
-            while len(self._replays) >= MOST_SHAPES[self.device.type]:
-                self._replays.pop(next(iter(self._replays)))
-            replay = graphs.Replay(fresh, slots, places, at_once=is_taped or self.steps == "graph")
-        return replay
+            return replay
+        places = int(length_limits(self.config, torch.tensor([width]), None))
+        if not self.model.reserve(graphs.Replay.room(places)):
+            return None
+        return graphs.Replay(fresh, slots, places, at_once=is_taped or self.steps == "graph")
 
     def _may_tape(self, sentences: int) -> bool:
         """Whether the steps of so many sentences may be a tape; one that draws looks at numbers on the way."""
         on_cpu = self.device.type == "cpu" and self.steps == "auto"
         return on_cpu and sentences <= FEW and not self.config.samples
-
-    def _keep(self, replay: graphs.Replay | None, width: int) -> None:
-        """Keeps fixed slots for the next sentences; while they are in use no other thread finds them."""
-        if replay is not None:
-            self._replays[len(replay.bank.scores), width] = replay
 
 
 def beam_search(

@@ -23,6 +23,8 @@ EXTENT = 16
 PATIENCE = 50
 """A graph takes about as long to record as so many steps: by then one would have paid. A tape pays with the second."""
 WARM_UP = 2
+MOST_SHAPES = {"cpu": 16, "cuda": 4}
+"""Banks of fixed slots that are kept, each with its memory."""
 
 Recorded = tuple[Callable[[], Record], Record]
 """How to make a step again, and what it found when it was recorded."""
@@ -83,6 +85,29 @@ class Replay:
         else:
             self._recorded[extent], record = taped(once)
         return record
+
+
+class Shelf:
+    """Banks of fixed slots that no search uses now, with what was recorded of them, by slots and columns."""
+
+    def __init__(self) -> None:
+        self._replays: dict[tuple[int, int], Replay] = {}
+
+    @property
+    def replayed(self) -> int:
+        """Steps that were made by their recordings."""
+        return sum(replay.replayed for replay in self._replays.values())
+
+    def take(self, slots: int, width: int) -> Replay | None:
+        """One of this shape, if there is one: until it is kept again nobody else finds it."""
+        return self._replays.pop((slots, width), None)
+
+    def keep(self, replay: Replay | None, width: int) -> None:
+        """Keeps it, if there is one; those that have not been used for the longest time go."""
+        if replay is not None:
+            self._replays[len(replay.bank.scores), width] = replay
+            while len(self._replays) > MOST_SHAPES[replay.bank.scores.device.type]:
+                self._replays.pop(next(iter(self._replays)))
 
 
 def can_record(device: torch.device) -> bool:

@@ -195,7 +195,8 @@ class Translator(TextModel):
                     return None
                 taken.update(given)
                 longest = max(len(source.ids) for _, source in given) + 1
-                is_recorded = self.device.type != "cpu" or len(given) <= FEW  # which wants few widths of sources
+                # Steps that are recorded want few widths of sources.
+                is_recorded = self.device.type != "cpu" or (len(given) <= FEW and self.steps == "auto")
                 columns = roomy(longest) if is_recorded else longest
                 return [number for number, _ in given], make_batch(
                     [source for _, source in given], None, width or columns
