@@ -14,8 +14,8 @@ from nmtkit.translation.result import EMPTY, Translation
 
 PATIENCE = 0.1
 """Seconds for which searches that have nothing to do wait for more lines before they end."""
-USUAL_BEAM = 16
-"""The memory of a batch is meant for so many hypotheses of a sentence, or fewer."""
+USUAL_BEAM = range(2, 17)
+"""The budget of a batch is meant for so many hypotheses of a sentence: more need more memory, fewer leave room."""
 AHEAD = 3
 """Windows that are read before all answers of the first of them are out."""
 
@@ -38,13 +38,13 @@ class Waiting:
         reader: what the sources were read for.
         place: where they are searched.
         searches: how many searches there may be at a time.
-        hypotheses: of each sentence; where there are many, fewer sentences are searched together.
+        hypotheses: of each sentence; where there are many, fewer sentences are searched together, where few, more.
     """
 
     def __init__(self, reader: TextModel, place: torch.device, searches: int, hypotheses: int = 1) -> None:
         self._reader, self._least_rows, self._searches = reader, LEAST_ROWS.get(place.type, 32), searches
         self._most_over = MOST_OVER.get(place.type, MOST_OVER["cpu"])
-        self._crowded = max(1, hypotheses // USUAL_BEAM)
+        self._hypotheses = hypotheses
         self._windows: deque[deque[tuple[int, SourceLine]]] = deque()
         self._left: deque[int] = deque()  # tokens of each window that nobody has taken
         self._changed = Condition()
@@ -117,7 +117,8 @@ class Waiting:
             fitting = budget // columns
         else:
             fitting = budget // max(min(columns, budget // self._least_rows), columns // self._most_over, SHORT)
-            fitting //= self._crowded
+            fitting = fitting * USUAL_BEAM[0] // min(self._hypotheses, USUAL_BEAM[0])
+            fitting //= max(1, self._hypotheses // USUAL_BEAM[-1])
         return max(1, fitting)
 
     def _worth(self, count: int) -> int:

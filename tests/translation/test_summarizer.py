@@ -206,11 +206,10 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     lengths = [400, 19, 399, *[29] * 10, *[399] * 60, 2999]  # their end is one more
     sources = [SourceLine([4] * length, [], [4] * length) for length in lengths]
 
-    def fed(translator: Translator) -> list[list[int]]:
-        waiting = Waiting(translator, torch.device("cpu"), searches=1)
+    def fed(translator: Translator, hypotheses: int = 5) -> list[list[int]]:
+        waiting = Waiting(translator, torch.device("cpu"), 1, hypotheses)
         waiting.put(enumerate(sources))
         waiting.close()
-        assert waiting.take(5, 400) == []  # a CPU gives free slots to nobody
         return [[number for number, _ in taken] for taken in iter(lambda: waiting.take(None, None), [])]
 
     translator = Translator(copier().model, WORDS, SearchConfig())
@@ -219,6 +218,8 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
     assert batches[1] == list(range(15, 47))
     assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
+    assert [len(batch) for batch in fed(translator, 1)] == [10, 64]  # twice as many where there is no beam
+    assert [len(batch) for batch in fed(translator, 33)][:2] == [2, 16]
     asked = fed(replace(translator, batch_tokens=1024))
     assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
 
