@@ -53,10 +53,10 @@ def require_recordable(steps: Steps, device: torch.device, with_shortlist: bool)
     Raises:
         RecipeError: the device has none, or a shortlist gives the output layer another size whenever sentences come.
     """
-    if steps == "graph" and not graphs.can_record(device):
-        raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; leave it out")
     if steps == "graph" and with_shortlist:
         raise RecipeError("engine graph: steps with a shortlist are never recorded; leave one of the two out")
+    if steps == "graph" and not graphs.can_record(device):
+        raise RecipeError(f"engine graph: CUDA graphs need a CUDA device, and this is {device}; leave it out")
 
 
 class Engine:

@@ -98,4 +98,4 @@ def test_what_was_not_read_is_told(news: Path) -> None:
 
 def test_the_help_tells_how_many_rows_a_long_article_has(console: Command) -> None:
     done = console("plot-attention", "--help")
-    assert f"the {MOST_ROWS} rows are" in " ".join(done.out.split())
+    assert f"A long article has {MOST_ROWS} rows" in " ".join(done.out.split())
