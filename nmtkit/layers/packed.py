@@ -30,7 +30,7 @@ PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 
 MANY = 1 << 24
 """Multiplications from which on oneDNN's product of float32 is worth its longer call, with AVX-512."""
-LARGE, FEW = 1 << 18, range(3, 65)
+LARGE, FEW_ROWS = 1 << 18, range(3, 65)
 """Without it MKL's is as good or better, but for a matrix of so many numbers and so many rows; measured on Zen 3."""
 FEWEST_OUTPUTS = 16
 """A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
@@ -103,7 +103,7 @@ class Packed32(Packed):
     def _pays(self, rows: int) -> bool:
         size = self.in_features * self.out_features
         if torch.backends.cpu.get_cpu_capability() == "AVX2":
-            return size >= LARGE and rows in FEW
+            return size >= LARGE and rows in FEW_ROWS
         return rows * size >= MANY
 
 

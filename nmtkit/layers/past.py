@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 FIRST_ROOM = 16
 """Positions that there is room for at first, or more; it doubles where they are not enough."""
-MANY = 6
+LOOKS_EVERY = 6
 """Positions after which it is looked again whether there are slots that nobody sees."""
 WORTH_KEEPING = 0.66
 """Where more than this part of the slots is seen none is forgotten: that would be a copy for little."""
@@ -215,7 +215,7 @@ class Past:
 
         All sentences must stand at one position, and nothing may be trained.
         """
-        if self.places < self._looked + MANY or self.beam == 1 or not self._entries:
+        if self.places < self._looked + LOOKS_EVERY or self.beam == 1 or not self._entries:
             return
         self._looked = self.places
         written = self._columns() - self.beam

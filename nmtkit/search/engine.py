@@ -34,7 +34,7 @@ SHARE = 8
 CPU_LOOKS_EVERY = 1
 ACCELERATOR_LOOKS_EVERY = 8
 """Steps between two looks at which sentences are done; on an accelerator a look sees what was so one look before."""
-FEW = 3
+FEW_SENTENCES = 3
 """Sentences in a bank up to which much of a step on a CPU is Python."""
 
 Feed = Callable[[int | None, int | None], tuple[Sequence[int], Batch] | None]
@@ -87,7 +87,6 @@ class Engine:
         shortlist: Shortlist | None = None,
         tables: TokenTables = NO_TABLES,
     ) -> None:
-        assert not model.training, "the model is in training mode: call model.eval() first"
         if n_best > config.hypotheses:
             size = "samples" if config.samples else "beam_size"
             raise RecipeError(f"n_best {n_best} is more than {size} {config.hypotheses}: raise {size}, or lower n_best")
@@ -120,6 +119,7 @@ class Engine:
         Raises:
             CheckpointError: the model gives log-probabilities that are not numbers.
         """
+        assert not self.model.training, "the model is in training mode: call model.eval() first"
         keeps_places = refills or self.device.type != "cpu" or graphs.can_record(self.device)
         blocks = None if keeps_places else Blocks()
         with _Reading(self.device) as reading:
@@ -200,7 +200,7 @@ class Engine:
     def _may_tape(self, sentences: int) -> bool:
         """Whether the steps of so many sentences may be a tape; one that draws looks at numbers on the way."""
         on_cpu = self.device.type == "cpu" and self.steps == "auto"
-        return on_cpu and sentences <= FEW and not self.config.samples
+        return on_cpu and sentences <= FEW_SENTENCES and not self.config.samples
 
 
 def beam_search(

@@ -107,7 +107,7 @@ class Shelf:
         if replay is not None:
             self._replays[len(replay.bank.scores), width] = replay
             while len(self._replays) > MOST_SHAPES[replay.bank.scores.device.type]:
-                self._replays.pop(next(iter(self._replays)))
+                self._replays.pop(next(iter(self._replays)), None)  # searches in several threads keep theirs here
 
 
 def can_record(device: torch.device) -> bool:
@@ -145,7 +145,7 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does 
         return False
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.calls: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

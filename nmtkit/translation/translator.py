@@ -13,7 +13,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.errors import DataError
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.engine import FEW, Engine, Steps
+from nmtkit.search.engine import FEW_SENTENCES, Engine, Steps
 from nmtkit.search.rules import SearchConfig, score_of_given
 from nmtkit.search.sentences import TokenTables
 from nmtkit.search.trace import Hypothesis
@@ -196,7 +196,7 @@ class Translator(TextModel):
                 taken.update(given)
                 longest = max(len(source.ids) for _, source in given) + 1
                 # Steps that are recorded want few widths of sources.
-                is_recorded = self.device.type != "cpu" or (len(given) <= FEW and self.steps == "auto")
+                is_recorded = self.device.type != "cpu" or (len(given) <= FEW_SENTENCES and self.steps == "auto")
                 columns = roomy(longest) if is_recorded else longest
                 return [number for number, _ in given], make_batch(
                     [source for _, source in given], None, width or columns

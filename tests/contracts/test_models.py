@@ -497,7 +497,7 @@ DRAWS: list[dict[str, object]] = [
 @torch.no_grad()
 def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
-    monkeypatch.setattr(past, "MANY", 1)
+    monkeypatch.setattr(past, "LOOKS_EVERY", 1)
     monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)  # whatever nobody sees is forgotten at once
     sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
