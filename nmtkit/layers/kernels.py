@@ -25,7 +25,7 @@ from nmtkit.layers.elementary import wide
 
 _CACHED = 1 << 18
 """Numbers of a `(B,Q,S,A)` tensor, 1 MiB in float32, that a search on a CPU works on at a time."""
-_CACHED_ROWS = 1 << 16
+_CACHED_ROWS = 1 << 17
 """Numbers of logits that a CPU works on at a time."""
 _LIBRARY = Library("nmtkit", "DEF")  # type: ignore[no-untyped-call]  # torch leaves these untyped
 
@@ -148,21 +148,17 @@ def block_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
-    each = max(1, _CACHED_ROWS // logits.shape[1])
-    if logits.device.type != "cpu" or each >= logits.shape[0]:
-        return logits.to(wide(logits)).logsumexp(1), block_tops(logits, block)
-    # As logsumexp does it, but a few rows at a time, which are read from memory once: the rest is done in the cache.
-    largest = torch.finfo(wide(logits)).max
-    sums, peaks, maxima = [], [], []
+    # A few rows at a time, so that they are read from memory once: the rest is done in the cache.
+    each = max(1, _CACHED_ROWS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
+    maxima, largest = [], []
     for part in torch.split(logits, each):
         rows = part.to(wide(logits))
-        tops = block_tops(rows, block)
-        peak = tops.amax(1, keepdim=True).clamp(-largest, largest)
-        rows = rows - peak if rows is part else rows.sub_(peak)
-        sums.append(rows.exp_().sum(1))
-        peaks.append(peak.squeeze(1))
-        maxima.append(tops)
-    return torch.cat(sums).log_() + torch.cat(peaks), torch.cat(maxima).to(logits.dtype)
+        maxima.append(block_tops(rows, block))
+        largest.append(rows.log_softmax(1).amax(1))
+    # The largest of the logits is that of the log-probabilities and the log of the sum.
+    tops = torch.cat(maxima)
+    peaks = tops.amax(1)
+    return torch.where(peaks.isfinite(), peaks - torch.cat(largest), peaks), tops.to(logits.dtype)
 
 
 def block_tops(values: Tensor, block: int) -> Tensor:

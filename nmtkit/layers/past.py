@@ -110,11 +110,13 @@ class Past:
         kept = self._entries[layer]
         if self.blocks is not None and self.width < self.beam:  # what nobody sees must be a number all the same
             kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
-        rows = kept.flatten(0, 1)
         if torch.is_grad_enabled():
-            self._entries[layer] = rows.index_copy(0, self._rows, entries).view_as(kept)
+            self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
+        elif self._together:  # a CPU copies a part ten times as quickly as it finds as many rows
+            first = self._columns() - self.beam
+            kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
-            rows.index_copy_(0, self._rows, entries)
+            kept.flatten(0, 1).index_copy_(0, self._rows, entries)
 
     def read(self, layer: int) -> Tensor:
         """A layer's entries of all positions up to this one: `(B,P*K,*)`, or without those forgotten; a view."""
