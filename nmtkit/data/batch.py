@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any, TypeAlias, TypeVar
 
@@ -76,8 +77,14 @@ class Rows:
         return self.mapped(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def _changed(self: R, change: Callable[[Any], Any]) -> R:
-        assert is_dataclass(self)
-        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self) if field.init})
+        return type(self)(**{name: change(getattr(self, name)) for name in _names(type(self))})  # type: ignore[arg-type]
+
+
+@cache
+def _names(kind: type[Any]) -> list[str]:
+    """The fields that rows of a kind are made of; to ask for them at every step takes as long as a product."""
+    assert is_dataclass(kind)
+    return [field.name for field in fields(kind) if field.init]
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -7,13 +7,15 @@ of them back, and one recording serves only the steps that read as many position
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Container, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nmtkit.search.bank import Bank
 from nmtkit.search.choose import Record
@@ -136,6 +138,10 @@ def _pool() -> Any:
     return torch.cuda.graph_pool_handle()
 
 
+_Call = tuple[OpOverload, Sequence[Any], dict[str, Any], list[Tensor]]
+"""An operation, what it was given, and the tensors that it made."""
+
+
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Keeps all operations, with what they were given and what they made."""
 
@@ -146,73 +152,61 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does 
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
-        self.calls: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]] = []
+        self.calls: list[_Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, result))
+        made = result if isinstance(result, (list, tuple)) else [result]
+        self.calls.append((func, args, kwargs or {}, [one for one in made if isinstance(one, Tensor)]))
         return result
 
 
-class _Tape:
-    """The operations of a function, as a list of what to call with which values, by their places, and where to put it.
+def _again(call: _Call, read: Container[int]) -> Callable[[], Any] | None:
+    """How to make an operation again so that what it made stays where it is; None where nothing need be made: a view.
 
-    What no operation has made is there before: weights, the tensors of a bank, numbers.
+    By torch's own function if it has one, which Python calls in a third of the time.
     """
-
-    def __init__(self, calls: Sequence[tuple[Callable[..., Any], Sequence[Any], dict[str, Any], Any]]) -> None:
-        self._given: list[Any] = []
-        self._places: dict[int, int] = {}  # of tensors
-        self._calls: list[tuple[Callable[..., Any], list[int], dict[str, int], int | list[int]]] = []
-        for func, args, kwargs, result in calls:
-            given = [self._place(one) for one in args]
-            named = {name: self._place(one) for name, one in kwargs.items()}
-            several = isinstance(result, (list, tuple))
-            made = [self._place(one, is_made=True) for one in result] if several else self._place(result, is_made=True)
-            self._calls.append((func, given, named, made))
-
-    def _place(self, value: Any, is_made: bool = False) -> int:
-        """Where a value stands; a list with tensors in it is made anew of what they are then."""
-        if isinstance(value, (list, tuple)) and any(isinstance(one, Tensor) for one in value):
-            self._calls.append((_listed, [self._place(one) for one in value], {}, len(self._given)))
-        elif id(value) in self._places:
-            return self._places[id(value)]
-        elif isinstance(value, Tensor):
-            self._places[id(value)] = len(self._given)
-        self._given.append(None if is_made else value)
-        return len(self._given) - 1
-
-    def of(self, tensor: Tensor) -> int:
-        """Where a tensor stands that the function gave back."""
-        return self._place(tensor)
-
-    def play(self) -> list[Any]:
-        """Makes all operations: the values by their places."""
-        values = self._given.copy()
-        for func, args, kwargs, made in self._calls:
-            given = [values[place] for place in args]
-            result = func(*given, **{name: values[place] for name, place in kwargs.items()}) if kwargs else func(*given)
-            if isinstance(made, int):
-                values[made] = result
-            else:
-                for place, one in zip(made, result, strict=True):
-                    values[place] = one
-        return values
+    func, args, kwargs, made = call
+    name = func._schema.name.partition("::")[2]
+    if func._schema.is_mutable:
+        in_place = name.endswith("_") and hasattr(Tensor, name)  # else it is a variant with `out`
+        return partial(getattr(Tensor, name) if in_place else func, *args, **kwargs)
+    given = {_memory(one) for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
+    if all(id(one) not in read or _memory(one) in given for one in made):
+        return None
+    function = getattr(torch, name, func)
+    spare = tuple(map(torch.clone, made))
+    try:
+        function(*args, **kwargs, out=spare if len(made) > 1 else spare[0])
+    except (TypeError, RuntimeError):  # it takes no `out`
+        return partial(_put, [one if id(one) in read else None for one in made], partial(function, *args, **kwargs))
+    return partial(function, *args, **kwargs, out=tuple(made) if len(made) > 1 else made[0])
 
 
-def _listed(*values: Any) -> list[Any]:
-    return list(values)
+def _memory(tensor: Tensor) -> int:
+    """Where a tensor's numbers are; weights that only oneDNN can read are nowhere."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else -1
+
+
+def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
+    """Makes something, and puts it in its places."""
+    found = make()
+    for place, one in zip(places, found if isinstance(found, (tuple, list)) else [found], strict=True):
+        if place is not None:
+            place.copy_(one)
 
 
 def taped(once: Callable[[], Record]) -> Recorded:
-    """A step as a tape."""
+    """A step as a tape: its operations again, each of the same tensors and into the same tensors."""
     with _Notes() as notes:
         record = once()
-    tape = _Tape(notes.calls)
-    places = [tape.of(tensor) for tensor in record.tensors()]
+    values = [record.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
+    read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
+    tape = [play for call in notes.calls if (play := _again(call, read)) is not None]
 
     def again() -> Record:
-        values, place = tape.play(), iter(places)
-        return record.mapped(lambda _: values[next(place)].clone())
+        for play in tape:
+            play()
+        return record.mapped(torch.clone)
 
-    return again, record
+    return again, record.mapped(torch.clone)
