@@ -1,5 +1,7 @@
 """What layers of every kind use: wide types, dropout, maxout."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -75,3 +77,32 @@ def without_end(mask: Tensor) -> Tensor:
     words[:, -1] = False
     words[:, 0] = True
     return words
+
+
+def with_little_padding(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
+    """What `read` makes of sentences, those of about one length at a time where that is quicker: in a search on a CPU.
+
+    It takes as long for padding as for words. The shares of padding are kept under a fifth.
+
+    Args:
+        read: makes of some sentences `(b,...,s)` tensors `(b,...,s,*)`, whatever padding they have.
+        lengths: of B sentences, `(B,)`, on the CPU; best in falling order.
+        padded: the sentences, `(B,...,S)`.
+
+    Returns:
+        Tensors `(B,...,S,*)`, zero at padding or what `read` makes of it.
+    """
+    width = padded[0].shape[-1]
+    if torch.is_grad_enabled() or padded[0].device.type != "cpu":
+        return read(*padded)
+    longest = lengths.flip(0).cummax(0)[0].flip(0).tolist()  # of each sentence and those behind it
+    parts, first = [], 0
+    while first < len(longest):
+        end = next((one for one, length in enumerate(longest) if 5 * length < 4 * longest[first]), len(longest))
+        parts.append(read(*(whole[first:end, ..., : longest[first]] for whole in padded)))
+        first = end
+    if len(parts) == 1 and longest[0] == width:
+        return parts[0]
+    return [
+        torch.cat([F.pad(one, (0, 0, 0, width - one.shape[-2])) for one in same]) for same in zip(*parts, strict=True)
+    ]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
-from nmtkit.layers.elementary import Dropout, wide, without_end
+from nmtkit.layers.elementary import Dropout, wide, with_little_padding, without_end
 from nmtkit.layers.past import Past
 from nmtkit.layers.transformer import (
     DecoderLayer,
@@ -246,33 +246,30 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
-        return self._encode(batch, None)
-
-    def _encode(self, batch: Batch, seen: list[Tensor] | None) -> TransformerMemory:
-        """As `encode`; a list is filled with the weights `(B,A,S,S)` of each layer."""
-        states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))  # (B,S,H)
         # Made once: of a mask every attention would make it anew.
         mask = batch.src_mask if self.source_end else without_end(batch.src_mask)
-        bias = torch.zeros_like(mask, dtype=states.dtype).masked_fill_(~mask, -math.inf)
-        bias = bias[:, None, None, :]  # (B,1,1,S)
-        for layer in self.encoder:
-            if seen is not None:
-                seen.append(layer.self_weights(states, bias))
-            states = layer(states, bias)
-        states = self.encoder_norm(states)
-        keys, values = zip(*(layer.cross_attention.project(states) for layer in self.decoder), strict=True)
-        if not torch.is_grad_enabled():  # read again in every decoding step, where strides cost time
-            keys, values = tuple(k.contiguous() for k in keys), tuple(v.contiguous() for v in values)
+        bias = torch.where(mask, 0.0, -math.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B,1,1,S)
+        states, *projected = with_little_padding(self._encoded, batch.src_lengths, batch.src, bias)
         return TransformerMemory(
             mask=mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
             bias=bias,
-            keys=keys,
-            values=values,
+            keys=tuple(projected[::2]),
+            values=tuple(projected[1::2]),
             states=None if self.copy_gate is None else states,
             copy_keys=None if self.copy_key is None else self.copy_key(states),
         )
+
+    def _encoded(self, src: Tensor, bias: Tensor) -> list[Tensor]:
+        """The encoder's states `(B,S,H)` of sources `(B,S)`, and keys and values `(B,A,S,D)` of every decoder layer."""
+        states = self._enter(self.src_embedding, src, self.src_positions(src.shape[1]))
+        for layer in self.encoder:
+            states = layer(states, bias)
+        states = self.encoder_norm(states)
+        projected = [one for layer in self.decoder for one in layer.cross_attention.project(states)]
+        # Read again in every decoding step, where strides cost time.
+        return [states, *(projected if torch.is_grad_enabled() else [one.contiguous() for one in projected])]
 
     def positions(self, most: int) -> tuple[str, Tensor]:
         """Of learned ones no more than were learned."""
@@ -329,7 +326,11 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         encoder: list[Tensor] = []
         decoder: list[Tensor] = []
         cross: list[Tensor] = []
-        memory = self._encode(batch, encoder)
+        memory = self.encode(batch)
+        states = self._enter(self.src_embedding, batch.src, self.src_positions(batch.src.shape[1]))
+        for reading in self.encoder:
+            encoder.append(reading.self_weights(states, memory.bias))
+            states = reading(states, memory.bias)
         states = self._targets(batch)
         for number, layer in enumerate(self.decoder):
             decoder.append(layer.self_weights(states))
