@@ -31,7 +31,8 @@ def test_parts_hold_little_padding_and_the_same_states() -> None:
         whole: list[tuple[int, ...]] = []
         expected = made(whole)
     assert whole == [(7, 10)], "what is trained is read at once"
-    assert torch.equal(states, expected[0]) and torch.equal(of_heads, expected[1])
+    assert torch.equal(states, expected[0])
+    assert torch.equal(of_heads, expected[1])
 
 
 @torch.no_grad()
