@@ -14,7 +14,7 @@ from nmtkit.translation.result import EMPTY, Translation
 
 PATIENCE = 0.1
 """Seconds for which searches that have nothing to do wait for more lines before they end."""
-USUAL_BEAM = range(2, 17)
+USUAL_BEAM = range(4, 17)
 """The budget of a batch is meant for so many hypotheses of a sentence: more need more memory, fewer leave room."""
 AHEAD = 3
 """Windows that are read before all answers of the first of them are out."""
