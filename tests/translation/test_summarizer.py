@@ -218,7 +218,8 @@ def test_long_articles_are_searched_by_many_at_a_time() -> None:
     assert batches[0] == [73, 0, 2, 13, 14]  # 3,000 tokens take the room of 187
     assert batches[1] == list(range(15, 47))
     assert batches[2:] == [[*range(47, 73), *range(3, 9)], [*range(9, 13), 1]]
-    assert [len(batch) for batch in fed(translator, 1)] == [10, 64]  # twice as many where there is no beam
+    assert [len(batch) for batch in fed(translator, 1)] == [20, 54]  # four times as many where there is no beam
+    assert [len(batch) for batch in fed(translator, 2)] == [10, 64]
     assert [len(batch) for batch in fed(translator, 33)][:2] == [2, 16]
     asked = fed(replace(translator, batch_tokens=1024))
     assert max((lengths[batch[0]] + 1) * len(batch) for batch in asked[1:]) <= 1024
