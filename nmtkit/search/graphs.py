@@ -167,14 +167,14 @@ def _again(call: _Call, read: Container[int]) -> Callable[[], Any] | None:
     By torch's own function if it has one, which Python calls in a third of the time.
     """
     func, args, kwargs, made = call
-    name = func._schema.name.partition("::")[2]
+    library, _, name = func._schema.name.partition("::")
     if func._schema.is_mutable:
-        in_place = name.endswith("_") and hasattr(Tensor, name)  # else it is a variant with `out`
+        in_place = library == "aten" and name.endswith("_") and hasattr(Tensor, name)  # else it is a variant with `out`
         return partial(getattr(Tensor, name) if in_place else func, *args, **kwargs)
     given = {_memory(one) for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
     if all(id(one) not in read or _memory(one) in given for one in made):
         return None
-    function = getattr(torch, name, func)
+    function = getattr(torch._C._VariableFunctions, name, func) if library == "aten" else func
     spare = tuple(map(torch.clone, made))
     try:
         function(*args, **kwargs, out=spare if len(made) > 1 else spare[0])
