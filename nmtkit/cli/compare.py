@@ -16,6 +16,7 @@ from nmtkit.errors import RecipeError
 from nmtkit.experiment.folder import RUNS, RunFolder
 from nmtkit.experiment.judging import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
+from nmtkit.files import sum_of_bytes
 from nmtkit.recipe import Recipe
 
 EDGES = (10, 20, 30, 40)
@@ -58,7 +59,7 @@ def command(
     chosen = [_chosen(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):
         raise RecipeError("two of these have one name, so they would share a run: give each recipe a `name` of its own")
-    if len({repr(one.data.splits().get("test")) for _, one in chosen}) > 1:
+    if len({_test_set(one) for _, one in chosen}) > 1:
         tell("warning: these are measured on different test sets, so their figures cannot be compared line by line")
     for folder, one in chosen:
         if not folder.result.exists():
@@ -99,6 +100,16 @@ def _chosen(name: str, overrides: tuple[str, ...], settings: tuple[str, ...], ru
             "side by side with `nmtkit score-summaries`"
         )
     return folder, one
+
+
+def _test_set(chosen: Recipe) -> str:
+    """The settings of its test set, with what stands in its files instead of their names."""
+    files = chosen.data.splits().get("test")
+    if files is None:
+        return ""
+    inside = {path: sum_of_bytes(Path(path).read_bytes()) for path in files.paths() if Path(path).is_file()}
+    settings = files.model_dump().values()
+    return repr([[inside.get(path, path) for path in one] if isinstance(one, list) else one for one in settings])
 
 
 def _show(found: list[ComparedRun], longer_than: int) -> None:

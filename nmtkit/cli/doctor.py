@@ -46,6 +46,7 @@ def command(clear: bool) -> None:
 
     devices = [
         ["CUDA", "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"],
+        ["CPU", f"{kept.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
         ["CPU cores this process may use", str(cores())],
         ["CPU threads torch uses", str(torch.get_num_threads())],
         *([name, device.describe(torch.device(name))] for name in device.available()),

@@ -103,8 +103,8 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
 
 
 def search_options(*keys: str) -> Decorator:
-    """Gives a command options of the search, those named or all; it takes what they set as `search_settings`."""
-    names = keys or tuple(SEARCH)
+    """Options of the search, those named or all but the one of prefixes; a command takes them as `search_settings`."""
+    names = keys or tuple(key for key in SEARCH if key != "prefix_bias")
 
     def option(key: str) -> Decorator:
         strength = " ALPHA is its strength, e.g. gnmt:0.6." if key == "length_penalty" else ""

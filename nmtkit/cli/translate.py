@@ -84,7 +84,7 @@ class Asking:
 @inference.which_runs_where
 @inference.precision("auto")
 @inference.engine
-@inference.search_options()
+@inference.search_options(*inference.SEARCH)
 @inference.shortlist
 @inference.n_best
 @click.option("--scores", is_flag=True, help="Put score and log-probability before each translation, tab-separated.")
@@ -190,6 +190,8 @@ def command(
       nmtkit translate --samples 32 --epsilon 0.02 --mbr chrf input.txt
       nmtkit translate --beam-size 12 --diversity-groups 4 --n-best 4 input.txt
     """
+    if "prefix_bias" in (how.search_settings or {}) and not (asking.prefix or asking.jsonl):
+        raise click.UsageError("--prefix-bias weighs prefixes, and no line has one: give --prefix or --jsonl with it")
     if interactive:
         forms = {"format": form != "text", "scores": scores, "json": as_json, "split-sentences": split_sentences}
         _require_plain(files, {**forms, "prefix, --jsonl and --terms": asking.asks})

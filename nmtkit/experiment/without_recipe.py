@@ -253,7 +253,7 @@ class _Choosing:
         except BaseException:
             held.close()
             raise
-        for sentence in _sentences(preset, folder, counts):
+        for sentence in _sentences(preset, folder, counts, self.overrides):
             self.notify(sentence)
         return held
 
@@ -368,11 +368,17 @@ def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
     return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
 
 
-def _sentences(preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[str] | None) -> Iterator[str]:
-    """What was chosen and why, for a person."""
+def _sentences(
+    preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
+) -> Iterator[str]:
+    """What was chosen and why, for a person, and what the person said otherwise."""
+    said = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
     yield f"{preset.size.pairs:,} pairs of {preset.size.src.words:,} and {preset.size.tgt.words:,} words to train on"
     for reason in preset.reasons:
-        yield f"  {reason.setting}: {reason.value}, because {reason.because}"
+        if reason.setting not in said:
+            yield f"  {reason.setting}: {reason.value}, because {reason.because}"
+    for setting, value in said.items():
+        yield f"  {setting}: {value}, because you set it"
     if held is not None:
         told = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
         yield f"held out: {told}; none of their sources is in train (all are in {folder.text})"
@@ -380,6 +386,6 @@ def _sentences(preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[
             yield f"warning: {held['valid']} pairs are few for validation: its scores are rough"
     for warning in preset.warnings:
         yield f"warning: {warning}"
-    if preset.minutes is not None:
+    if preset.minutes is not None and not any(setting.startswith("training.") for setting in said):
         yield f"training takes {in_words(preset.minutes)} on this machine"
     yield f"the recipe, to be read and changed: {folder.chosen}"

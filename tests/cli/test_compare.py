@@ -1,6 +1,7 @@
 """`nmtkit compare`: several recipes trained and measured alike."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from commands import Command
 
 @pytest.fixture
 def recipes(corpus: Path, tmp_path: Path) -> list[Path]:
-    """Two small recipes on one corpus whose test set has gold alignments."""
+    """Two small recipes on one corpus whose test set has gold alignments; the second has a copy of it."""
     lines = (corpus / "test.src").read_text().splitlines()
     gold = [" ".join(f"{i}-{len(line.split()) - 1 - i}" for i in range(len(line.split()))) for line in lines]
     (tmp_path / "gold").write_text("".join(line + "\n" for line in gold))
@@ -19,6 +20,9 @@ data: {{test: {{alignment: {tmp_path}/gold}}}}
 training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
 """
     (tmp_path / "attends.yaml").write_text(base)
+    for side in ("src", "tgt"):
+        shutil.copy(corpus / f"test.{side}", tmp_path / f"copy.{side}")
+    base = base.replace("test: {", f"test: {{src: {tmp_path}/copy.src, tgt: {tmp_path}/copy.tgt, ")
     (tmp_path / "blind.yaml").write_text(
         base + "model: {kind: rnn_encdec, embedding_size: 8, hidden_size: 8, maxout_size: 8}\n"
     )
@@ -64,6 +68,9 @@ def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path
         ("attends", attends["bleu"]),
         (str(runs[1]), blind["bleu"]),
     ]
+    with (tmp_path / "copy.tgt").open("r+") as file:
+        file.write("X")
+    assert "different test sets" in nmtkit("compare", *runs, cwd=tmp_path).err
     changed = nmtkit("compare", *runs, "--set", "search.beam_size=2", cwd=tmp_path)
     assert changed.code == 2, changed
     assert "--set changes recipes only" in changed.err

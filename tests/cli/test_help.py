@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from commands import Command
 
 from nmtkit import recipe
@@ -189,7 +190,14 @@ def test_recipes_are_grouped_by_what_can_be_run_here(console: Command, tmp_path:
     assert "\nlibreoffice-help-en-de-transformer " in groups()[0]
 
 
-WORDS_OF_DOCTOR = ("nmtkit", "torch", "sentencepiece", "will be used", "torch.compile")
+WORDS_OF_DOCTOR = (
+    "nmtkit",
+    "torch",
+    torch.backends.cpu.get_cpu_capability(),
+    "sentencepiece",
+    "will be used",
+    "torch.compile",
+)
 
 
 def test_doctor_of_a_machine_without_a_compiler(

@@ -105,6 +105,12 @@ def test_old_spellings_work_and_are_not_shown(console: Command) -> None:
         assert (done.code, option in done.err) == (2, True)
 
 
+def test_a_preferred_prefix_needs_one(console: Command) -> None:
+    done = console("translate", "-m", "A", "--prefix-bias", "0.5", stdin="a\n")
+    assert (done.code, "give --prefix or --jsonl with it" in done.err) == (2, True)
+    assert "no such option" in console("evaluate", "A", "--prefix-bias", "0.5").err.lower()
+
+
 def test_the_bootstrap_has_bounds_in_python_too() -> None:
     for n_samples, seed in ((0, 1), (10**6, 1), (10, 0)):
         with pytest.raises(NmtkitError, match="10,000"):

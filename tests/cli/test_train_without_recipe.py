@@ -89,6 +89,9 @@ def test_from_two_files_to_translations(texts: Path, console: Command, tmp_path:
     assert any(line.startswith("  tokenizer: bpe of ") and "because" in line for line in said)
     assert "held out: 30 for valid and 30 for test; none of their sources is in train" in done.err
     assert any(line.startswith("warning: 540 pairs are few") for line in said)
+    assert [line for line in said if "training.max_updates" in line] == [
+        "  training.max_updates: 3, because you set it"
+    ]
     assert any("runs/train-en-fr/chosen.yaml" in line for line in said)
     assert "BLEU" in done.out
 

@@ -19,7 +19,7 @@ from nmtkit.experiment import conversion
 from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
 from nmtkit.experiment.saved import find_run
 from nmtkit.experiment.tuning.searching import ways_to_search
-from nmtkit.layers.packed import Precision
+from nmtkit.layers.packed import Precision, precisions
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
 from nmtkit.translation.result import Translation
@@ -205,9 +205,10 @@ class HuggingFace(_Peer):
 
     def settings(self) -> list[Setting]:
         """In half precision too, where that may pay."""
-        precisions = [EXACT, "fp16" if self.place.type == "cuda" else "bf16"]
+        half: Precision = "fp16" if self.place.type == "cuda" else "bf16"
+        kinds = [EXACT, half] if half in precisions(self.place) else [EXACT]
         sizes = _BATCHES.get(self.place.type, _BATCHES["cpu"])
-        return [Setting(kind, size, "sentences", 1, self._threads) for kind in precisions for size in sizes]
+        return [Setting(kind, size, "sentences", 1, self._threads) for kind in kinds for size in sizes]
 
     def take(self, setting: Setting) -> None:
         """The weights are rounded when the first line comes."""
@@ -277,10 +278,10 @@ class CTranslate2(_Peer):
     def settings(self) -> list[Setting]:
         """Every precision that it has here, one search a core or one on all."""
         here = self._library.get_supported_compute_types(self.place.type)
-        precisions = [name for name, kind in self._TYPES.items() if kind in here]
+        kinds = [name for name, kind in self._TYPES.items() if kind in here]
         cores = dict.fromkeys([(self._threads, 1), (1, self._threads)]) if self.place.type == "cpu" else [(1, 1)]
         sizes = _BATCHES.get(self.place.type, (32,))[-3:] if self.place.type == "cuda" else (32, 64)
-        found = [(kind, size, *shared) for kind in precisions for size in sizes for shared in cores]
+        found = [(kind, size, *shared) for kind in kinds for size in sizes for shared in cores]
         return [Setting(kind, size, "sentences", searches, threads) for kind, size, searches, threads in found]
 
     def take(self, setting: Setting) -> None:
