@@ -149,8 +149,7 @@ def main() -> None:
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("nmtkit: stopped", err=True)
-        code = 130
+        code = _stopped()
     except BrokenPipeError:  # whoever read our output has enough
         code = 1
     except OSError as fault:  # a full disk, mostly
@@ -159,21 +158,33 @@ def main() -> None:
         did = "write" if name == streams.STDOUT else "read or write"
         click.echo(f"nmtkit: error: {where}: cannot {did} it: {fault.strerror or fault}", err=True)
         code = 2
-    except (MemoryError, RuntimeError) as fault:
-        if not _is_out_of_memory(fault):
-            raise
-        said = str(fault).splitlines()[0] if str(fault) else "MemoryError"
-        click.echo(
-            f"nmtkit: error: out of memory: {said}\nTake smaller batches (batch.batch_tokens in a recipe, with "
-            "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
-            "device. A run that was training goes on with --resume, also with other batches: `--resume --set "
-            "batch.batch_tokens=N --set training.accumulate=M`.",
-            err=True,
-        )
-        code = 2
+    except Exception as fault:
+        code = _ended_by(fault)
     streams.flush_results()
     gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stopped() -> int:
+    click.echo("nmtkit: stopped", err=True)
+    return 130
+
+
+def _ended_by(fault: Exception) -> int:
+    """Says what else may end a command; raises what never should."""
+    if KeyboardInterrupt.__name__ in str(fault):  # a library that it came in the middle of made this of it
+        return _stopped()
+    if not _is_out_of_memory(fault):
+        raise fault
+    said = str(fault).splitlines()[0] if str(fault) else "MemoryError"
+    click.echo(
+        f"nmtkit: error: out of memory: {said}\nTake smaller batches (batch.batch_tokens in a recipe, with "
+        "training.accumulate for updates of the same size; --batch-tokens elsewhere), a smaller model, or another "
+        "device. A run that was training goes on with --resume, also with other batches: `--resume --set "
+        "batch.batch_tokens=N --set training.accumulate=M`.",
+        err=True,
+    )
+    return 2
 
 
 SPINS = "20000"
@@ -200,5 +211,6 @@ def _refuse_broken_arguments() -> None:
 
 def _is_out_of_memory(fault: Exception) -> bool:
     """Whether the memory of a GPU or of the machine was not enough; torch tells of the latter by its words only."""
-    words = str(fault)
-    return isinstance(fault, MemoryError) or "out of memory" in words or "can't allocate memory" in words
+    if not isinstance(fault, RuntimeError):
+        return isinstance(fault, MemoryError)
+    return "out of memory" in str(fault) or "can't allocate memory" in str(fault)

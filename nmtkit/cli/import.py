@@ -27,12 +27,10 @@ _READERS: dict[str, Callable[[Path], Imported]] = {
     "--from",
     "source",
     type=click.Choice([*_READERS]),
-    default="huggingface",
-    show_default=True,
-    help="Who wrote it.",
+    help="Who wrote it. Default: who writes such files.",
 )
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
-def command(folder: Path, source: str, output: str | None) -> None:
+def command(folder: Path, source: str | None, output: str | None) -> None:
     """Make a run of a model of another toolkit.
 
     \b
@@ -55,10 +53,10 @@ def command(folder: Path, source: str, output: str | None) -> None:
       hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
       nmtkit import opus-mt-en-de
       nmtkit translate -m runs/opus-mt-en-de < test.en
-      nmtkit import models/iwslt14 --from joeynmt
-      nmtkit import model_step_100000.pt --from opennmt-py
-      nmtkit import mine-ct2 --from ctranslate2
+      nmtkit import model_step_100000.pt
+      nmtkit import models/iwslt14 --from joeynmt -o runs/iwslt14-joey
     """
+    source = source or _writer_of(folder)
     if not folder.is_dir() and not (source == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
             f"{folder}: not a folder; name one that holds config.json. One of Hugging Face's hub comes by "
@@ -68,3 +66,11 @@ def command(folder: Path, source: str, output: str | None) -> None:
         )
     run = import_run(folder, output, tell, _READERS[source])
     tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")
+
+
+def _writer_of(path: Path) -> str:
+    if path.suffix == ".pt":
+        return "opennmt-py"
+    if (path / "model.bin").exists():
+        return "ctranslate2"
+    return "joeynmt" if any(path.glob("*.ckpt")) else "huggingface"

@@ -69,10 +69,11 @@ def read_ctranslate2(folder: Path) -> Imported:
     known = {key: given[key] for key in CTranslate2Config.model_fields if given.get(key) is not None}
     config = parse(CTranslate2Config, known, str(folder / "config.json"))
     with ctranslate2_file(folder / "model.bin") as file:
-        weights = _Weights(file)
-        weights.require_known()
+        _require_readable(folder / "config.json", config)
         from_zeros = bool(file.scalars.get(_START, 0))
-        _require_readable(folder / "config.json", config, from_zeros)
+        # Sources of Marian always end so: there the tokenizer is to add it.
+        weights = _Weights(file, config.add_source_eos or from_zeros, config.layer_norm_epsilon or _EPSILON)
+        weights.require_known()
         tables = _tables(folder, config, weights.sizes(), from_zeros)
         tokenizers, notes = _tokenizers(folder, given, tables)
         model, tensors = weights.done(tokenizers, tables)
@@ -97,23 +98,18 @@ def read_ctranslate2(folder: Path) -> Imported:
     )
 
 
-def _require_readable(place: Path, config: CTranslate2Config, from_zeros: bool) -> None:
-    """Refuses what a search here does not do with the beginnings and ends of sentences, by the key."""
-    epsilon = config.layer_norm_epsilon
+def _require_readable(place: Path, config: CTranslate2Config) -> None:
+    """Refuses what a search here does not do with the beginnings of sentences, by the key."""
     faults = {
         "add_source_bos true": config.add_source_bos,
-        # Marian's sources always end so: there the tokenizer is to add it.
-        "add_source_eos false": not config.add_source_eos and not from_zeros,
         "decoder_start_token null": config.decoder_start_token is None,
         f"unk_token {shortened(repr(config.unk_token))}": config.unk_token != SPECIALS[UNK],
-        f"layer_norm_epsilon {epsilon}": epsilon is not None and not math.isclose(epsilon, _EPSILON, rel_tol=1e-3),
     }
     for fault, there in faults.items():
         if there:
             raise CheckpointError(
-                f"{place}: {fault} is not read: here sources end in the token of the end and begin with no other, "
-                f"targets begin with one and the same, {SPECIALS[UNK]} is the unknown token, and the epsilon of a "
-                f"normalization is {_EPSILON}"
+                f"{place}: {fault} is not read: here sources begin with no token of their own, targets begin with one "
+                f"and the same, and {SPECIALS[UNK]} is the unknown token"
             )
 
 
@@ -211,6 +207,8 @@ class _Weights:
     """Their weights as ours; every shape is compared before a tensor is made."""
 
     file: CTranslate2File
+    source_end: bool
+    norm_epsilon: float
 
     def fault(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self.file.weights.path}: {what}")
@@ -303,6 +301,8 @@ class _Weights:
             "feed_forward_size": self._shape("encoder/layer_0/ffn/linear_0/weight", 2)[0],
             "heads": scalars["encoder/num_heads"],
             "norm": "pre" if scalars["encoder/pre_norm"] else "post",
+            "norm_epsilon": self.norm_epsilon,
+            "source_end": self.source_end,
             "scale_embeddings": self._scaled(),
             "tie": tie,
             "activation": _ACTIVATIONS[int(activation)],

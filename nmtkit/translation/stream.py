@@ -1,7 +1,8 @@
 """Lines that are searched while others arrive: what waits, who takes of it, and the answers in order."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from queue import SimpleQueue
 from threading import Condition, Lock, Semaphore, Thread
 
@@ -169,7 +170,7 @@ class LineStream:
         self._ends: deque[int] = deque()  # of the windows that are not all out
         self._ahead = Semaphore(AHEAD)
         self._fault: BaseException | None = None
-        self._cutting = Lock()  # while lines are cut into tokens
+        self._cutting = Lock()  # while a window is cut into tokens and put
         self._is_left = False
 
     def run(self, windows: Iterator[Sequence[str | Request]]) -> Iterator[list[list[Translation]]]:
@@ -181,18 +182,22 @@ class LineStream:
         Thread(target=self._read_ahead, args=(windows,), daemon=True).start()
         try:
             while self._waiting.arrived():
-                for number, answer in self._found():
-                    self._answers[number] = answer
-                    if ready := self._ready():
-                        yield ready
+                with closing(self._found()) as found:
+                    for number, answer in found:
+                        self._answers[number] = answer
+                        if ready := self._ready():
+                            yield ready
                 if ready := self._ready():  # the last lines may be empty, and are searched by nobody
                     yield ready
             if self._fault is not None:
                 raise self._fault
         finally:
-            with self._cutting:  # Python aborts if it ends while a thread is in a library of C++
+            # Python aborts if it ends while a thread is in a library of C++. So the one that reads ahead, which may
+            # still wait for a window, is neither left in the tokenizer nor left to free the model.
+            with self._cutting:
                 self._is_left = True
-            self._waiting.close(drop=True)
+                self._waiting.close(drop=True)
+                del self._read, self._waiting, self._searches, self._stop, self._answers
             self._ahead.release()
 
     def _read_ahead(self, windows: Iterator[Sequence[str | Request]]) -> None:
@@ -206,13 +211,15 @@ class LineStream:
                     if self._is_left:
                         break
                     sources = list(enumerate(self._read(lines), start=count))
-                self._answers |= {number: _nothing for number, source in sources if not source.ids}
-                count += len(lines)
-                self._ends.append(count)
-                self._waiting.put(sources)
+                    self._answers |= {number: _nothing for number, source in sources if not source.ids}
+                    count += len(lines)
+                    self._ends.append(count)
+                    self._waiting.put(sources)
         except BaseException as fault:
             self._fault = fault
-        self._waiting.close()
+        with self._cutting:
+            if not self._is_left:
+                self._waiting.close()
 
     def _ready(self) -> list[list[Translation]]:
         """The answers that all before them are out of."""
@@ -225,7 +232,7 @@ class LineStream:
             self._ahead.release()
         return ready
 
-    def _found(self) -> Iterator[tuple[int, Answer]]:
+    def _found(self) -> Generator[tuple[int, Answer]]:
         """What searches find until nothing waits; several, and those elsewhere, run in threads of their own."""
         searches = self._searches[: self._waiting.begin()]
         if len(searches) == 1 and self._here:

@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from pydantic_core import SchemaValidator, core_schema
+
+from nmtkit.recipe import Recipe
 
 
 def refused(done: Finished, *parts: str) -> None:
@@ -236,6 +240,20 @@ def test_interrupted_while_waiting_for_input(trained: Path) -> None:
         errors = process.stderr.read()
         assert process.wait() == 130, errors
     assert errors.endswith(b"nmtkit: stopped\n"), errors
+
+
+def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def __repr__(self) -> str:
+            raise KeyboardInterrupt
+
+    def validated(_: object) -> NoReturn:
+        SchemaValidator(core_schema.literal_schema([Interrupted()]))
+        raise AssertionError("not interrupted")
+
+    monkeypatch.setattr(Recipe, "model_validate", validated)
+    done = console("preprocess", "demo")
+    assert (done.code, done.err) == (130, "nmtkit: stopped\n")
 
 
 def test_unknown_weights(trained: Path, nmtkit: Command) -> None:

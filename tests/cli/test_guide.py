@@ -68,7 +68,7 @@ PARSED = {
     "nmtkit import opus-mt-en-de": "needs a Marian model; tests/experiment/test_importing.py makes some",
     "nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0": SUBWORDS,
     "nmtkit export runs/mine mine-ct2 --to ctranslate2": SUBWORDS,
-    "nmtkit import mine-ct2 --from ctranslate2": "needs a model of CTranslate2; test_ctranslate2_import.py writes some",
+    "nmtkit import mine-ct2": "needs a model of CTranslate2; test_ctranslate2_import.py writes some",
     "make demo": LONG,
     "make test": LONG,
 }

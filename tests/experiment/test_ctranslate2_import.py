@@ -29,7 +29,7 @@ KINDS: list[dict[str, Any]] = [
     {"tie": "all"},
     {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False, "tie": "none"},
     {"positions": "learned", "max_positions": 64, "activation": "gelu", "tie": "embeddings"},
-    {"two": True, "tie": "decoder"},
+    {"two": True, "tie": "decoder", "source_end": False, "norm_epsilon": 1e-6},
 ]
 TYPES = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 """In the order of their numbers in the file."""
@@ -123,7 +123,9 @@ def written(run: Path, folder: Path, kind: str = "float32", spm: bool = True) ->
         if spm:
             (folder / f"{side}.spm").write_bytes(one.content())
     told = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "decoder_start_token": "<s>"}
-    told |= {"add_source_bos": False, "add_source_eos": True, "layer_norm_epsilon": None}
+    own, usual = model.config, model.config.norm_epsilon == 1e-5
+    told |= {"add_source_bos": False, "add_source_eos": own.source_end}
+    told |= {"layer_norm_epsilon": None if usual else own.norm_epsilon}
     (folder / "config.json").write_text(json.dumps(told), encoding="utf-8")
     return folder
 
@@ -353,9 +355,8 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: change(at / "config.json", decoder_start_token="<2de>"),
         "<2de>.*no source token",
     ),
-    "no end": (lambda at: change(at / "config.json", add_source_eos=False), "add_source_eos false is not read"),
     "a beginning": (lambda at: change(at / "config.json", add_source_bos=True), "add_source_bos true is not read"),
-    "an epsilon": (lambda at: change(at / "config.json", layer_norm_epsilon=1e-6), "layer_norm_epsilon 1e-06"),
+    "an epsilon": (lambda at: change(at / "config.json", layer_norm_epsilon=-1e-6), "norm_epsilon.*greater than 0"),
     "another unknown": (lambda at: change(at / "config.json", unk_token="[UNK]"), r"unk_token '\[UNK\]'"),
     "a lying key": (lambda at: change(at / "config.json", nmtkit={"tokenizer": {"lowercase": 9}}), "lowercase"),
 }
@@ -379,7 +380,7 @@ def test_a_file_that_lies_is_refused_by_name_and_leaves_nothing(
 def test_the_command_takes_it(copy: Path, folder: Path, console: Command, tmp_path: Path) -> None:
     (tmp_path / "own").symlink_to(folder.parent / "run")
     (copy / "model.bin").write_bytes(content(variables_of(raw(tmp_path / "own"), "int8")))
-    done = console("import", copy, "--from", "ctranslate2", "-o", "runs/mine")
+    done = console("import", copy, "-o", "runs/mine")
     assert done.code == 0, done
     assert "a CTranslate2 model of 2+1 layers of 16, 60 source and 60 target tokens" in done.err
     assert "its int8 weights became float32" in done.err

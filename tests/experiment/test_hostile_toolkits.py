@@ -271,7 +271,7 @@ def test_a_vocabulary_of_torchtext_is_refused_with_a_way_out(opennmt: Path, tmp_
 
 def test_runs_of_both_are_runs_for_every_command(joey: Path, opennmt: Path, console: Command, tmp_path: Path) -> None:
     for source, path in (("joeynmt", joey), ("opennmt-py", opennmt)):
-        done = console("import", path, "--from", source, "-o", f"runs/{source}")
+        done = console("import", path, "-o", f"runs/{source}")
         assert (done.code, "2+1 layers of 16" in done.err) == (0, True), done
         found = console("translate", "-m", source, "--device", "cpu", stdin=f"{SOURCES[0]}\n\n{SOURCES[1]}\n")
         assert (found.code, len(found.out.splitlines())) == (0, 3), found

@@ -1,5 +1,6 @@
 """Lines that are searched while others arrive: the same answers however they arrive and whoever searches."""
 
+import gc
 import multiprocessing
 import os
 import queue
@@ -7,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -183,6 +185,24 @@ def test_few_windows_are_read_ahead() -> None:
     before = read
     time.sleep(0.1)
     assert read <= before + 1
+
+
+def test_the_thread_that_reads_ahead_keeps_no_model() -> None:
+    """It may be the last to end, when nothing of torch may be freed any more."""
+    goes_on = threading.Event()
+
+    def blocked() -> Iterator[list[str]]:
+        yield LINES[1:4]
+        goes_on.wait()
+
+    translator = made()
+    model, groups = weakref.ref(translator.model), translator.stream(blocked())
+    next(groups)
+    groups.close()
+    del translator, groups
+    gc.collect()
+    assert model() is None
+    goes_on.set()
 
 
 @pytest.mark.usefixtures("two_threads")
