@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(TORCH)
 SENTENCE := "The young woman does not give him the red book."
 
-.PHONY: demo compare test test-slow test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
+.PHONY: demo compare test quick test-all test-kernels test-machines test-hostile test-kills test-memory check format bench bench-peers data clean
 
 # The demo: trains RNNsearch on the embedded English-French corpus, translates its test set, draws what it looked at.
 demo: $(READY)
@@ -23,11 +23,18 @@ compare: $(READY)
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down. Each process
 # begins with tests that stand together, which share what is trained for them, and takes from the others at the end.
-test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+test: $(READY)
+	$(PYTEST) -m "not slow"
+
+# What one runs while writing: one model of each kind, no trainings, no commands in processes of their own. Under a minute.
+quick: $(READY)
+	$(PYTEST) --quick
+
+# Every test, the slow ones too.   A part of them:  make ARGS='-m slow --part 3/8' test-all
+test-all: $(READY)
+	$(PYTEST) $(ARGS)
 
 # The kernels for CUDA in Triton's interpreter, which needs no GPU. `make test` runs these tests as well, where Triton is;
 # it is not among what this package needs, having a gigabyte, so that it is installed into .venv here.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,22 @@ from nmtkit.cli import main
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="nmtkit-tests-")
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
 MATMUL_PRECISION = os.environ.get("NMTKIT_TEST_MATMUL", "highest")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="I/N", help="only part I of N; I may be any whole number, counted round")
+    parser.addoption("--quick", action="store_true", help="what one runs while writing: see `is_quick`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what `--part` and `--quick` do not ask for; which part a test is in depends on its name alone."""
+    kept = [item for item in items if is_quick(item)] if config.getoption("quick") else items[:]
+    if part := config.getoption("part"):
+        number, parts = map(int, part.split("/"))
+        kept = [item for item in kept if zlib.crc32(item.nodeid.encode()) % parts == number % parts]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=list(set(items) - set(kept)))
+        items[:] = kept
 
 
 @pytest.hookimpl(tryfirst=True)

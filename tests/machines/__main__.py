@@ -173,7 +173,7 @@ def main() -> int:
         "--variant", nargs="+", choices=[*VARIANTS, "all"], default=["all"], help="which (default: all)"
     )
     parser.add_argument(
-        "--commit", type=lambda text: int(text, 16), metavar="HASH", help="one variant, chosen by the hash of a commit"
+        "--turn", type=int, metavar="NUMBER", help="one variant: the first of turn 0, the next of turn 1, and so round"
     )
     parser.add_argument("--seed", nargs="+", type=int, default=[0], help="of the tests that train (default: 0)")
     parser.add_argument("--limit", type=int, metavar="SECONDS", help="a variant that takes longer has failed")
@@ -184,8 +184,8 @@ def main() -> int:
     here = capability()
     able = [name for name in VARIANTS if can_pretend(name, here)]
     names = able if "all" in given.variant else given.variant
-    if given.commit is not None:
-        names = [able[given.commit % len(able)]]
+    if given.turn is not None:
+        names = [able[given.turn % len(able)]]
     unable = [name for name in (VARIANTS if "all" in given.variant else names) if name not in able]
     if unable:
         print(f"This processor ({here}) cannot pretend, and nothing is said of: {', '.join(unable)}")
