@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
@@ -188,12 +189,7 @@ class Catalogue:
     """
 
     def __init__(self, extra: Path | None = None) -> None:
-        self._templates: dict[str, _Template] = {}
-        for path in (beside_package("data", "corpora.yaml"), *([extra] if extra else [])):
-            data, places = load_yaml(path)
-            for name, given in data.items():
-                # A name that is no text, as 1.5 or null, has no place of its own.
-                self._templates[name] = _template(name, given, places, places.get((name,), str(path)))
+        self._templates = {**_own_templates(), **(_templates(extra) if extra else {})}
 
     def names(self) -> list[str]:
         """The names of all entries, sorted, with their placeholders."""
@@ -240,6 +236,18 @@ class Catalogue:
         data = _fill(template.data, _known(values, template.parameters), where) if values else template.data
         places = {key[1:]: place for key, place in template.places.items() if key[0] == entry_name}
         return Corpus(name, parse(Entry, data, where, places, lambda path: (entry_name, *path)))
+
+
+def _templates(path: Path) -> dict[str, _Template]:
+    data, places = load_yaml(path)
+    # A name that is no text, as 1.5 or null, has no place of its own.
+    return {name: _template(name, given, places, places.get((name,), str(path))) for name, given in data.items()}
+
+
+@cache
+def _own_templates() -> dict[str, _Template]:
+    """Those that come with nmtkit, whose file is long: it is read once."""
+    return _templates(beside_package("data", "corpora.yaml"))
 
 
 def _template(name: str, data: Any, places: Mapping[KeyPath, str], where: str) -> _Template:

@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import Site
 from debian_archive import Archive, build, has_apt, workplace
+from web_server import Site
 
 from nmtkit.corpora.apt import Apt, AptDescriptions, AptPackage, package_files
 from nmtkit.errors import DataError, RecipeError

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import Site
 from layouts import LAYOUTS, Layout
+from web_server import Site
 
 from nmtkit.corpora.aligned import Aligned, TabSeparated
 from nmtkit.corpora.catalogue import Catalogue, Corpus

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import stat
 from contextlib import suppress
 
@@ -34,12 +35,21 @@ def as_before(path, tensors=None, **facts):
     save_file(found, path, {"facts": json.dumps(known)})
 
 
+GIVEN = {"ema_decay": 0.9, "validate_every": 4, "keep_best": 2, "max_updates": 12}
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    run(folder, settings(**GIVEN))
+    return folder
+
+
 @pytest.fixture
-def trained(tmp_path):
+def trained(trained_once, tmp_path):
     """The folder of a training with averaged weights: 12 updates, validated and saved at each fourth."""
-    given = {"ema_decay": 0.9, "validate_every": 4, "keep_best": 2, "max_updates": 12}
-    run(tmp_path, settings(**given))
-    return tmp_path, settings(**{**given, "max_updates": 14})
+    shutil.copytree(trained_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path, settings(**{**GIVEN, "max_updates": 14})
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------
