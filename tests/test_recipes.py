@@ -1,5 +1,6 @@
 """Every recipe that comes with nmtkit loads, says what it is for, and builds its model."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,17 @@ ASKED_FOR = {
 }
 
 
+loaded_once = cache(recipe.load)
+"""For tests that only look at a recipe."""
+
+
 def test_none_is_missing() -> None:
     assert set(NAMES) >= ASKED_FOR
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dry_run(name: str) -> None:
-    loaded = recipe.load(name)
+    loaded = loaded_once(name)
     assert loaded.name == name
     assert len(loaded.description) > 20
     rows = dict(checks.dry_run(loaded))
@@ -73,7 +78,7 @@ def test_there_are_presets_of_each_size_for_each_task() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resolved_recipe_is_equal(name: str, tmp_path: Path) -> None:
-    loaded = recipe.load(name)
+    loaded = loaded_once(name)
     path = tmp_path / "resolved.yaml"
     path.write_text(loaded.to_yaml(), encoding="utf-8")
     assert recipe.load(path) == loaded
@@ -88,7 +93,7 @@ def test_resolved_recipe_is_equal(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_sizes_are_the_papers(name: str, millions: int) -> None:
-    loaded = recipe.load(name)
+    loaded = loaded_once(name)
     with torch.device("meta"):
         model = MODELS.get(loaded.model.kind)(loaded.model, VocabularySizes(37000, 37000, shared=True))
     # "About 37000 tokens" and rounded figures: the formula gives 63.1 and 214.3 million.

@@ -1,16 +1,17 @@
 """Large stores: shards, the same bytes from any number of processes, and going on after a sudden end."""
 
 import json
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from preprocessing_program import preprocess
 from stored import write_store
 
 from nmtkit.data import filling, store
@@ -179,62 +180,24 @@ def test_ragged_rows_by_hand() -> None:
     assert Ragged.of_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
 
 
-# Going on after a sudden end. The program stops itself at an exact place, by a signal that leaves it no time.
-
-PROGRAM = """
-import json, os, pickle, signal, sys
-from pathlib import Path
-from nmtkit.data import filling, store
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig
-from nmtkit.data.store import Store
-from stored import blocks_of, write_store
-
-folder, place, processes = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-store.SHARD_EXAMPLES, filling.ALONE = 150, 1
-settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
-
-def end(now):
-    if now == place:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def read():
-    for pair in pairs:
-        end(f"line {pair.line}")
-        yield pair
-
-def noted(self, shards, report):
-    end(f"shard {shards} is there")
-    note(self, shards, report)
-    end(f"shard {shards} is noted")
-
-note = filling.ShardProgress.shard_done
-filling.ShardProgress.shard_done = noted
-sweep = store.StoreWriter._sweep
-store.StoreWriter._sweep = lambda self: (end("all is there"), sweep(self))
-
-data, path = folder / "data", folder / "data" / "progress.json"
-before = filling.ShardProgress.load(path, "mark")
-going_on = before.read if before else 0
-if before is None:
-    before = filling.ShardProgress(path, "mark", {"kind": "bpe"})
-    before.save()
-if not Store.has_shards(data, "train", "mark", before.shards):
-    before.forget_shards()
-checker = Checker(DataConfig.model_validate(settings), DataReport())
-for block in blocks_of(pairs[20:23], "valid"):
-    checker.seek(block)
-write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)
-write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
-path.unlink()
-print(json.dumps([going_on, checker.report.as_dict()]))
-"""
+# Going on after a sudden end.
 
 
-def run(folder: Path, place: str, processes: int = 1) -> "subprocess.CompletedProcess[bytes]":
-    words = [sys.executable, "-c", PROGRAM, str(folder), place, str(processes)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    return subprocess.run(words, capture_output=True, check=False, timeout=120, env=env)
+def run(folder: Path, place: str, processes: int = 1) -> int | None:
+    """Runs the program as a process of its own, which begins with everything loaded; gives its exit code."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["nmtkit.data.filling", "nmtkit.data.store", "nmtkit.data.tokenizer"])
+    process = forks.Process(target=preprocess, args=(folder, place, processes))
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def told(folder: Path) -> tuple[int, dict[str, Any]]:
+    """How many pairs the program found done, and its report; it came to its end."""
+    assert run(folder, "nowhere") == 0
+    going_on, report = json.loads((folder / "told").read_text())
+    return going_on, report
 
 
 @pytest.fixture(scope="module")
@@ -247,9 +210,7 @@ def straight(given: bytes, tmp_path_factory: pytest.TempPathFactory) -> tuple[di
     """The files and the report of a program that nobody stopped."""
     folder = tmp_path_factory.mktemp("straight")
     (folder / "given").write_bytes(given)
-    done = run(folder, "nowhere")
-    assert done.returncode == 0, done.stderr
-    going_on, report = json.loads(done.stdout)
+    going_on, report = told(folder)
     assert going_on == 0
     assert report["splits"]["valid"]["findings"]["pair also in train"]["count"] >= 2
     assert report["splits"]["train"]["findings"]["duplicate"]["count"] >= 5
@@ -271,12 +232,9 @@ def test_a_killed_program_goes_on(
     place: str, processes: int, read: int, given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
 ) -> None:
     (tmp_path / "given").write_bytes(given)
-    killed = run(tmp_path, place, processes)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert run(tmp_path, place, processes) == -signal.SIGKILL
     assert not Store.is_current(tmp_path / "data", "valid", "mark")
-    done = run(tmp_path, "nowhere")
-    assert done.returncode == 0, done.stderr
-    going_on, report = json.loads(done.stdout)
+    going_on, report = told(tmp_path)
     assert going_on == read
     assert files_of(tmp_path / "data") == straight[0]
     assert report == straight[1]
@@ -286,11 +244,10 @@ def test_a_shard_that_was_damaged_meanwhile_is_made_again(
     given: bytes, straight: tuple[dict[str, bytes], object], tmp_path: Path
 ) -> None:
     (tmp_path / "given").write_bytes(given)
-    run(tmp_path, "line 500")
+    assert run(tmp_path, "line 500") == -signal.SIGKILL
     path = tmp_path / "data" / "train-0001.src.ids"
     path.write_bytes(bytes(path.stat().st_size))
-    done = run(tmp_path, "nowhere")
-    assert done.returncode == 0, done.stderr
+    told(tmp_path)
     assert files_of(tmp_path / "data") == straight[0]
 
 

@@ -15,8 +15,9 @@ from .material import Material, differences, tensors
 from .oracle import SHARES, Room
 from .warm import Done, Process, Warm
 
-EXAMPLES = 140
+EXAMPLES = 60
 """In all; the same ones each time."""
+MORE_EXAMPLES = 140
 LONG = ("--set", "training.max_updates=60", "--set", "training.validate_every=30", "--set", "training.save_every=20")
 
 
@@ -38,10 +39,11 @@ def place(room: Room, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MORE_EXAMPLES, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", list(SHARES))
-def test_a_family_is_answered(room: Room, family: str) -> None:
+def test_a_family_is_answered(room: Room, family: str, examples: int) -> None:
     assert room.families.keys() == SHARES.keys()
-    wanted = EXAMPLES * SHARES[family] // 100
+    wanted = examples * SHARES[family] // 100
     found = room.hunt(family, wanted, 1)
     assert found.cases > wanted // 2
     assert not found.faults, str(found)
@@ -133,14 +135,14 @@ def goes_on(warm: Warm, material: Material, place: Path, run: Path) -> None:
     assert differences(material.folder / "runs/tiny", run) == []
 
 
-@pytest.mark.parametrize("most", [3_000, 30_000, 90_000])
+@pytest.mark.parametrize("most", [3_000, pytest.param(30_000, marks=pytest.mark.slow), 90_000])
 def test_files_that_cannot_grow(warm: Warm, room: Room, place: Path, most: int) -> None:
     run = place / "run"
     check_what_a_full_disk_left(run, warm.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
     goes_on(warm, room.material, place, run)
 
 
-@pytest.mark.parametrize("size", [60, 140, 200, 260])
+@pytest.mark.parametrize("size", [60, *(pytest.param(size, marks=pytest.mark.slow) for size in (140, 200)), 260])
 def test_a_small_disk(warm: Warm, room: Room, place: Path, size: int) -> None:
     disk = place / "disk"
     disk.mkdir()

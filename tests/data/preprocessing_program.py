@@ -1,0 +1,66 @@
+"""A program that stores a corpus and stops itself at an exact place, by a signal that leaves it no time."""
+
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from stored import blocks_of, write_store
+
+from nmtkit.data import filling, store
+from nmtkit.data.blocks import Example
+from nmtkit.data.checking import Checker, DataReport, SplitReport
+from nmtkit.data.corpus import DataConfig
+from nmtkit.data.filling import ShardProgress
+from nmtkit.data.store import Store, StoreWriter
+
+
+def preprocess(folder: Path, place: str, processes: int) -> None:
+    """Stores what `folder` holds as `given`, or goes on with it, and writes to `told` what was there and the report.
+
+    Args:
+        folder: where everything is.
+        place: where the program stops itself.
+        processes: how many cut the text.
+    """
+    store.SHARD_EXAMPLES, filling.ALONE = 150, 1
+    settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
+
+    def end(now: str) -> None:
+        if now == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def read() -> Iterator[Example]:
+        for pair in pairs:
+            end(f"line {pair.line}")
+            yield pair
+
+    def noted(self: ShardProgress, shards: int, report: SplitReport) -> None:
+        end(f"shard {shards} is there")
+        note(self, shards, report)
+        end(f"shard {shards} is noted")
+
+    def swept(self: StoreWriter) -> None:
+        end("all is there")
+        sweep(self)
+
+    note, ShardProgress.shard_done = ShardProgress.shard_done, noted
+    sweep, StoreWriter._sweep = StoreWriter._sweep, swept
+
+    data, path = folder / "data", folder / "data" / "progress.json"
+    before = ShardProgress.load(path, "mark")
+    going_on = before.read if before else 0
+    if before is None:
+        before = ShardProgress(path, "mark", {"kind": "bpe"})
+        before.save()
+    if not Store.has_shards(data, "train", "mark", before.shards):
+        before.forget_shards()
+    checker = Checker(DataConfig.model_validate(settings), DataReport())
+    for block in blocks_of(pairs[20:23], "valid"):
+        checker.seek(block)
+    write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)
+    write_store(data, "valid", pairs[20:23], tokenizers, checker, True, False, "mark")
+    path.unlink()
+    (folder / "told").write_text(json.dumps([going_on, checker.report.as_dict()]))
