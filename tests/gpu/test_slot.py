@@ -71,7 +71,8 @@ def test_what_pytest_says(file: Path, tmp_path: Path) -> None:
     (tmp_path / "test_three.py").write_text(TESTS, encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", "found.xml", "test_three.py"]
     for selected, holds in (([], False), (["-k", "good"], True), (["-k", "elsewhere"], None)):
-        subprocess.run([*words, *selected], cwd=tmp_path, capture_output=True, check=False)
+        alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        subprocess.run([*words, *selected], cwd=tmp_path, env=alone, capture_output=True, check=False)
         results.from_pytest(file, "tests", tmp_path / "found.xml")
         assert [row for row in rows(file) if row[1] == "tests"][-1] == ("tests", "tests", holds)
     found = results.read(file)["rows"]
@@ -102,6 +103,7 @@ needs_bash = pytest.mark.skipif(
 
 
 @needs_bash
+@pytest.mark.slow
 def test_without_the_device_one_line_says_so(tmp_path: Path) -> None:
     done = slot(tmp_path, "--device", "cuda:77")
     assert (done.returncode, done.stdout) == (2, "")

@@ -274,7 +274,7 @@ def test_where_the_limits_are_raised_the_schedule_runs_over_the_new_budget(tmp_p
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "adadelta", "adagrad", "sgd"])
 def test_every_optimizer_lowers_the_loss(tmp_path, optimizer):
     lr = {"adadelta": 5.0, "sgd": 2.0, "adagrad": 0.5}.get(optimizer, 0.02)
-    _, events = run(tmp_path, settings(optimizer=optimizer, lr=lr, max_updates=60, log_every=10))
+    _, events = run(tmp_path, settings(optimizer=optimizer, lr=lr, max_updates=40, log_every=10))
     assert steps(events)[-1].terms["nll"] < 0.8 * steps(events)[0].terms["nll"]
 
 
