@@ -31,6 +31,9 @@ PLACES = [
     )
 ]
 
+LEFT_OUT = ["tests/contracts/test_cuda.py"]
+"""What asks on which device a tensor is, and nothing of its numbers."""
+
 VARIANTS: dict[str, dict[str, str]] = {
     "as-it-is": {},
     "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
@@ -110,8 +113,8 @@ def command(variant: str, seed: int, test: str) -> str:
     return f"{settings} {os.path.relpath(sys.executable)} -m pytest '{test}'"
 
 
-def ask(variant: str, seed: int, arguments: list[str], limit: float | None = None) -> Outcome:
-    """Runs pytest in a process of its own; nothing that the caller's environment pretends is passed on."""
+def ask(variant: str, seed: int, arguments: list[str], limit: float | None = None, processes: int = 1) -> Outcome:
+    """Runs pytest in processes of its own; nothing that the caller's environment pretends is passed on."""
     pretended = {key for settings in VARIANTS.values() for key in settings} | {"NMTKIT_TEST_SEED"}
     environment = {key: value for key, value in os.environ.items() if key not in pretended}
     started = time.monotonic()
@@ -119,6 +122,7 @@ def ask(variant: str, seed: int, arguments: list[str], limit: float | None = Non
         report = Path(folder, "report.xml")
         words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
         words += ["--tb=no", f"--junitxml={report}", "-m", "not slow", *arguments]
+        words += ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
         given = {**environment, **variables(variant, seed)}
         try:
             done = subprocess.run(words, env=given, capture_output=True, text=True, check=False, timeout=limit)
@@ -177,9 +181,10 @@ def main() -> int:
     )
     parser.add_argument("--seed", nargs="+", type=int, default=[0], help="of the tests that train (default: 0)")
     parser.add_argument("--limit", type=int, metavar="SECONDS", help="a variant that takes longer has failed")
-    parser.add_argument("--jobs", type=int, default=2, help="variants at a time (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: 2)")
     parser.add_argument("--figures", action="store_true", help="print what the tests recorded of themselves as well")
-    parser.add_argument("pytest", nargs="*", default=PLACES, help="what to ask instead (behind --)")
+    usual = [*PLACES, *(f"--ignore={name}" for name in LEFT_OUT)]
+    parser.add_argument("pytest", nargs="*", default=usual, help="what to ask instead (behind --)")
     given = parser.parse_args()
     here = capability()
     able = [name for name in VARIANTS if can_pretend(name, here)]
@@ -190,11 +195,12 @@ def main() -> int:
     if unable:
         print(f"This processor ({here}) cannot pretend, and nothing is said of: {', '.join(unable)}")
     asked = [(name, seed) for seed in given.seed for name in names if name in able]
+    each_has = max(1, given.jobs // max(1, len(asked)))  # one variant alone gets them all
     with ThreadPoolExecutor(given.jobs) as pool:
         outcomes: list[Outcome] = []
 
         def each() -> Iterable[Outcome]:
-            for outcome in pool.map(lambda pair: ask(*pair, given.pytest, given.limit), asked):
+            for outcome in pool.map(lambda pair: ask(*pair, given.pytest, given.limit, each_has), asked):
                 outcomes.append(outcome)
                 yield outcome
 
