@@ -63,6 +63,15 @@ def test_lower_case_keeps_the_sharp_s(kind: str, pairs: list[Example]) -> None:
     assert tokenizer.decode(tokenizer.encode(SENTENCE)) == "otto opens the window and süßmann sees the bridge."
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_wide_letters_are_the_usual_ones_unless_text_is_taken_as_it_is(kind: str, pairs: list[Example]) -> None:
+    usual, wide = "Otto opens the window.", "\uff2f\uff54\uff54\uff4f opens the window."
+    tokenizer = learn(config(kind), pairs).src
+    assert tokenizer.encode(wide) == tokenizer.encode(usual)
+    as_it_is = learn(config(kind, normalization="none"), pairs).src
+    assert as_it_is.encode(wide) != as_it_is.encode(usual)
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_sampling_is_random_but_repeatable(kind: str, pairs: list[Example]) -> None:
     tokenizer = learn(config(kind, sampling=0.3), pairs).src
