@@ -15,6 +15,7 @@ differences that matter here are played too: what torch computes in float32 ther
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -39,13 +40,17 @@ IN_FLOAT32 |= {"log", "pow", "__pow__"}
 
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors in lists, tuples and dictionaries of any depth; `tree_leaves` of torch takes far longer."""
+    found: list[Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return []
-    return [tensor for one in value for tensor in tensors_in(one)]
+        found.append(value)
+    elif isinstance(value, (tuple, list, dict)):
+        for one in value.values() if isinstance(value, dict) else value:
+            _gather(one, found)
 
 
 class Fault(AssertionError):
@@ -63,6 +68,11 @@ class PretendedCuda(TorchDispatchMode):
         """Whether a function of torch is at work whose first tensor is there."""
         # Held, so that no storage is freed and its address given to another.
         self._there: dict[int, torch.UntypedStorage] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; torch would load its compiler to be kept out of it, and ask it in every call."""
+        return False
 
     def has(self, tensor: Tensor) -> bool:
         """Whether the tensor is there."""
@@ -126,6 +136,11 @@ def waits_for(func: Any, args: Any) -> bool:
         return any(index is not None and index.dtype == torch.bool for index in args[1])
     if func in (torch.ops.aten.index_put_.default, torch.ops.aten.index_put.default):  # one number needs no count
         return args[2].dim() > 0 and any(index is not None and index.dtype == torch.bool for index in args[1])
+    return _reads_a_number(func)
+
+
+@cache
+def _reads_a_number(func: Any) -> bool:
     return func in WAITING or bool(WAITING_TAGS & set(func.tags))
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pretended_cuda import waits_for
-from torch import Tensor
+from pretended_cuda import tensors_in, waits_for
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from nmtkit.search.choose import Record
 
@@ -24,18 +22,23 @@ class Recorder(TorchDispatchMode):
         self._made: set[int] = set()
         self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """See `PretendedCuda`."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert not waits_for(func, args), f"{func} cannot be recorded: the program must read its result"
         kwargs = kwargs or {}
-        given = [leaf.untyped_storage() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        given = [leaf.untyped_storage() for leaf in tensors_in((args, kwargs))]
         if func._schema.is_mutable:
             for storage in given:
                 if storage._cdata not in self._made and storage.data_ptr() not in self._before:
                     self._before[storage.data_ptr()] = storage, storage.clone()
         result = func(*args, **kwargs)
         pointers = {storage.data_ptr() for storage in given}
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in pointers:
+        for leaf in tensors_in(result):
+            if leaf.untyped_storage().data_ptr() not in pointers:
                 self._made.add(leaf.untyped_storage()._cdata)
         self.calls.append((func, args, kwargs, result))
         return result
@@ -48,16 +51,13 @@ class Recorder(TorchDispatchMode):
     def replay(self) -> None:
         """Does it all again: to the same tensors, with results at the same places."""
         for func, args, kwargs, result in self.calls:
-            for old, new in zip(tree_leaves(result), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+            for old, new in zip(tensors_in(result), tensors_in(func(*args, **kwargs)), strict=True):
+                if old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
     def shapes(self) -> list[Any]:
         """Which operations, and how large their results are."""
-        return [
-            (str(func), [tuple(leaf.shape) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)])
-            for func, _, _, result in self.calls
-        ]
+        return [(str(func), [tuple(leaf.shape) for leaf in tensors_in(result)]) for func, _, _, result in self.calls]
 
 
 def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> tuple[Callable[[], Record], Record]:

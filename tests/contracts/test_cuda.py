@@ -10,15 +10,16 @@ import pytest
 import torch
 from gradients import add_gradients
 from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
-from test_models import SOURCES, TARGETS, VARIANTS, batch_of, build
+from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
+from variants import ASKED, EVERY, build, in_turns
 from walk import Walk
 
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
-from nmtkit.models.base import MODELS, Seq2Seq
+from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.trace import Hypothesis
@@ -29,10 +30,10 @@ AROUND = {"begin", "look", "of", "extended_ids"}
 """The functions of a search that may wait: what sends the limits before its first step, what looks at times at which
 sentences are done, and what reads the results."""
 
-SEARCHES = {
-    "greedy": {"beam_size": 1},
-    "beam": {"beam_size": 3},
-    "all rules": {
+SEARCHES: list[dict[str, Any]] = [
+    {"beam_size": 1},
+    {"beam_size": 3},
+    {
         "beam_size": 3,
         "no_repeat_ngram": 2,
         "min_length_ratio": 0.3,
@@ -40,7 +41,8 @@ SEARCHES = {
         "coverage_penalty": 0.2,
         "stop": "exact",
     },
-}
+    {"samples": 3, "top_k": 5, "top_p": 0.9, "epsilon": 0.01},
+]
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def cuda() -> Iterator[PretendedCuda]:
 
 def there(cuda: PretendedCuda, name: str, dtype: torch.dtype = torch.float32) -> Seq2Seq:
     """A variant on the pretended device, in evaluation mode."""
-    model = build(*VARIANTS[name]).to(dtype).eval()
+    model = build(*EVERY[name]).to(dtype).eval()
     cuda.take(model)
     return model
 
@@ -106,12 +108,7 @@ def gradients_on(model: Seq2Seq, batch: Batch, device: torch.device, reinforced:
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def test_every_registered_model_is_asked() -> None:
-    assert {kind for kind, _ in VARIANTS.values()} == set(MODELS.names())
-    assert len(VARIANTS) >= 59
-
-
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     model, given = there(cuda, name), batch_of(SOURCES, TARGETS)
     batch = given.to(CUDA)
@@ -126,49 +123,47 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     assert cuda.waits == []
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("in_bf16", [False, True])
-def test_training(cuda: PretendedCuda, name: str, in_bf16: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "ways"), in_turns([(False, False), (True, True), (True, False), (False, True)], each=2)
+)
+def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]]) -> None:
     """Gradients for all parameters, and nothing waits; reinforcement waits once, to read the drawn summaries."""
     model, batch = there(cuda, name), linked(batch_of(SOURCES, TARGETS))
-    with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
-        found = gradients_on(model, batch, CUDA)
-        assert cuda.waits == []
-        assert set(found) == {name for name, _ in model.named_parameters()}
+    for in_bf16, reinforced in ways:
+        cuda.waits.clear()
+        with torch.autocast("cuda", torch.bfloat16, enabled=in_bf16):
+            found = gradients_on(model, batch, CUDA, reinforced)
+        assert {wait.split(":")[0] for wait in cuda.waits} == ({"add_own_gradients"} if reinforced else set())
+        if not reinforced:
+            assert set(found) == {name for name, _ in model.named_parameters()}
         for parameter, gradient in found.items():
             assert gradient.device == CUDA
             assert gradient.dtype == torch.float32
             assert bool(torch.isfinite(cuda.bring_back(gradient)).all()), parameter
-        gradients_on(model, batch, CUDA, reinforced=True)
-    assert {wait.split(":")[0] for wait in cuda.waits} == {"add_own_gradients"}
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_steps(cuda: PretendedCuda, name: str, dtype: torch.dtype) -> None:
-    walk_on(there(cuda, name, dtype), cuda)
+@pytest.mark.parametrize(("name", "dtypes"), in_turns([torch.float32, torch.bfloat16, torch.float16]))
+def test_steps(cuda: PretendedCuda, name: str, dtypes: list[torch.dtype]) -> None:
+    for dtype in dtypes:
+        walk_on(there(cuda, name, dtype), cuda)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_search(cuda: PretendedCuda, name: str) -> None:
+@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES))
+def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) -> None:
     """Every search waits for nothing before it reads its result, which is that of the CPU."""
     torch.set_float32_matmul_precision("highest")  # products of other shapes round alike only if they are exact
     model, given = there(cuda, name), batch_of(SOURCES)
-    on_cpu = build(*VARIANTS[name]).eval()
-    for settings in SEARCHES.values():
+    on_cpu = build(*EVERY[name]).eval()
+    for settings in searches:
         config = SearchConfig.model_validate({**settings, "max_length": LENGTH})
         if not model.has_attention:
             config = config.model_copy(update={"coverage_penalty": 0.0})
+        n_best = config.hypotheses
         batch = given.to(CUDA)
         cuda.waits.clear()
-        found = beam_search(model, batch, config, n_best=config.beam_size, need_attention=True)
+        found = beam_search(model, batch, config, n_best, need_attention=True)
         assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
-        same(found, beam_search(on_cpu, given, config, n_best=config.beam_size, need_attention=True))
-    batch = given.to(CUDA)
-    cuda.waits.clear()
-    drawing = SearchConfig(samples=3, max_length=LENGTH, top_k=5, top_p=0.9, epsilon=0.01)
-    beam_search(model, batch, drawing, n_best=3)
-    assert {wait.split(":")[0] for wait in cuda.waits} <= AROUND
+        same(found, beam_search(on_cpu, given, config, n_best, need_attention=True))
 
 
 def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
@@ -302,7 +297,7 @@ TOKENS = 10_000_000
 
 def without_chance(name: str, seed: int) -> Seq2Seq:
     """A variant with some weights, that draws nothing in training mode."""
-    kind, settings = VARIANTS[name]
+    kind, settings = EVERY[name]
     return build(kind, {**settings, "dropout": 0.0, **({"own_words": 0.0} if kind == "intra_attention" else {})}, seed)
 
 
@@ -329,12 +324,12 @@ def furthest(found: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float,
 
 @torch.no_grad()
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.set_float32_matmul_precision("highest")
     batch = batch_of(SOURCES, TARGETS)
-    exact = build(*VARIANTS[name]).double().eval()(batch, keep=batch.tgt_mask).log_probs
-    model = build(*VARIANTS[name]).to(device).eval()
+    exact = build(*EVERY[name]).double().eval()(batch, keep=batch.tgt_mask).log_probs
+    model = build(*EVERY[name]).to(device).eval()
     found = model(batch.to(device), keep=batch.tgt_mask).log_probs.cpu()
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
     config = SearchConfig(beam_size=3, max_length=LENGTH)
@@ -344,7 +339,7 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) -> None:
     """Within 5 % of the norm of each parameter's; of very small ones, which rounding drowns, of a tenth of all.
 
@@ -363,7 +358,9 @@ def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) 
     raise AssertionError(offs)
 
 
-@pytest.mark.parametrize("name", ["rnnsearch-lstm-2-layers", "luong-paper", "pointer-generator", "intra-attention"])
+@pytest.mark.parametrize(
+    "name", ["rnnsearch-one-way-2-layers", "luong-local-p-2-layers", "pointer-generator", "intra-attention"]
+)
 def test_recurrent_layers_in_float16_would_be_noticed(name: str) -> None:
     """What autocast for CUDA makes of them, played on the CPU, with all of five models."""
     for seed in range(1, 6):

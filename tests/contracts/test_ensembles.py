@@ -1,13 +1,16 @@
 """Several models as one, of every kind: what the contract asks of a model, and what the plain search finds."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 
 import pytest
 import reference_search
 import test_models as contract
 import test_shortlists as shortlists
 import torch
-from test_models import SOURCES, VARIANTS, VOCABULARY, agree, batch_of, build, model
+from test_models import SOURCES, agree, batch_of, model
+from variants import VARIANTS, VOCABULARY, enlarged, in_turns
 from walk import Walk
 
 from nmtkit.errors import RecipeError
@@ -20,30 +23,22 @@ __all__ = ["model"]  # a fixture
 
 TOGETHER: dict[str, tuple[list[str], Mean, list[float] | None]] = {
     "attention-and-none": (["rnnsearch", "rnn-encdec", "transformer"], "probabilities", [1.0, 2.0, 0.5]),
-    "none": (["rnn-encdec", "rnn-encdec-lstm-3-layers"], "log-probabilities", None),
+    "none": (["rnn-encdec", "rnn-encdec-lstm-2-layers"], "log-probabilities", None),
     "copying-and-not": (["transformer", "pointer-generator-coverage"], "probabilities", None),
     "several-pasts": (
-        ["intra-attention", "transformer", "luong-dot-local_m", "transformer-copying-head"],
+        ["intra-attention", "transformer", "luong-dot-local-m", "transformer-copying-head"],
         "probabilities",
         None,
     ),
     "copying-by-logs": (["pointer-generator", "intra-attention"], "log-probabilities", [3.0, 1.0]),
-    "forbidding-copies": (["transformer-copying-learned", "rnnsearch-tied-all"], "log-probabilities", None),
+    "forbidding-copies": (["transformer-copying-learned", "rnnsearch-location-tied"], "log-probabilities", None),
 }
-
-
-def member(name: str, seed: int) -> Seq2Seq:
-    one = build(*VARIANTS[name], seed=seed).double().eval()
-    with torch.no_grad():
-        for parameter in one.parameters():
-            parameter.mul_(2.0).add_(0.1 * torch.randn_like(parameter))
-    return one
 
 
 @pytest.fixture(params=TOGETHER)
 def ensemble(request: pytest.FixtureRequest) -> Ensemble:
     names, mean, weights = TOGETHER[request.param]
-    return Ensemble([member(name, seed) for seed, name in enumerate(names, start=1)], mean, weights)
+    return Ensemble([enlarged(name, seed) for seed, name in enumerate(names, start=1)], mean, weights)
 
 
 def test_every_kind_of_model_is_among_them() -> None:
@@ -59,11 +54,11 @@ ASKED: list[Callable[[Seq2Seq], None]] = [
     contract.test_rows_can_repeat_and_leave,
     contract.test_distributions_sum_to_one,
     contract.test_scoring_a_translation_gives_the_score_of_the_search,
-    shortlists.test_neighbours_and_slots_change_nothing,
+    partial(shortlists.test_neighbours_and_slots_change_nothing, asked=shortlists.BESIDE),
 ]
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("asked", ASKED, ids=lambda one: getattr(one, "func", one).__name__)
 def test_an_ensemble_is_a_model(ensemble: Ensemble, asked: Callable[[Seq2Seq], None]) -> None:
     asked(ensemble)
 
@@ -76,22 +71,27 @@ RULES: list[dict[str, object]] = [
 ]
 
 
+SEARCHES = in_turns(list(product([False, True], RULES)), 2, TOGETHER)
+
+
 @torch.no_grad()
-def test_the_search_finds_what_the_reference_finds(ensemble: Ensemble) -> None:
-    for listed in (False, True):
-        sentences = [_together(ensemble, source, listed) for source in SOURCES[:3]]
-        for settings in RULES:
-            config = SearchConfig.model_validate({**settings, "max_length": 5})
-            if not ensemble.has_attention:
-                config = config.changed({"coverage_penalty": 0.0})
-            shortlist = shortlists.SHORTLIST if listed else None
-            found = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
-            for line, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
-                if config.samples:
-                    plain = reference_search.sampled(sentence, config, line, VOCABULARY)
-                else:
-                    plain = reference_search.search(sentence, config, config.beam_size)
-                agree(hypotheses, plain, str(config))
+@pytest.mark.parametrize(("ensemble", "searches"), SEARCHES, indirect=["ensemble"])
+def test_the_search_finds_what_the_reference_finds(
+    ensemble: Ensemble, searches: list[tuple[bool, dict[str, object]]]
+) -> None:
+    for listed, settings in searches:
+        config = SearchConfig.model_validate({**settings, "max_length": 5})
+        if not ensemble.has_attention:
+            config = config.changed({"coverage_penalty": 0.0})
+        shortlist = shortlists.SHORTLIST if listed else None
+        found = shortlists.searched(ensemble, SOURCES[:3], config, shortlist)
+        for line, hypotheses in enumerate(found):
+            sentence = _together(ensemble, SOURCES[line], listed)
+            if config.samples:
+                plain = reference_search.sampled(sentence, config, line, VOCABULARY)
+            else:
+                plain = reference_search.search(sentence, config, config.beam_size)
+            agree(hypotheses, plain, str(config))
 
 
 def _together(ensemble: Ensemble, source: Sequence[int], listed: bool) -> reference_search.Together:
@@ -107,10 +107,14 @@ def _together(ensemble: Ensemble, source: Sequence[int], listed: bool) -> refere
     return reference_search.Together(members, shares, config.mean == "log-probabilities")
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
+@pytest.mark.parametrize(("model", "means"), in_turns(["probabilities", "log-probabilities"]), indirect=["model"])
 @torch.no_grad()
-def test_a_model_with_itself_is_itself(model: Seq2Seq, mean: Mean) -> None:
-    twice = Ensemble([model, model], mean, [1.0, 3.0])
+def test_a_model_with_itself_is_itself(model: Seq2Seq, means: list[Mean]) -> None:
+    for mean in means:
+        is_the_same(Ensemble([model, model], mean, [1.0, 3.0]), model)
+
+
+def is_the_same(twice: Ensemble, model: Seq2Seq) -> None:
     assert (twice.has_attention, twice.config.copies) == (model.has_attention, model.config.copies)
     config = SearchConfig(beam_size=4, max_length=6)
     found, alone = (
@@ -139,7 +143,7 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
-    one, sizes = member("rnnsearch", 1), VocabularySizes(VOCABULARY + 1, VOCABULARY + 1, shared=True)
+    one, sizes = enlarged("rnnsearch", 1), VocabularySizes(VOCABULARY + 1, VOCABULARY + 1, shared=True)
     other = type(one)(one.config, sizes)
     with pytest.raises(RecipeError, match="one vocabulary"):
         Ensemble([one, other])
@@ -150,7 +154,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
 
 @torch.no_grad()
 def test_p_gen_of_a_member_that_does_not_copy_is_one() -> None:
-    copying, plain = member("pointer-generator", 1), member("transformer", 2)
+    copying, plain = enlarged("pointer-generator", 1), enlarged("transformer", 2)
     tokens = torch.full((len(SOURCES),), 5)
     batch = batch_of(SOURCES)
     gates = [Walk(one, one.encode(batch)).step(tokens)[1].copy_gate for one in (copying, Ensemble([copying, plain]))]

@@ -6,20 +6,17 @@ with which message. All that go together stand in some row, which is a search wi
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import combinations
 
 import pytest
 import reference_search
 import torch
 from reference_search import Asked, Sentence, Together
-from test_ensembles import member
 from test_models import (
     MAY_REPEAT,
-    ONE_OF_EACH_THAT_COPIES,
     SOURCES,
     STARTS,
-    VOCABULARY,
     agree,
     batch_of,
     for_model,
@@ -27,9 +24,12 @@ from test_models import (
     of_all,
     padded,
     readable,
+    sentences,
+    shared,
 )
 from test_shortlists import SHORTLIST
 from torch import Tensor
+from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
 
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RecipeError
@@ -152,7 +152,9 @@ def test_every_pair_stands_in_a_row_or_says_why_not() -> None:
     assert set.union(*map(pairs_of, ROWS)) == COMPATIBLE
     alternatives = {pair for pair in pairs_of(FEATURES) - COMPATIBLE if pair not in MESSAGES}
     assert all(len({FEATURES[name].value_of for name in pair}) == 1 for pair in alternatives)
-    assert len(ROWS) < 20, "each row is searched by every family"
+    searched = [row for one in IN_TURNS if not one.marks for row in one.values[1]]
+    assert all(row in searched for row in ROWS)
+    assert len(ROWS) < 20, "in `make test-all` each row is searched by every family"
 
 
 # ------------------------------------------------------------------------------------------------- what goes together
@@ -236,34 +238,26 @@ def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
     return candidates
 
 
-def sentences(model: Seq2Seq) -> list[Sentence]:
-    return [Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in LINES]
-
-
-@cache
-def companion() -> tuple[Seq2Seq, list[Sentence]]:
-    """Another member of every ensemble, and what it says of the lines."""
-    other = member("transformer-copying-learned", 2)
-    return other, sentences(other)
+IN_TURNS = in_turns(ROWS, 2, ONE_OF_EACH_THAT_COPIES)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
-def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq2Seq) -> None:
-    other, of_other = companion()
-    of_members = {model: sentences(model), other: of_other}
+@pytest.mark.parametrize(("model", "rows"), IN_TURNS, indirect=["model"])
+def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq2Seq, rows: list[list[str]]) -> None:
+    """Every row is searched by one or two models, and in `make test-all` by all."""
+    other = shared("transformer-gelu-without-end")
     ensembles = {
         "ensemble": Ensemble([model, other], "probabilities", [3.0, 1.0]),
         "ensemble by logs": Ensemble([model, other], "log-probabilities"),
     }
-    for row in ROWS:
+    for row in rows:
         whole = next((ensembles[name] for name in row if name in ensembles), model)
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
         engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, tables=search.tables)
         found = dict(engine.run(search.feed(copies)))
         for number in range(len(LINES)):
-            own = [of_members[one][number] for one in whole.models()]
+            own = [sentences(one)[number] for one in whole.models()]
             if shortlist is not None:
                 own = [one.among(listed(whole, search, number)) for one in own]
             sentence: Sentence | Together = own[0]
@@ -287,7 +281,7 @@ def test_what_does_not_go_together_says_so(pair: Pair) -> None:
 
 def search_as_asked(names: Iterable[str]) -> None:
     """Searches with features as a user who names their settings."""
-    model, settings = member("transformer", 1), {}
+    model, settings = shared("transformer"), {}
     for name in names:
         settings |= FEATURES[name].settings
     config = SearchConfig(beam_size=4).changed(settings)

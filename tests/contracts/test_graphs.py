@@ -2,14 +2,16 @@
 
 import math
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
 import recorder
 import torch
 from recorder import Recorder
-from test_models import SOURCES, VARIANTS, batch_of, build
+from test_models import SOURCES, batch_of
 from torch.utils._python_dispatch import TorchDispatchMode
+from variants import EVERY, build, in_turns
 
 from nmtkit.data.batch import Batch, collate
 from nmtkit.errors import RecipeError
@@ -81,18 +83,12 @@ def same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
             assert abs(one.attention - other.attention).max() < 1e-6
 
 
-BY_ALL = {"transformer", "transformer-copying-head", "pointer-generator-coverage", "intra-attention", "luong"}
-"""Variants that are searched in every way, one of each kind; the others in one way, each in its turn."""
-
-
-@pytest.mark.parametrize("kind", ["graph", "tape"])
-@pytest.mark.parametrize("name", VARIANTS)
-def test_recorded_steps(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "tape":
-        monkeypatch.setattr(graphs, "can_record", lambda device: False)
-    model, whole = build(*VARIANTS[name]).double().eval(), whole_batch()
-    turn = list(VARIANTS).index(name) % len(SEARCHES)
-    for settings in SEARCHES if name in BY_ALL else [SEARCHES[turn]]:
+@pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES))))
+def test_recorded_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, whole = build(*EVERY[name]).double().eval(), whole_batch()
+    can_record = graphs.can_record
+    for kind, settings in ways:
+        monkeypatch.setattr(graphs, "can_record", can_record if kind == "graph" else lambda device: False)
         config = config_for(model, settings)
         expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
         steps: Steps = "graph" if kind == "graph" else "auto"
@@ -107,7 +103,7 @@ def test_recorded_steps(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "PATIENCE", 3)
-    model, whole = build(*VARIANTS["transformer"]).double().eval(), whole_batch()
+    model, whole = build(*EVERY["transformer"]).double().eval(), whole_batch()
     config = config_for(model, {"beam_size": 2})
     expected = beam_search(model, whole, config)
     engine = Engine(model, config)
@@ -121,11 +117,11 @@ def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", VARIANTS)
-def test_no_number_of_a_step_changes(name: str) -> None:
+@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES[2:]))
+def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) -> None:
     """Two steps of one extent are the same operations on tensors of the same sizes, and wait for nothing."""
-    model = build(*VARIANTS[name]).eval()
-    for settings in SEARCHES[2:]:
+    model = build(*EVERY[name]).eval()
+    for settings in searches:
         config = config_for(model, settings)
         bank = Bank.begin(model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1)
         bank.step(need_attention=True)
@@ -142,7 +138,7 @@ def test_no_number_of_a_step_changes(name: str) -> None:
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "can_record", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):
-        Engine(build(*VARIANTS["transformer"]).eval(), SearchConfig(), steps="graph")
+        Engine(build(*EVERY["transformer"]).eval(), SearchConfig(), steps="graph")
 
 
 # ------------------------------------------------------------------------------------------ operations of a step
@@ -159,6 +155,11 @@ class Count(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.made: Counter[str] = Counter()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """See `PretendedCuda`."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.split("::")[1]

@@ -1,10 +1,11 @@
 """The contract of a model (see nmtkit/models/base.py), asked of every registered model in all its variants."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import reference_search
@@ -12,15 +13,24 @@ import safetensors.torch
 import torch
 from seeds import moved
 from torch import Tensor
+from variants import (
+    ASKED,
+    EVERY,
+    ONE_OF_EACH,
+    ONE_OF_EACH_THAT_COPIES,
+    SIZES,
+    VARIANTS,
+    VOCABULARY,
+    build,
+    enlarged,
+    in_turns,
+)
 from walk import Walk
 
-import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers import past
-from nmtkit.layers.attention import SCORES
-from nmtkit.layers.windows import WindowKind
-from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
 from nmtkit.search.constraints import Terms
 from nmtkit.search.engine import Engine, beam_search
 from nmtkit.search.rules import SearchConfig
@@ -28,120 +38,6 @@ from nmtkit.search.sentences import TokenTables
 from nmtkit.search.trace import Hypothesis
 from nmtkit.search.watching import WatchedCandidate, WatchingEngine
 from nmtkit.training.weights import Undrawn, fill_weights, weights_of
-
-VOCABULARY = 13
-SIZES = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
-
-RNN = {"embedding_size": 6, "hidden_size": 8, "maxout_size": 6}
-TRANSFORMER = {"hidden_size": 8, "feed_forward_size": 12, "heads": 2, "encoder_layers": 2, "decoder_layers": 2}
-
-LUONG = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5, "max_positions": 20, "window_size": 1}
-POINTER = {"embedding_size": 6, "hidden_size": 8, "attention_size": 5}
-INTRA_ATTENTION = {"embedding_size": 6, "hidden_size": 8}
-SCORE_BY_WINDOW = [
-    (score, window)
-    for score in SCORES.names()
-    for window in get_args(WindowKind)
-    if score != "location" or window == "global"
-]
-
-VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
-    "rnnsearch": ("rnnsearch", {**RNN, "attention_size": 5}),
-    "rnnsearch-lstm-2-layers": ("rnnsearch", {**RNN, "cell": "lstm", "layers": 2}),
-    "rnnsearch-tied-decoder": ("rnnsearch", {**RNN, "tie": "decoder", "readout_state": "current"}),
-    "rnnsearch-tied-all": ("rnnsearch", {**RNN, "tie": "all", "layers": 2}),
-    "rnnsearch-one-embedding": ("rnnsearch", {**RNN, "tie": "embeddings"}),
-    "rnnsearch-dot": ("rnnsearch", {**RNN, "score": "dot", "encoder_hidden_size": 4}),
-    "rnnsearch-scaled-dot-one-way-copied": (
-        "rnnsearch",
-        {**RNN, "score": "scaled_dot", "cell": "lstm", "layers": 2, "bidirectional": False, "bridge": "copy"},
-    ),
-    "rnnsearch-general-deep-residual": (
-        "rnnsearch",
-        {**RNN, "score": "general", "encoder_layers": 3, "residual": True, "bridge": "linear"},
-    ),
-    "rnnsearch-location-reversed": (
-        "rnnsearch",
-        {**RNN, "score": "location", "max_positions": 20, "bidirectional": False, "reverse_source": True},
-    ),
-    "rnnsearch-cosine-from-zero": ("rnnsearch", {**RNN, "score": "cosine", "cell": "lstm", "bridge": "zero"}),
-    "rnn-encdec": ("rnn_encdec", RNN),
-    "rnn-encdec-lstm-3-layers": ("rnn_encdec", {**RNN, "cell": "lstm", "layers": 3}),
-    "rnn-encdec-sutskever": (
-        "rnn_encdec",
-        {**RNN, "cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True},
-    ),
-    "rnn-encdec-gru-plain-tied": ("rnn_encdec", {**RNN, "feed_context": False, "tie": "all"}),
-    "rnn-encdec-both-ways-residual": (
-        "rnn_encdec",
-        {**RNN, "bidirectional": True, "encoder_layers": 3, "residual": True, "bridge": "linear"},
-    ),
-    "rnn-encdec-both-ways-copied": (
-        "rnn_encdec",
-        {**RNN, "cell": "lstm", "layers": 2, "bidirectional": True, "encoder_hidden_size": 4, "bridge": "copy"},
-    ),
-    "rnn-encdec-mapped-plain": ("rnn_encdec", {**RNN, "cell": "lstm", "feed_context": False, "bridge": "tanh"}),
-    "rnn-encdec-from-zero": ("rnn_encdec", {**RNN, "cell": "lstm", "bridge": "zero"}),
-    "transformer": ("transformer", TRANSFORMER),
-    "transformer-post-norm": ("transformer", {**TRANSFORMER, "norm": "post", "tie": "none"}),
-    "transformer-learned-positions": ("transformer", {**TRANSFORMER, "positions": "learned", "tie": "all"}),
-    "transformer-one-embedding": ("transformer", {**TRANSFORMER, "tie": "embeddings"}),
-    "transformer-shallow-decoder": ("transformer", {**TRANSFORMER, "decoder_layers": 1, "activation": "gelu"}),
-    "transformer-copying-head": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_heads": 2}),
-    "transformer-copying-mean": ("transformer", {**TRANSFORMER, "copying": "head", "alignment_layer": 2, "tie": "all"}),
-    "transformer-copying-learned": ("transformer", {**TRANSFORMER, "copying": "learned", "norm": "post"}),
-    # All admitted pairs. Neighbours differ in cell or input feeding, so that every window, and every score that is
-    # listed several times, meets both kinds of either.
-    **{
-        f"luong-{score}-{window}": (
-            "luong",
-            {
-                **LUONG,
-                "score": score,
-                "window": window,
-                "cell": "lstm" if number % 2 else "gru",
-                "input_feeding": number % 4 < 2,
-            },
-        )
-        for number, (score, window) in enumerate(SCORE_BY_WINDOW)
-    },
-    "luong-paper": ("luong", {**LUONG, "layers": 3, "reverse_source": True, "window": "local_p", "window_size": 2}),
-    "luong-reversed-monotonic": ("luong", {**LUONG, "reverse_source": True, "window": "local_m", "cell": "gru"}),
-    "luong-bidirectional": (
-        "luong",
-        {**LUONG, "layers": 2, "bidirectional": True, "bridge": "tanh", "window": "local_p", "input_feeding": False},
-    ),
-    "luong-residual-tied": (
-        "luong",
-        {**LUONG, "layers": 3, "residual": True, "hidden_size": 6, "tie": "all", "bridge": "linear"},
-    ),
-    "pointer-generator": ("pointer_generator", POINTER),
-    "pointer-generator-coverage": ("pointer_generator", {**POINTER, "coverage": True, "tie": "none"}),
-    "pointer-generator-plain": ("pointer_generator", {**POINTER, "copying": False}),
-    "pointer-generator-plain-coverage": ("pointer_generator", {**POINTER, "copying": False, "coverage": True}),
-    "pointer-generator-tied-2-layers": ("pointer_generator", {**POINTER, "tie": "all", "layers": 2, "coverage": True}),
-    "pointer-generator-gru-tied-decoder": ("pointer_generator", {**POINTER, "cell": "gru", "tie": "decoder"}),
-    "pointer-generator-one-way-deep": (
-        "pointer_generator",
-        {
-            **POINTER,
-            "bidirectional": False,
-            "reverse_source": True,
-            "encoder_layers": 3,
-            "encoder_hidden_size": 6,
-            "residual": True,
-        },
-    ),
-    "intra-attention": ("intra_attention", INTRA_ATTENTION),
-    "intra-attention-one-embedding": ("intra_attention", {**INTRA_ATTENTION, "tie": "all"}),
-    "intra-attention-no-past": ("intra_attention", {**INTRA_ATTENTION, "intra_temporal": False}),
-    "intra-attention-own-output": ("intra_attention", {**INTRA_ATTENTION, "tie": "none"}),
-    "intra-attention-no-earlier-states": ("intra_attention", {**INTRA_ATTENTION, "intra_decoder": False}),
-    "intra-attention-plain": (
-        "intra_attention",
-        {**INTRA_ATTENTION, "copying": False, "intra_temporal": False, "intra_decoder": False, "tie": "embeddings"},
-    ),
-}
 
 LEARNERS: dict[str, dict[str, object]] = {
     "rnnsearch": {"embedding_size": 48, "hidden_size": 48, "attention_size": 48, "maxout_size": 48},
@@ -176,19 +72,13 @@ MAY_REPEAT = [4, 9]
 TARGETS = [[9, 14, 7], [4, 10, 11, 12, 6, 5], [13, 6], [], [13, 13]]
 
 
-def build(kind: str, settings: dict[str, object], seed: int = 1) -> Seq2Seq:
-    torch.manual_seed(seed)
-    cls = MODELS.get(kind)
-    return cls(cls.Config.model_validate({"kind": kind, **settings}), SIZES)
-
-
-@pytest.mark.parametrize(("kind", "settings"), VARIANTS.values(), ids=VARIANTS)
-def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(kind: str, settings: dict[str, object]) -> None:
-    drawn = build(kind, settings)
+@pytest.mark.parametrize("name", ASKED)
+def test_a_model_to_be_filled_draws_nothing_and_lacks_nothing(name: str) -> None:
+    drawn = build(*EVERY[name])
     torch.manual_seed(1)
     before = torch.get_rng_state()
     with Undrawn():
-        filled = MODELS.get(kind)(drawn.config, SIZES)
+        filled = MODELS.get(EVERY[name][0])(drawn.config, SIZES)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(drawn.embedding("src").weight, filled.embedding("src").weight)
     fill_weights(filled, weights_of(drawn), Path())
@@ -241,18 +131,32 @@ def log_probs_of_targets(model: Seq2Seq, batch: Batch) -> Tensor:
     return log_probs.gather(2, targets[:, :, None]).squeeze(2)
 
 
-@pytest.fixture(params=VARIANTS)
+@cache
+def shared(name: str) -> Seq2Seq:
+    return enlarged(name)
+
+
+@cache
+@torch.no_grad()
+def sentences(model: Seq2Seq) -> list[reference_search.Sentence]:
+    """`SOURCES`, and what a model says of their prefixes; searches of several tests share it."""
+    return [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in SOURCES]
+
+
+@pytest.fixture(params=ASKED)
 def model(request: pytest.FixtureRequest) -> Iterator[Seq2Seq]:
-    """Every variant, in float64, without dropout. Weights are enlarged, so that an untrained model has opinions."""
-    model = build(*VARIANTS[request.param]).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2.0).add_(0.1 * torch.randn_like(parameter))
-    return model
+    """Every variant, enlarged; tests share it, and who would change it takes a copy."""
+    model = shared(request.param)
+    before = [(value.data_ptr(), value._version) for value in model.state_dict().values()]
+    yield model
+    assert before == [(value.data_ptr(), value._version) for value in model.state_dict().values()]
+    model.zero_grad()
 
 
 def close(one: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(one, other, rtol=0, atol=SMALL_ENOUGH)
+    """Compares quickly; where it fails, torch says where."""
+    if one.shape != other.shape or not torch.allclose(one, other, rtol=0, atol=SMALL_ENOUGH):
+        torch.testing.assert_close(one, other, rtol=0, atol=SMALL_ENOUGH)
 
 
 def walked(model: Seq2Seq, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -270,7 +174,7 @@ def walked(model: Seq2Seq, memory: Memory, tokens: Tensor) -> tuple[Tensor, Tens
 
 def test_every_registered_model_is_in_the_table() -> None:
     assert {kind for kind, _ in VARIANTS.values()} == set(LEARNERS) == set(MODELS.names())
-    copying = {kind for kind, settings in VARIANTS.values() if build(kind, settings).config.copies}
+    copying = {VARIANTS[name][0] for name in VARIANTS if shared(name).config.copies}
     assert copying == {kind for kind, _ in COPIERS.values()}
     assert len(MODELS.names()) >= 3
     for name in MODELS.names():
@@ -410,18 +314,17 @@ def test_saved_and_loaded_gives_the_same(model: Seq2Seq, tmp_path: Path, request
     batch = batch_of(SOURCES, TARGETS)
     before = model(batch).log_probs
     safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
-    kind, settings = VARIANTS[request.node.callspec.params["model"]]
-    other = build(kind, settings, seed=2).double().eval()
+    other = build(*EVERY[request.node.callspec.params["model"]], seed=2).double().eval()
     assert not torch.allclose(other(batch).log_probs, before)
     safetensors.torch.load_model(other, str(tmp_path / "model.safetensors"))
     assert torch.equal(other(batch).log_probs, before)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", ASKED)
 def test_bfloat16_autocast_stays_near(name: str) -> None:
     """Products keep two or three digits; the log-probabilities are in float32 all the same, and still sum to one."""
-    model = build(*VARIANTS[name]).eval()
+    model = build(*EVERY[name]).eval()
     batch = batch_of(SOURCES, TARGETS)
     exact = model(batch).log_probs
     with torch.autocast("cpu", torch.bfloat16):
@@ -438,19 +341,20 @@ def test_cuda_gives_what_the_cpu_gives(model: Seq2Seq) -> None:
     batch = batch_of(SOURCES, TARGETS)
     expected = model(batch).log_probs
     assert batch.tgt_mask is not None
-    there = model.cuda()(batch.to("cuda")).log_probs.cpu()
+    there = copy.deepcopy(model).cuda()(batch.to("cuda")).log_probs.cpu()
     torch.testing.assert_close(there[batch.tgt_mask], expected[batch.tgt_mask], rtol=0, atol=1e-8)
 
 
-ONE_OF_EACH = {kind: name for name, (kind, _) in reversed(VARIANTS.items())}.values()
-"""These are searched to the limit of length that holds where none is set; the others to an earlier one."""
-
-
-@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(("model", "beams"), in_turns([1, 3]), indirect=["model"])
 def test_together_and_in_slots_that_are_free_equals_alone(
-    model: Seq2Seq, beam_size: int, request: pytest.FixtureRequest
+    model: Seq2Seq, beams: list[int], request: pytest.FixtureRequest
 ) -> None:
-    long = request.node.callspec.params["model"] in ONE_OF_EACH
+    """One of each kind is searched to the limit of length that holds where none is set."""
+    for beam_size in beams:
+        alone_and_together(model, beam_size, long=request.node.callspec.params["model"] in ONE_OF_EACH)
+
+
+def alone_and_together(model: Seq2Seq, beam_size: int, long: bool) -> None:
     config = SearchConfig.model_validate(
         {"beam_size": beam_size, **({} if long else {"max_length_ratio": 1.0, "max_length_offset": 6})}
     )
@@ -495,24 +399,25 @@ DRAWS: list[dict[str, object]] = [
 
 
 @torch.no_grad()
-def test_the_engine_finds_what_the_reference_finds(model: Seq2Seq, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("model", "rules"), in_turns([*RULES, *DRAWS], each=2), indirect=["model"])
+def test_the_engine_finds_what_the_reference_finds(
+    model: Seq2Seq, rules: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
     monkeypatch.setattr(past, "LOOKS_EVERY", 1)
     monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)  # whatever nobody sees is forgotten at once
     sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
-    sentences = [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in sources]
     asked = [reference_search.Asked(may_repeat=MAY_REPEAT)] * len(sources)
-    for settings in RULES:
-        config = SearchConfig.model_validate({**settings, "max_length": 6})
-        found = beam_search(
-            model, batch_of(sources), for_model(config, model), config.beam_size, tables=TokenTables(may_repeat)
-        )
-        same_as_the_reference(found, sentences, for_model(config, model), asked)
-    for settings in DRAWS:
+    for settings in rules:
         config = for_model(SearchConfig.model_validate({**settings, "max_length": 6}), model)
+        if not config.samples:
+            tables = TokenTables(may_repeat)
+            found = beam_search(model, batch_of(sources), config, config.beam_size, tables=tables)
+            same_as_the_reference(found, sentences(model)[:3], config, asked)
+            continue
         found = beam_search(model, batch_of(sources), config, config.samples)
-        for line, (sentence, hypotheses) in enumerate(zip(sentences, found, strict=True)):
+        for line, (sentence, hypotheses) in enumerate(zip(sentences(model)[:3], found, strict=True)):
             agree(hypotheses, reference_search.sampled(sentence, config, line, VOCABULARY), str(config))
 
 
@@ -538,9 +443,9 @@ def same_as_the_reference(
         agree(hypotheses, reference_search.search(sentence, config, config.beam_size, of_one), str(config))
 
 
-ONE_OF_EACH_THAT_COPIES = [*ONE_OF_EACH, "transformer-copying-head", "pointer-generator-plain-coverage"]
 STARTS = [4, 5, 6, 9, 10, 14]
-ASKED: list[tuple[dict[str, object], list[dict[str, object]]]] = [
+AskedOf = list[tuple[dict[str, object], list[dict[str, object]]]]
+ASKED_OF: AskedOf = [
     ({"beam_size": 1}, [{"required": [[7, 8], [5]]}, {"required": [[4]], "prefix": [9]}, {"refused": [[6], [7, 7]]}]),
     (
         {"beam_size": 4, "no_repeat_ngram": 1, "min_length": 4},
@@ -582,14 +487,13 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
-def test_with_prefixes_and_terms_too(model: Seq2Seq) -> None:
+@pytest.mark.parametrize(("model", "asked_of"), in_turns(ASKED_OF, 2, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
+def test_with_prefixes_and_terms_too(model: Seq2Seq, asked_of: AskedOf) -> None:
     sources = SOURCES[:3]
-    sentences = [reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids])) for source in sources]
     starts = torch.zeros(model.sizes.tgt, dtype=torch.bool)
     starts[[token for token in STARTS if token < VOCABULARY]] = True
     copies = model.config.copies
-    for settings, of_lines in ASKED:
+    for settings, of_lines in asked_of:
         config = SearchConfig.model_validate({"max_length": 8, **settings})
         # Words that only the source has are UNK to a model that does not copy, and to a source that lacks them.
         own = [
@@ -609,7 +513,7 @@ def test_with_prefixes_and_terms_too(model: Seq2Seq) -> None:
         found = beam_search(
             model, batch, config, config.beam_size, prefix=prefix, tables=TokenTables(starts=lambda: starts)
         )
-        same_as_the_reference(found, sentences, config, asked)
+        same_as_the_reference(found, sentences(model)[:3], config, asked)
 
 
 def readable(ids: list[object], source: list[int], copies: bool) -> list[object]:

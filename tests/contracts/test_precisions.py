@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from test_models import SOURCES, VARIANTS, batch_of, build, walked
+from test_models import SOURCES, batch_of, walked
+from variants import EVERY, build, in_turns
 
 from nmtkit.layers import packed
 from nmtkit.layers.packed import Packed, PackedCell, lay_out, narrow, precisions
@@ -30,33 +31,33 @@ def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "FEWEST_OUTPUTS", 2)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
+@pytest.mark.parametrize(("variant", "kinds"), in_turns(precisions(torch.device("cpu"))))
 @torch.no_grad()
-def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, precision: packed.Precision) -> None:
-    model = build(*VARIANTS[variant]).eval()
-    expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
-    lay_out(model, precision)
-    assert any(isinstance(part, Packed | PackedCell) for part in model.modules())
-    found = steps(model, [0, 1, 2, 3, 4])
-    assert found.dtype == torch.float32
-    real = expected > -30
-    coarser = packed.LARGEST / packed.largest_input() if precision == "int8" else 1.0
-    assert (found - expected)[real].abs().max() < NEAR[precision] * coarser
-    for rows in ([0], [3, 1]):
-        few = steps(model, rows)
-        assert (few - found[rows])[real[rows]].abs().max() < ROUNDING[precision]
+def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kinds: list[packed.Precision]) -> None:
+    for precision in kinds:
+        model = build(*EVERY[variant]).eval()
+        expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
+        lay_out(model, precision)
+        assert any(isinstance(part, Packed | PackedCell) for part in model.modules())
+        found = steps(model, [0, 1, 2, 3, 4])
+        assert found.dtype == torch.float32
+        real = expected > -30
+        coarser = packed.LARGEST / packed.largest_input() if precision == "int8" else 1.0
+        assert (found - expected)[real].abs().max() < NEAR[precision] * coarser
+        for rows in ([0], [3, 1]):
+            few = steps(model, rows)
+            assert (few - found[rows])[real[rows]].abs().max() < ROUNDING[precision]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("variant", "dtypes"), in_turns([torch.bfloat16, torch.float16]))
 @torch.no_grad()
-def test_cast_models_are_near(variant: str, dtype: torch.dtype) -> None:
+def test_cast_models_are_near(variant: str, dtypes: list[torch.dtype]) -> None:
     """As on CUDA: all weights in 16 bits, what is added up wide."""
-    model = build(*VARIANTS[variant]).eval()
-    expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
-    narrow(model, dtype)
-    found = steps(model, [0, 1, 2, 3, 4])
-    assert found.dtype == torch.float32
-    real = expected > -30
-    assert (found - expected)[real].abs().max() < NEAR["bf16" if dtype == torch.bfloat16 else "fp16"]
+    for dtype in dtypes:
+        model = build(*EVERY[variant]).eval()
+        expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
+        narrow(model, dtype)
+        found = steps(model, [0, 1, 2, 3, 4])
+        assert found.dtype == torch.float32
+        real = expected > -30
+        assert (found - expected)[real].abs().max() < NEAR["bf16" if dtype == torch.bfloat16 else "fp16"]

@@ -1,5 +1,6 @@
 """A search among the words of a shortlist, asked of every registered model in all its variants."""
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,8 +8,9 @@ from dataclasses import replace
 import pytest
 import reference_search
 import torch
-from test_models import ONE_OF_EACH_THAT_COPIES, SOURCES, VARIANTS, VOCABULARY, batch_of, build, model
+from test_models import SOURCES, batch_of, model, sentences
 from torch import Tensor
+from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
 from walk import Walk
 
 from nmtkit.data.batch import Batch
@@ -88,18 +90,19 @@ RULES: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
+@pytest.mark.parametrize(("model", "asked"), in_turns(RULES, 2, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
 @torch.no_grad()
-def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq) -> None:
-    sentences = []
-    for source in SOURCES:
+def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq, asked: list[str]) -> None:
+    listed = []
+    for source, sentence in zip(SOURCES, sentences(model), strict=True):
         (candidates,) = SHORTLIST.candidates(batch_of([source]), model.config.copies)
         assert len(SPECIALS) < int(candidates.sum()) < VOCABULARY
-        sentences.append(reference_search.Sentence(model, lambda ids, own=source: batch_of([own], [ids]), candidates))
-    for rules, settings in RULES.items():
+        listed.append(sentence.among(candidates))
+    for rules in asked:
+        settings = RULES[rules]
         config = CONFIG.changed(settings)
         found = searched(model, SOURCES, config)
-        for line, (source, sentence, hypotheses) in enumerate(zip(SOURCES, sentences, found, strict=True)):
+        for line, (source, sentence, hypotheses) in enumerate(zip(SOURCES, listed, found, strict=True)):
             if config.samples:
                 plain = reference_search.sampled(sentence, config, line, VOCABULARY)
             else:
@@ -112,11 +115,14 @@ def test_the_engine_equals_a_plain_search_among_the_candidates(model: Seq2Seq) -
                 assert set(one.ids) <= allowed(model, source), rules
 
 
-@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
-def test_neighbours_and_slots_change_nothing(model: Seq2Seq) -> None:
+BESIDE: list[dict[str, object]] = [{"no_repeat_ngram": 1}, {"stop": "exact", "min_length": 2}]
+
+
+@pytest.mark.parametrize(("model", "asked"), in_turns(BESIDE, 1, ONE_OF_EACH_THAT_COPIES), indirect=["model"])
+def test_neighbours_and_slots_change_nothing(model: Seq2Seq, asked: list[dict[str, object]]) -> None:
     """Sentences with other candidates stand beside a sentence, and take slots of one that is done."""
     sources = [*SOURCES, [11, 4], [6, 6, 6], [9, 12, 8], [7]]
-    for rules in ({"no_repeat_ngram": 1}, {"stop": "exact", "min_length": 2}):
+    for rules in asked:
         config = CONFIG.changed(rules)
         alone = [searched(model, [source], config)[0] for source in sources]
         same(searched(model, sources, config), alone)
@@ -125,21 +131,25 @@ def test_neighbours_and_slots_change_nothing(model: Seq2Seq) -> None:
 
 def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
     same(searched(model, SOURCES, shortlist=WHOLE), searched(model, SOURCES, shortlist=None))
-    for before in (model, model.float()):
-        one, other = (searched(before, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
-        assert [[each.ids for each in row] for row in one] == [[each.ids for each in row] for row in other]
+    in_float32 = copy.deepcopy(model).float()
+    one, other = (searched(in_float32, SOURCES[:3], shortlist=shortlist) for shortlist in (WHOLE, None))
+    assert [[each.ids for each in row] for row in one] == [[each.ids for each in row] for row in other]
 
 
-@pytest.mark.parametrize("model", ONE_OF_EACH_THAT_COPIES, indirect=True)
-@pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
-def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, precision: Precision) -> None:
+LAID_OUT = in_turns(precisions(torch.device("cpu")), 1, ONE_OF_EACH_THAT_COPIES)
+
+
+@pytest.mark.parametrize(("model", "kinds"), LAID_OUT, indirect=["model"])
+def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precision]) -> None:
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
-    lay_out(model.float(), precision, [one for name, one in model.named_children() if name == "output"])
-    found, expected = (searched(model, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
-    for row, other in zip(found, expected, strict=True):
-        assert row[0].score == pytest.approx(other[0].score, abs=1e-4)
-    for source, row in zip(SOURCES, searched(model, SOURCES), strict=True):
-        assert all(set(one.ids) <= allowed(model, source) for one in row)
+    for precision in kinds:
+        packed = copy.deepcopy(model).float()
+        lay_out(packed, precision, [one for name, one in packed.named_children() if name == "output"])
+        found, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
+        for row, other in zip(found, expected, strict=True):
+            assert row[0].score == pytest.approx(other[0].score, abs=1e-4)
+        for source, row in zip(SOURCES, searched(packed, SOURCES), strict=True):
+            assert all(set(one.ids) <= allowed(packed, source) for one in row)
 
 
 def test_forced_words_are_candidates(model: Seq2Seq) -> None:
@@ -157,14 +167,14 @@ def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     same(whole, beam_search(model, batch_of(sources), config, config.beam_size, model.has_attention, prefix))
 
 
-COPYING = {name: VARIANTS[name] for name in ("pointer-generator", "intra-attention", "transformer-copying-learned")}
+COPYING = {name: EVERY[name] for name in ("pointer-generator", "intra-attention", "transformer-copying-learned")}
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", COPYING)
 def test_words_of_the_source_are_never_lost(name: str) -> None:
     """A gate that only copies writes what the source has, words that the vocabulary lacks among them."""
-    copier = build(*VARIANTS[name]).double().eval()
+    copier = build(*EVERY[name]).double().eval()
     batch = batch_of(SOURCES)
     memory = copier.encode(batch)
     _, readout = Walk(copier, memory).step(torch.full((len(SOURCES),), BOS))
@@ -183,7 +193,7 @@ def test_words_of_the_source_are_never_lost(name: str) -> None:
 
 
 def test_a_model_without_an_output_layer() -> None:
-    kind, settings = VARIANTS["luong-paper"]
+    kind, settings = EVERY["luong-local-p-2-layers"]
     luong = build(kind, settings).eval()
     luong.output = torch.nn.Sequential(luong.output)
     with pytest.raises(RecipeError, match="luong has no output layer that a shortlist could take rows of"):
@@ -193,4 +203,4 @@ def test_a_model_without_an_output_layer() -> None:
 
 def test_steps_with_a_shortlist_are_not_recorded() -> None:
     with pytest.raises(RecipeError, match="steps with a shortlist are never recorded"):
-        Engine(build(*VARIANTS["transformer"]).eval(), CONFIG, steps="graph", shortlist=SHORTLIST)
+        Engine(build(*EVERY["transformer"]).eval(), CONFIG, steps="graph", shortlist=SHORTLIST)
