@@ -534,7 +534,8 @@ ASKED = [*VARIANTS, *(pytest.param(name, marks=SLOW) for name in OTHERS)]
 def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = ()) -> list[Any]:
     """For `parametrize`: each variant with some of the things in its turn; `make test-all` asks it the others too.
 
-    Variants of one kind stand together, so that each kind meets everything.
+    Variants of one kind stand together: with six of them or more, each kind meets everything if there is no more than
+    six times `each`.
 
     Args:
         things: what can be asked of any model.
