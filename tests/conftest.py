@@ -1,6 +1,5 @@
 """What many tests share: a tiny made-up language, recipes for it, and a run trained on it in a few seconds."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from processes import Server
 
 from nmtkit.cli import main
 
@@ -55,74 +55,60 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch.
-# Every command is then a copy of this process, with everything of its own.
-SERVER = """\
-import gc, importlib, json, os, signal, sys
-from nmtkit.cli import COMMANDS, main
-
-for name in ["torch._dynamo", *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
-    importlib.import_module(name)
-for name in COMMANDS:
-    importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
-gc.freeze()
-for order in os.fdopen(os.dup(0)):
-    words, folder, files, variables = json.loads(order)
-    if child := os.fork():
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        continue
-    signal.alarm(600)  # a command that hangs is ended
-    for number, name in enumerate(files):
-        os.dup2(os.open(name, os.O_RDWR), number)
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(variables)
-    sys.argv = ["nmtkit", *words]
-    try:
-        main()
-    except SystemExit as end:
-        sys.stdout.flush()
-        os._exit(end.code)  # at once: taking torch down in order costs ten times what the command did
-"""
+@pytest.fixture(scope="session")
+def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a fifth of the text, for those who need no model that has learned something."""
+    folder = tmp_path_factory.mktemp("small-corpus")
+    for name, count, seed in (("train", 300, 1), ("valid", 10, 2), ("test", 40, 3)):
+        write_pairs(folder, name, sentence_pairs(count, seed))
+    (folder / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
 
 
 @pytest.fixture(scope="session")
-def nmtkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+def server() -> Iterator[Server]:
+    """What begins commands in processes of their own; `nmtkit` below waits for their end."""
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def nmtkit(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Command:
     """Runs the command line in a process of its own, as a user does, but without waiting for torch each time.
 
     With a variable for libraries it is a program of its own: they read theirs while they are loaded.
     """
     files = [tmp_path_factory.mktemp("streams") / name for name in ("stdin", "stdout", "stderr")]
-    python = [sys.executable, "-c", SERVER]
-    with subprocess.Popen(python, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
 
-        def run(*arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, **changes: str) -> Finished:
-            words = list(map(str, arguments))
-            given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
-            if not all(name.startswith("NMTKIT_") for name in changes):
-                alone = [sys.executable, "-m", "nmtkit", *words]
-                done = subprocess.run(
-                    alone,
-                    input=given,
-                    capture_output=True,
-                    cwd=cwd,
-                    env=environment(**changes),
-                    check=False,
-                    timeout=300,
-                )
-                return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
-            for file, content in zip(files, (given, b"", b""), strict=True):
-                file.write_bytes(content)
-            order = json.dumps([words, str(cwd or Path.cwd()), list(map(str, files)), environment(**changes)])
-            server.stdin.write(order.encode() + b"\n")
-            server.stdin.flush()
-            code = int(server.stdout.readline())
-            out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
-            return Finished(code, out, err)
+    def run(
+        *arguments: object, stdin: str | bytes = b"", cwd: Path | None = None, first: str = "", **changes: str
+    ) -> Finished:
+        given = stdin.encode("utf-8") if isinstance(stdin, str) else stdin
+        if not all(name.startswith("NMTKIT_") for name in changes):
+            alone = [sys.executable, "-m", "nmtkit", *map(str, arguments)]
+            done = subprocess.run(
+                alone,
+                input=given,
+                capture_output=True,
+                cwd=cwd,
+                env=environment(**changes),
+                check=False,
+                timeout=300,
+            )
+            return Finished(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
+        for file, content in zip(files, (given, b"", b""), strict=True):
+            file.write_bytes(content)
+        streams = [os.open(file, os.O_RDWR) for file in files]
+        pid = server.start(arguments, cwd or Path.cwd(), environment(**changes), streams, first)
+        for stream in streams:
+            os.close(stream)
+        code = server.ask(wait=pid, how=0)
+        assert code is not None
+        out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
+        return Finished(code, out, err)
 
-        yield run
+    return run
 
 
 @pytest.fixture

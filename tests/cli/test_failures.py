@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 from commands import RECIPE, Command, Finished, environment, sentence_pairs, write_pairs
+from processes import Server
 from pydantic_core import SchemaValidator, core_schema
 
 from nmtkit.recipe import Recipe
@@ -155,17 +156,10 @@ def test_unwritable_output(folder: Path, trained: Path, nmtkit: Command) -> None
     refused(nmtkit("plot-attention", "-m", trained, "ba ce", "-o", folder / "picture.bmp"), ".png")
 
 
-def test_a_full_disk_is_said(trained: Path) -> None:
-    if not os.path.exists("/dev/full"):
-        pytest.skip("this system has no /dev/full to stand for a full disk")
-    with open("/dev/full", "wb") as full:
-        words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
-        done = subprocess.run(
-            words, input=b"ba ce\n", stdout=full, stderr=subprocess.PIPE, env=environment(), check=False
-        )
-    assert done.returncode == 2, done.stderr
-    assert b"Traceback" not in done.stderr
-    assert b"cannot write" in done.stderr
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full to stand for a full disk")
+def test_a_full_disk_is_said(trained: Path, nmtkit: Command) -> None:
+    full = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)"
+    refused(nmtkit("translate", "-m", trained, stdin="ba ce\n", first=full), "cannot write")
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "gpu", "tpu:0"])
@@ -217,24 +211,11 @@ def test_a_variable_that_names_nothing(nmtkit: Command, tmp_path: Path) -> None:
     refused(done, "$NMTKIT_MODEL", str(tmp_path / "gone"))
 
 
-def test_interrupted_while_waiting_for_input(trained: Path) -> None:
+def test_interrupted_while_waiting_for_input(trained: Path, server: Server) -> None:
     """The results of what was given are there before the input ends."""
-    words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
-    with subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        # Tests that run in the background of a shell have it ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with server.begin("translate", "-m", trained) as process:
         for source, _ in sentence_pairs(3, 9):
             process.stdin.write(source.encode() + b"\n")
-            process.stdin.flush()
             assert process.stdout.readline().strip()
         process.send_signal(signal.SIGINT)
         errors = process.stderr.read()
@@ -274,31 +255,18 @@ def test_plot_of_a_model_without_attention(folder: Path, nmtkit: Command) -> Non
 
 
 NARROW = """\
-import resource, sys
-import nmtkit.cli.train
-from nmtkit.cli import main
+import resource
 
 there = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (there + (1 << 28), there + (1 << 28)))
-main()
 """
-"""The command line in a process that gets no more than another 256 MiB."""
+"""A process gets no more than another 256 MiB."""
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system does not tell how much memory is taken")
-def test_out_of_memory(folder: Path, tmp_path: Path) -> None:
-    train = [
-        "train",
-        str(folder / "tiny.yaml"),
-        "--run",
-        str(tmp_path / "run"),
-        "--set",
-        "model.embedding_size=1048576",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", NARROW, *train], capture_output=True, text=True, env=environment(), check=False
-    )
-    refused(Finished(done.returncode, done.stdout, done.stderr), "out of memory", "batch.batch_tokens")
+def test_out_of_memory(folder: Path, nmtkit: Command) -> None:
+    wide = ["--run", folder / "run", "--set", "model.embedding_size=1048576"]
+    refused(nmtkit("train", folder / "tiny.yaml", *wide, first=NARROW), "out of memory", "batch.batch_tokens")
 
 
 def test_an_argument_that_is_not_utf_8(trained: Path, nmtkit: Command) -> None:

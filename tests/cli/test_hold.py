@@ -3,28 +3,31 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Command, environment
+from commands import RECIPE, Command, sentence_pairs, write_pairs
+from processes import Begun, Server
 
 from nmtkit.errors import NmtkitError
 from nmtkit.experiment.folder import RunFolder, hold
 from nmtkit.experiment.saved import find_run
 
-# Holds a folder and says so, until its standard input is closed.
 HOLDER = """\
 import sys
 from pathlib import Path
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.folder import hold
+from nmtkit.experiment.folder import RunFolder, hold
 held = hold(RunFolder(Path(sys.argv[1])), print)
 print("held", flush=True)
 sys.stdin.read()
+sys.exit()
 """
+"""Holds a folder and says so, until its standard input is closed."""
+
+
+FEW = ["--set", "training.validate_every=2", "--set", "training.save_every=2", "--set", "training.max_updates=4"]
+FEW_MORE = [*FEW[:-1], "training.max_updates=6", "--resume"]
 
 
 def quiet(text: str) -> None:
@@ -42,15 +45,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def holder(run: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def holder(run: Path, server: Server) -> Iterator[Begun]:
     """Another process that works in the run's folder."""
-    words = [sys.executable, "-c", HOLDER, str(run)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, env=environment()) as process:
-        assert process.stdout is not None
+    with server.begin(run, first=HOLDER) as process:
         assert process.stdout.readline() == b"held\n"
         yield process
-        process.kill()
 
 
 @pytest.fixture
@@ -59,7 +58,16 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holder: "subprocess.Popen[bytes]") -> None:
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A recipe with little text, which is a test's own to change."""
+    for name, count, seed in (("train", 400, 1), ("valid", 10, 2), ("test", 10, 3)):
+        write_pairs(tmp_path, name, sentence_pairs(count, seed))
+    (tmp_path / "tiny.yaml").write_text(RECIPE, encoding="utf-8")
+    return tmp_path
+
+
+def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holder: Begun) -> None:
     before = contents(run)
     recipe = [corpus / "tiny.yaml", "--run", run]
     text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", run, "--overwrite"]
@@ -78,10 +86,10 @@ def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holde
     assert nmtkit("translate", "-m", run, stdin="ba ce\n").code == 0
 
 
-def test_a_killed_process_holds_nothing(run: Path, holder: "subprocess.Popen[bytes]") -> None:
+def test_a_killed_process_holds_nothing(run: Path, holder: Begun) -> None:
     with pytest.raises(NmtkitError, match=f"process {holder.pid} "):
         hold(RunFolder(run), quiet)
-    os.kill(holder.pid, signal.SIGKILL)
+    holder.send_signal(signal.SIGKILL)
     holder.wait()
     first = hold(RunFolder(run), quiet)
     assert hold(RunFolder(run.parent / "run" / ".." / "run"), quiet) is first
@@ -123,15 +131,15 @@ def test_overwrite_loses_nothing_when_it_fails(
     assert contents(run) == before
 
 
-def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
-    text = ["--source", corpus / "train.src", "--target", corpus / "train.tgt", "--run", tmp_path / "run"]
-    few = ["--minutes", "0.01", "--set", "training.max_updates=2", "--set", "training.validate_every=2"]
-    assert nmtkit("train", *text, *few).code == 0
-    before = contents(tmp_path / "run")
-    vectors = ["--set", f"pretrained_embeddings.src={tmp_path / 'none.txt'}"]
-    done = nmtkit("train", *text, *few, *vectors, "--overwrite")
+def test_overwrite_without_a_recipe_loses_nothing(nmtkit: Command, texts: Path) -> None:
+    given = ["--source", texts / "train.src", "--target", texts / "train.tgt", "--run", texts / "run"]
+    few = ["--minutes", "0.01", *FEW[:2], "--set", "training.max_updates=2", "--set", "search.max_length=4"]
+    assert nmtkit("train", *given, *few).code == 0
+    before = contents(texts / "run")
+    vectors = ["--set", f"pretrained_embeddings.src={texts / 'none.txt'}"]
+    done = nmtkit("train", *given, *few, *vectors, "--overwrite")
     assert done.code == 2, done
-    assert contents(tmp_path / "run") == before
+    assert contents(texts / "run") == before
 
 
 def test_overwrite_replaces_when_the_first_state_is_saved(run: Path, corpus: Path, nmtkit: Command) -> None:
@@ -171,31 +179,24 @@ def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
     assert contents(run / "checkpoints") == {"last.safetensors": b"the new state"}
 
 
-FEW = ["--set", "training.validate_every=2", "--set", "training.save_every=2", "--set", "training.max_updates=4"]
-FEW_MORE = [*FEW[:-1], "training.max_updates=6", "--resume"]
-NEW_LIMIT = ["--set", "training.max_updates=62", "--resume"]
-
-
 @pytest.mark.parametrize("how", ["turned", "cut", "valid"])
-def test_resume_with_other_text_is_refused(nmtkit: Command, corpus: Path, tmp_path: Path, how: str) -> None:
-    for path in corpus.iterdir():
-        shutil.copy2(path, tmp_path)
-    command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
+def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: str) -> None:
+    command = ["train", texts / "tiny.yaml", "--run", texts / "run"]
     assert nmtkit(*command, *FEW).code == 0
     name = "valid.src" if how == "valid" else "train.src"
-    lines = (tmp_path / name).read_text().splitlines(keepends=True)
+    lines = (texts / name).read_text().splitlines(keepends=True)
     if how == "cut":
         for end in ("src", "tgt"):
-            text = (tmp_path / f"train.{end}").read_text().splitlines(keepends=True)
-            (tmp_path / f"train.{end}").write_text("".join(text[:300]))
+            text = (texts / f"train.{end}").read_text().splitlines(keepends=True)
+            (texts / f"train.{end}").write_text("".join(text[:100]))
     else:
-        (tmp_path / name).write_text("".join(reversed(lines)))
-    before = contents(tmp_path / "run")
+        (texts / name).write_text("".join(reversed(lines)))
+    before = contents(texts / "run")
     done = nmtkit(*command, *FEW_MORE)
     assert done.code == 2, done
-    assert f"{tmp_path / name}" in done.err
+    assert f"{texts / name}" in done.err
     assert "--new-data" in done.err
-    assert contents(tmp_path / "run") == before
+    assert contents(texts / "run") == before
 
     done = nmtkit(*command, *FEW_MORE, "--new-data")
     assert done.code == 0, done
@@ -206,15 +207,13 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, corpus: Path, tmp_pa
     assert "the epoch begins anew" not in done.err
 
 
-def test_resume_goes_by_what_the_files_hold(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
+def test_resume_goes_by_what_the_files_hold(nmtkit: Command, texts: Path) -> None:
     """Not by their times, which a copy of them does not keep."""
-    for path in corpus.iterdir():
-        shutil.copy2(path, tmp_path)
-    command = ["train", tmp_path / "tiny.yaml", "--run", tmp_path / "run"]
+    command = ["train", texts / "tiny.yaml", "--run", texts / "run"]
     assert nmtkit(*command, *FEW).code == 0
     for name in ("train.src", "valid.tgt"):
-        os.utime(tmp_path / name, (1, 1))
-    (tmp_path / "test.src").write_text((tmp_path / "test.src").read_text().upper())  # nothing is trained with it
+        os.utime(texts / name, (1, 1))
+    (texts / "test.src").write_text((texts / "test.src").read_text().upper())  # nothing is trained with it
     done = nmtkit(*command, *FEW_MORE)
     assert done.code == 0, done
 
@@ -226,15 +225,14 @@ def test_new_data_is_for_a_run_that_goes_on(nmtkit: Command, corpus: Path, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_signal_before_training_is_answered(corpus: Path, tmp_path: Path) -> None:
+def test_a_signal_before_training_is_answered(corpus: Path, server: Server, tmp_path: Path) -> None:
     """SIGTERM, as a batch system or a service sends it, is told as Ctrl-C is, wherever it comes."""
-    words = [sys.executable, "-m", "nmtkit", "preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run")]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, env=environment()) as process:
+    with server.begin("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "run") as process:
         while not (tmp_path / "run/run.lock").exists():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-    assert process.returncode == 130, err
+        err, code = process.stderr.read(), process.wait()
+    assert code == 130, err
     assert b"stopped" in err
 
 
@@ -243,7 +241,7 @@ def test_a_training_without_a_state_can_begin_again(run: Path, corpus: Path, nmt
     for path in (*(run / "checkpoints").iterdir(), run / "result.json"):
         path.unlink()
     (run / "metrics.jsonl").write_text('{"update": 1, "event": "step"}\n')
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *NEW_LIMIT[:2])
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", run, "--resume", "auto", *FEW)
     assert done.code == 0, done
     assert "nothing to go on with" in done.err
     assert '{"update": 1, "event": "step"}\n' not in (run / "metrics.jsonl").read_text()

@@ -28,7 +28,7 @@ def transformer(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("transformer") / "heads"
     recipe = corpus / "heads.yaml"
     recipe.write_text(re.sub(r"^model: .*$", TRANSFORMER, RECIPE, flags=re.MULTILINE), encoding="utf-8")
-    done = nmtkit("train", recipe, "--run", folder, "--set", "training.max_updates=10")
+    done = nmtkit("train", recipe, "--run", folder, "--set", "training.max_updates=10", "--set", "data.test=null")
     assert done.code == 0, done
     return folder
 

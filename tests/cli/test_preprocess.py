@@ -7,21 +7,18 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, environment
+from commands import Command, Finished
 
 from nmtkit.data import filling, store, text
 from nmtkit.data.store import Store
 
-PROGRAM = """
-import os, signal, sys
-from nmtkit.cli import main
+STOPPED = """
+import os, signal
 from nmtkit.data import filling, store, text
 from nmtkit.data.filling import ShardProgress
 
@@ -31,12 +28,9 @@ note = ShardProgress.shard_done
 def noted(self, shards, *given):
     note(self, shards, *given)
     if shards == 2:
-        print(len(open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         os.kill(os.getpid(), signal.SIGINT)
 
 ShardProgress.shard_done = noted
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it
-main()
 """
 
 
@@ -51,12 +45,10 @@ def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.fixture(scope="module")
-def stopped(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+def stopped(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
     """A run folder whose preprocessing by two workers was stopped after two shards, and what was said."""
     run = tmp_path_factory.mktemp("stopped") / "run"
-    words = [sys.executable, "-c", PROGRAM, "preprocess", corpus / "tiny.yaml", "--run", run, "--workers", "2"]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(), check=False, timeout=120)
-    return run, done
+    return run, nmtkit("preprocess", corpus / "tiny.yaml", "--run", run, "--workers", "2", first=STOPPED)
 
 
 def files_of(run: Path) -> dict[str, bytes]:
@@ -65,7 +57,7 @@ def files_of(run: Path) -> dict[str, bytes]:
 
 
 def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
-    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
+    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, Finished]
 ) -> None:
     straight = console("preprocess", corpus / "tiny.yaml", "--run", tmp_path / "straight", "--workers", "1")
     assert straight.code == 0, straight
@@ -73,9 +65,9 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
     assert [int(count.replace(",", "")) // 100 for count in shards] == [4, 8, 13]
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
     folder, done = stopped
-    assert done.returncode == 130, done.stderr
-    assert done.stderr.count("stopped; what is complete is kept") == 1
-    assert "Traceback" not in done.stderr
+    assert done.code == 130, done
+    assert done.err.count("stopped; what is complete is kept") == 1
+    assert "Traceback" not in done.err
     shutil.copytree(folder, tmp_path / "run")
     assert not (tmp_path / "run" / "data-report.json").exists()
     again = console(*command)
@@ -89,7 +81,7 @@ def test_ctrl_c_keeps_what_is_complete_and_the_same_command_goes_on(
 
 
 def test_other_settings_begin_anew(
-    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, "subprocess.CompletedProcess[str]"]
+    corpus: Path, console: Command, tmp_path: Path, stopped: tuple[Path, Finished]
 ) -> None:
     command = ["preprocess", str(corpus / "tiny.yaml"), "--run", str(tmp_path / "run"), "--workers", "2"]
     shutil.copytree(stopped[0], tmp_path / "run")

@@ -74,6 +74,11 @@ def test_a_tied_matrix_has_the_vectors_wherever_it_is(kind: str) -> None:
 
 
 @pytest.fixture(scope="module")
+def corpus(small_corpus: Path) -> Path:
+    return small_corpus
+
+
+@pytest.fixture(scope="module")
 def words(corpus: Path) -> list[str]:
     """The twenty source words of the made-up language."""
     return sorted(set((corpus / "train.src").read_text(encoding="utf-8").split()))

@@ -2,16 +2,16 @@
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from commands import Command, environment
+from commands import Command
+from processes import Begun, Server
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
 
@@ -34,39 +34,35 @@ def alive(number: int) -> bool:
         return False
 
 
+def fill(process: Begun) -> None:
+    """Endless text for a translation; the thread ends with the command."""
+
+    def write() -> None:
+        with suppress(OSError, ValueError):
+            while True:
+                process.stdin.write(b"ba ce\nce ba\n" * 500)
+
+    threading.Thread(target=write, daemon=True).start()
+
+
+def workers_of(process: Begun) -> list[int]:
+    return [number for number, command in children(process.pid).items() if "resource_tracker" not in command]
+
+
 @contextmanager
-def translating(run: Path, *options: str) -> Iterator["tuple[subprocess.Popen[bytes], list[int]]"]:
+def translating(server: Server, run: Path, *options: str) -> Iterator[tuple[Begun, list[int]]]:
     """A translation of endless text, whose first line is out, with the numbers of its workers."""
-    words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(run), "--beam-size", "1", *options]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()) as process:
-
-        def fill() -> None:
-            assert process.stdin is not None
-            with suppress(OSError):
-                while True:
-                    process.stdin.write(b"ba ce\nce ba\n" * 500)
-
-        threading.Thread(target=fill, daemon=True).start()
-        assert process.stdout is not None
+    with server.begin("translate", "-m", run, "--beam-size", "1", *options) as process:
+        fill(process)
         assert process.stdout.readline().endswith(b"\n")
-        workers = [number for number, command in children(process.pid).items() if "resource_tracker" not in command]
-        try:
-            yield process, workers
-        finally:
-            process.kill()
-            assert process.stdin is not None
-            with suppress(OSError):
-                process.stdin.close()
+        yield process, workers_of(process)
 
 
-def ended(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
+def ended(process: Begun) -> tuple[int, str]:
     """How it ended and what it said; its results are read, so that it can write."""
-    assert process.stdout is not None
-    assert process.stderr is not None
     threading.Thread(target=process.stdout.read, daemon=True).start()
     said = process.stderr.read().decode()
-    return process.wait(120), said
+    return process.wait(), said
 
 
 def gone(workers: list[int]) -> bool:
@@ -77,9 +73,32 @@ def gone(workers: list[int]) -> bool:
     return not any(map(alive, workers))
 
 
+TEXT = "".join(f"{'ba ' * (n % 7)}{'ce ' * (n % 3)}\n" for n in range(300))
+
+
+def texts_and_scores(rows: Sequence[str]) -> tuple[list[str], list[float]]:
+    """Of `translate --scores`."""
+    fields = [row.split("\t") for row in rows]
+    return [row[2] for row in fields], [float(row[0]) for row in fields]
+
+
 @pytest.mark.parametrize("options", [["--workers", "2"], ["--device", "cpu,cpu"]], ids=["forks", "from-scratch"])
-def test_a_lost_worker_ends_the_command(trained: Path, options: list[str]) -> None:
-    with translating(trained, *options) as (process, workers):
+def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
+    trained: Path, nmtkit: Command, server: Server, options: list[str]
+) -> None:
+    alone = nmtkit("translate", "-m", trained, "--scores", stdin=TEXT)
+    assert alone.code == 0, alone
+    texts, scores = texts_and_scores(alone.out.splitlines())
+    assert len(texts) == 300
+    with server.begin("translate", "-m", trained, "--scores", *options) as process:
+        process.stdin.write(TEXT.encode())
+        fill(process)
+        found = [process.stdout.readline().decode().removesuffix("\n") for _ in range(300)]
+        others, theirs = texts_and_scores(found)
+        assert others == texts
+        assert theirs == pytest.approx(scores, abs=1e-4)
+
+        workers = workers_of(process)
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
         code, said = ended(process)
@@ -93,38 +112,21 @@ def test_a_lost_worker_ends_the_command(trained: Path, options: list[str]) -> No
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9), (None, 1)]
 )
-def test_no_worker_outlives_the_command(trained: Path, number: signal.Signals | None, code: int) -> None:
+def test_no_worker_outlives_the_command(
+    trained: Path, server: Server, number: signal.Signals | None, code: int
+) -> None:
     """Without a signal of ours it is the reader of the results who goes."""
-    with translating(trained, "--workers", "2") as (process, workers):
+    with translating(server, trained, "--workers", "2") as (process, workers):
         assert len(workers) == 2
         if number is not None:
-            os.kill(process.pid, number)
+            process.send_signal(number)
             found, said = ended(process)
         else:
-            assert process.stdout is not None
             process.stdout.close()
-            assert process.stderr is not None
-            said, found = process.stderr.read().decode(), process.wait(120)
+            said, found = process.stderr.read().decode(), process.wait()
         assert found == code
         assert "Traceback" not in said
         assert gone(workers)
-
-
-def test_the_text_is_the_same(trained: Path, nmtkit: Command) -> None:
-    text = "".join(f"{'ba ' * (n % 7)}{'ce ' * (n % 3)}\n" for n in range(300))
-
-    def found(*options: str) -> tuple[list[str], list[float]]:
-        done = nmtkit("translate", "-m", trained, "--scores", *options, stdin=text)
-        assert done.code == 0, done
-        rows = [line.split("\t") for line in done.out.splitlines()]
-        return [row[2] for row in rows], [float(row[0]) for row in rows]
-
-    texts, scores = found()
-    assert len(texts) == 300
-    for options in (["--workers", "2"], ["--device", "cpu,cpu"]):
-        others, theirs = found(*options)
-        assert others == texts
-        assert theirs == pytest.approx(scores, abs=1e-4)
 
 
 def test_options_that_do_not_go_together(trained: Path, nmtkit: Command, tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """A run that was stopped or killed goes on bit for bit as if it never had been."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from commands import Command, environment
+from commands import Command, sentence_pairs, write_pairs
+from processes import Begun, Server
 
 SETTINGS = [
     *("--set", "training.max_updates=26", "--set", "training.validate_every=13", "--set", "training.save_every=7"),
@@ -17,18 +15,13 @@ SETTINGS = [
 ]
 
 
-def begin(corpus: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    words = [sys.executable, "-m", "nmtkit", "train", str(corpus / "tiny.yaml"), "--run", str(folder), *SETTINGS]
-    return subprocess.Popen(words, stderr=subprocess.PIPE, env=environment())
-
-
-def wait_for_update(folder: Path, update: int, process: "subprocess.Popen[bytes]") -> None:
+def wait_for_update(folder: Path, update: int, process: Begun) -> None:
     """Until `metrics.jsonl` tells of that update."""
     path = folder / "metrics.jsonl"
     for _ in range(12_000):
         if path.exists() and any(f'"update": {update},' in line for line in path.read_text().splitlines()):
             return
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     raise AssertionError("no update")
 
@@ -50,17 +43,17 @@ def straight(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_resume_is_bit_for_bit(
-    corpus: Path, nmtkit: Command, straight: Path, tmp_path: Path, number: signal.Signals
+    corpus: Path, nmtkit: Command, server: Server, straight: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
-    with begin(corpus, folder) as process:
+    with server.begin("train", corpus / "tiny.yaml", "--run", folder, *SETTINGS) as process:
         wait_for_update(folder, 15, process)  # validated at 13, saved at 14
-        os.kill(process.pid, number)
-        _, err = process.communicate()
+        process.send_signal(number)
+        err, code = process.stderr.read(), process.wait()
     if number == signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
+        assert code == -signal.SIGKILL
     else:  # the state was saved, and the user is told how to go on
-        assert process.returncode == 130, err
+        assert code == 130, err
         assert b"--resume" in err
     assert not (folder / "result.json").exists()
 
@@ -92,17 +85,22 @@ def test_a_run_is_not_trained_over(corpus: Path, nmtkit: Command, straight: Path
 
 
 def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.log_every=1"]
+    write_pairs(tmp_path, "less", sentence_pairs(600, 1))
+    small = [f"model.{key}_size=8" for key in ("embedding", "hidden", "attention", "maxout")]
+    few = ["training.log_every=1", "training.validate_every=36", "evaluation.max_sentences=2", "data.test=null"]
+    few += [f"data.train={{src: {tmp_path}/less.src, tgt: {tmp_path}/less.tgt}}"]
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run"]
+    command += [word for one in (*small, *few) for word in ("--set", one)]
     done = nmtkit(*command, "--set", "training.max_updates=12")
     assert done.code == 0, done
-    smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=80"]
+    smaller = ["--set", "batch.batch_tokens=256", "--set", "training.accumulate=2", "--set", "training.max_updates=36"]
     done = nmtkit(*command, *smaller, "--resume", "auto")
     assert done.code == 0, done
     assert "a training was begun here, and goes on" in done.err
     said = "`batch.batch_tokens` was 512 and is 256, `training.accumulate` was 1 and is 2: training goes on with what"
     assert said in " ".join(done.err.split())
     steps = [line for line in records(tmp_path / "run") if line["event"] == "step"]
-    assert [line["update"] for line in steps] == list(range(1, 81))
+    assert [line["update"] for line in steps] == list(range(1, 37))
     # An update is about as large as before. A batch that goes over the end of the epoch may be counted in either one.
     sizes = [int(str(line["tokens"])) for line in steps]
     assert abs(sum(sizes[12:24]) / sum(sizes[:12]) - 1) < 0.2
@@ -117,7 +115,8 @@ def test_out_of_memory_advice_works(corpus: Path, nmtkit: Command, tmp_path: Pat
 
 def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
     # `--resume` before the recipe's name stands alone.
-    command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=2"]
+    command = ["train", "--resume", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
+    command += ["--set", "training.max_updates=2"]
     done = nmtkit(*command)
     assert done.code == 2, done
     assert not (tmp_path / "run").exists()
@@ -138,7 +137,7 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
 def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str) -> None:
     by_loss = ["--set", "training.best_metric=loss", "--set", "training.higher_is_better=false"]
     limits = ["--set", "training.max_updates=6", "--set", "training.validate_every=2"]
-    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits]
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", *by_loss, *limits, "--set", "data.test=null"]
     done = nmtkit(*command, "--set", f"training.schedule={schedule}")
     assert done.code == 0, done
     assert (
@@ -155,7 +154,8 @@ def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, t
 
 
 def test_an_end_before_the_schedules_is_warned_of(corpus: Path, nmtkit: Command, tmp_path: Path) -> None:
-    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "training.max_updates=3"]
+    command = ["train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--set", "data.test=null"]
+    command += ["--set", "training.max_updates=3"]
     done = nmtkit(*command, "--set", "training.schedule={kind: linear, updates: 12}", "--set", "training.log_every=50")
     assert done.code == 0, done
     assert "finished after update 3: all its updates are made (max_updates)" in done.err

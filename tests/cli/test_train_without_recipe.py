@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Command, environment
+from commands import Command, Finished, environment
 
 from nmtkit import metrics, recipe
 from nmtkit.data.text import TextFile
@@ -74,15 +75,27 @@ def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
     assert {count for path, count in opened.items() if "text/train." in path} == {2}
 
 
+@pytest.fixture(scope="module")
+def finished(texts: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """The folder of a run that was trained with nothing but `QUICK`, and what was said."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder / "runs" / "train-en-fr", nmtkit("train", *pair(texts), *QUICK, cwd=folder)
+
+
+@pytest.fixture
+def copied(finished: tuple[Path, Finished], tmp_path: Path) -> Path:
+    """A copy of that run, in the test's own folder."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
 def losses(run: Path) -> list[float]:
     records = [json.loads(line) for line in lines(run / "metrics.jsonl")]
     return [record["loss"] for record in records if record["event"] == "step"]
 
 
-def test_from_two_files_to_translations(texts: Path, console: Command, tmp_path: Path) -> None:
-    done = console("train", *pair(texts), *QUICK)
+def test_from_two_files_to_translations(console: Command, finished: tuple[Path, Finished]) -> None:
+    run, done = finished
     assert done.code == 0, done
-    run = tmp_path / "runs" / "train-en-fr"
     said = done.err.splitlines()
     assert "540 pairs of " in done.err
     assert "  preset: tiny, because 540 pairs are too few for anything larger" in said
@@ -113,10 +126,9 @@ def test_from_two_files_to_translations(texts: Path, console: Command, tmp_path:
 
 
 def test_the_chosen_recipe_means_the_same_from_anywhere(
-    texts: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    console: Command, finished: tuple[Path, Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert console("train", *pair(texts), *QUICK, "--run", "runs/mine").code == 0
-    run = tmp_path / "runs" / "mine"
+    run = finished[0]
     (tmp_path / "elsewhere" / "text").mkdir(parents=True)
     (tmp_path / "elsewhere" / "text" / "train.en").write_text("another text of this name\n")
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -155,8 +167,8 @@ def test_resume(texts: Path, console: Command, tmp_path: Path) -> None:
     assert not Path("nowhere").exists()
 
 
+@pytest.mark.usefixtures("copied")
 def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Path) -> None:
-    assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
     before = (tmp_path / "run" / "chosen.yaml").read_text(encoding="utf-8")
     done = console("train", *pair(texts, "few"), *QUICK, "--run", "run")
     assert done.code == 2, done
@@ -174,8 +186,8 @@ def test_an_earlier_run_is_not_lost(texts: Path, console: Command, tmp_path: Pat
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
 
 
-def test_text_in_the_runs_own_folder_is_not_destroyed(texts: Path, console: Command, tmp_path: Path) -> None:
-    assert console("train", *pair(texts), *QUICK, "--run", "run").code == 0
+@pytest.mark.usefixtures("copied")
+def test_text_in_the_runs_own_folder_is_not_destroyed(console: Command, tmp_path: Path) -> None:
     before = lines(tmp_path / "run" / "text" / "train.en")
     files = ["--source", "run/text/train.en", "--target", "run/text/train.fr"]
     done = console("train", *files, *QUICK, "--run", "run", "--overwrite")
@@ -244,6 +256,7 @@ def test_summaries(console: Command, tmp_path: Path) -> None:
     files = ["--source", "article.txt", "--target", "summary.txt", "--task", "summarization"]
     quick = ["--device", "cpu", "--set", "training.max_updates=3", "--set", "stages.coverage.training.max_updates=2"]
     quick += ["--set", "data.max_length=40", "--set", "search.max_length=4"]
+    quick += ["--set", "model.hidden_size=16", "--set", "model.embedding_size=16"]
     done = console("train", *files, *quick)
     assert done.code == 0, done
     run = tmp_path / "runs" / "article-summary"

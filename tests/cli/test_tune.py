@@ -8,7 +8,7 @@ from commands import Command
 
 from nmtkit import device as devices
 from nmtkit import recipe
-from nmtkit.cli import train
+from nmtkit.cli import doctor, train
 from nmtkit.experiment import judging
 from nmtkit.experiment.opening import Opening
 from nmtkit.experiment.run import Run, choose_device
@@ -36,7 +36,10 @@ def taken_of(table: str) -> str:
     return next(row.split(", 1 thread")[0] for row in table.splitlines() if row.endswith("taken"))
 
 
-def test_what_is_tuned_is_used_shown_and_cleared(corpus: Path, console: Command, tmp_path: Path) -> None:
+def test_what_is_tuned_is_used_shown_and_cleared(
+    corpus: Path, console: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_compile", lambda: "not asked here")  # it takes seconds
     tuned = console("tune", corpus / "tiny.yaml", "--run", "run", *ONE)
     assert tuned.code == 0, tuned
     rows = [line for line in tuned.out.splitlines() if ", 1 thread" in line]
