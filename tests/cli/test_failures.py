@@ -170,7 +170,7 @@ def test_no_such_device(folder: Path, trained: Path, nmtkit: Command, name: str)
 
 def test_a_reader_that_goes_away_is_no_fault(trained: Path) -> None:
     words = [sys.executable, "-m", "nmtkit", "translate", "-m", str(trained)]
-    text = "".join(source + "\n" for source, _ in sentence_pairs(3000, 5)).encode()
+    text = "".join(source + "\n" for source, _ in sentence_pairs(300, 5)).encode()
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )

@@ -1,11 +1,13 @@
 """Options: numbers have bounds, which are told to who goes beyond them; one run is one run."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from commands import Command
+from commands import Command, Finished
 
+from nmtkit.cli import cli
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
 from nmtkit.errors import NmtkitError
@@ -60,6 +62,42 @@ def test_options_of_the_search_have_the_bounds_of_its_settings(key: str) -> None
         option.convert(str(bounds["ge"] - 1), None, None)
     with pytest.raises(click.BadParameter):
         option.convert(str(bounds.get("le", LARGEST) + 1) if whole else "inf", None, None)
+
+
+def every_command(command: click.Command = cli, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands with what is typed for them; groups go before their own."""
+    if words:
+        yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from every_command(found, *words, name)
+
+
+def refused(done: Finished, name: str) -> bool:
+    """Whether a mistake was answered as every mistake is: by one message that names it, and nothing else."""
+    (said, *more), code = done.err.splitlines() or [""], done.code
+    return (code, done.out, more) == (2, "", []) and said.startswith("nmtkit: error: ") and name in said
+
+
+def test_every_command_refuses_options_that_it_has_not(console: Command) -> None:
+    given = [words for words, _ in every_command()]
+    assert len(given) > 30
+    assert [words for words in given if not refused(console(*words, "--no-such-option"), "--no-such-option")] == []
+
+
+def test_every_option_of_a_number_refuses_what_is_none(console: Command) -> None:
+    """What bounds it has is asked above of the kinds of options that there are."""
+    numbers = [
+        (*words, option.opts[0])
+        for words, command in every_command()
+        for option in command.params
+        if isinstance(option, click.Option) and isinstance(option.type, Number)
+    ]
+    assert len(numbers) > 100
+    assert [words for words in numbers if not refused(console(*words, "many"), words[-1])] == []
 
 
 def test_a_number_within_bounds() -> None:

@@ -11,7 +11,7 @@ from processes import Begun, Server
 
 SETTINGS = [
     *("--set", "training.max_updates=26", "--set", "training.validate_every=13", "--set", "training.save_every=7"),
-    *("--set", "training.log_every=1", "--set", "data.test=null"),
+    *("--set", "training.log_every=1", "--set", "data.test=null", "--set", "evaluation.max_sentences=5"),
 ]
 
 
