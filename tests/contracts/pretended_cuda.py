@@ -12,10 +12,12 @@ been computed is noted in `waits`. Autocast for CUDA is played by that for CPUs,
 differences that matter here are played too: what torch computes in float32 there, and recurrent layers.
 """
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -25,7 +27,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+import nmtkit
+
 CUDA = torch.device("cuda:0")
+PACKAGE = os.path.join(Path(nmtkit.__file__).parent, "")
+"""The package's own folder, with a slash at its end: the checkout around it may have the package's name too."""
 
 WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """Of operations whose result, or its size, the CPU must read: item, nonzero, masked_select, unique, equal, ..."""
@@ -98,7 +104,7 @@ class PretendedCuda(TorchDispatchMode):
     def wait(self, by: str) -> None:
         """Notes that the CPU waits for the device."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and "/nmtkit/" not in frame.f_code.co_filename.replace("\\", "/"):
+        while frame.f_back is not None and not frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
         self.waits.append(f"{frame.f_code.co_name}: {by}")
 
