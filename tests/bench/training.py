@@ -101,7 +101,7 @@ def _spread(values: Sequence[float]) -> list[float]:
 
 
 class Trained:
-    """nmtkit: a block is what `nmtkit.training.loop.train` does between two `Step` events, loading included."""
+    """nmtkit: a block is so many updates of `nmtkit.training.loop.train`, loading included."""
 
     def __init__(self, name: str, config: ModelConfig, how: Arithmetic, work: Work, folder: Path) -> None:
         self.name = name
@@ -119,13 +119,18 @@ class Trained:
         )
         model = build(config, work.store.tgt_size)
         self._events = train(model, work.stream(), training, _no_evaluation, Checkpoints(folder), work.device)
+        self._updates = work.updates
         next(self._events)  # the state before the first update is saved
 
     def block(self) -> int:
-        event = next(self._events)
-        assert isinstance(event, Step)
-        assert event.skipped == 0
-        return event.tokens
+        tokens = 0
+        for event in self._events:
+            assert isinstance(event, Step)
+            assert event.skipped == 0
+            tokens += event.tokens
+            if event.update % self._updates == 0:  # the first update has an event of its own
+                break
+        return tokens
 
 
 def _no_evaluation(model: Seq2Seq) -> dict[str, float]:

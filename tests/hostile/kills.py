@@ -119,7 +119,7 @@ class Lives:
         done = process.wait()
         tally.kills[which.name] += 1
         tally.moments[moment] += 1
-        fault = self._fault(which, done, self._folder / run)
+        fault = fault_of(which, done)
         if fault:
             tally.faults.append(f"life {number}, {which.name} while at {moment!r}: {fault}")
         for _ in range(100):
@@ -138,17 +138,18 @@ class Lives:
             return "first stage"
         return moment
 
-    def _fault(self, which: signal.Signals, done: Done, run: Path) -> str | None:
-        """What is wrong with how it ended; None if nothing is."""
-        if done.hung or "Traceback" in done.err:
-            return f"hangs, or shows a traceback: {done}"
-        if done.code == 0 or done.code == -signal.SIGKILL == -which:
-            return None  # it had just ended by itself, or could not say anything
-        if done.code == -which and not run.exists():
-            return None  # it had not come to its first line yet
-        if done.code != 130 or not done.err.strip():
-            return f"ended with {done.code} instead of 130 and a message; its last line: {done.err.splitlines()[-1:]}"
-        return None
+
+def fault_of(which: signal.Signals, done: Done) -> str | None:
+    """What is wrong with how it ended; None if nothing is."""
+    if done.hung or "Traceback" in done.err:
+        return f"hangs, or shows a traceback: {done}"
+    if done.code == 0 or done.code == -signal.SIGKILL == -which:
+        return None  # it had just ended by itself, or could not say anything
+    if done.code == -which and not done.out and not done.err:
+        return None  # it had not come to its first line yet
+    if done.code != 130 or not done.err.strip():
+        return f"ended with {done.code} instead of 130 and a message; its last line: {done.err.splitlines()[-1:]}"
+    return None
 
 
 def some(count: int, seed: int, tally: Tally) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from .kills import fault_of
 from .material import Material, differences, tensors
 from .oracle import SHARES, Room
 from .warm import Done, Process, Warm
@@ -114,6 +115,21 @@ def test_preprocess_and_train_at_once(warm: Warm, straight: Path, place: Path) -
     done = warm.run("train", "tiny.yaml", "--run", "run", *LONG, "--resume", "auto", cwd=place)
     assert done.code == 0, done
     assert differences(straight, place / "run") == []
+
+
+# ------------------------------------------------------------------------------------------------- an end at the start
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_very_start_is_no_fault(warm: Warm, place: Path, number: signal.Signals) -> None:
+    """It meets what makes a copy of a process into a command, and the first lines of the command."""
+    for moment in range(20):
+        process = warm.start("preprocess", "tiny.yaml", "--run", f"run-{moment}", cwd=place)
+        time.sleep(0.0004 * moment)
+        process.signal(number)
+        done = process.wait()
+        assert done.code in (-number, 130)
+        assert fault_of(number, done) is None
 
 
 # ------------------------------------------------------------------------------------------------------- small disks

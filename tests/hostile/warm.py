@@ -25,6 +25,8 @@ from typing import Any
 MEMORY = 4 << 30
 """Bytes of address space that a command may take beyond those it begins with."""
 CLOSED = "closed"
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""What ends a command before its time, and may be answered by it."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ def serve(small_shards: bool) -> None:
         importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
     gc.freeze()
     _prctl(36)  # PR_SET_CHILD_SUBREAPER: who is left behind becomes a child of this process
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # a copy takes them once it stands where the program begins
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -229,9 +232,8 @@ def _become(order: dict[str, Any]) -> None:
     try:
         _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: none outlives the test
         os.setsid()
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in (signal.SIGCHLD, *ENDING):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         for number, name in enumerate(order["files"]):
             _put(number, name)
         os.chdir(order["cwd"])
@@ -241,6 +243,8 @@ def _become(order: dict[str, Any]) -> None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python does: writing fails, as on a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_size"],) * 2)
         sys.argv = ["nmtkit", *order["words"]]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)  # one that came before ends this without a word
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
