@@ -1,74 +1,51 @@
-"""What is made outside of nmtkit, after it was loaded, takes part by its name: a model and a task of this file."""
+"""What is made outside of nmtkit, after it was loaded, takes part by its name: the README's model, and a task."""
 
+import importlib.util
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from nmtkit import recipe
-from nmtkit.data.batch import Batch
+from nmtkit.data.batch import collate
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.run import Run
-from nmtkit.layers.past import Past
-from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.registry import Registry
-from nmtkit.settings import Field, Width
+from nmtkit.search.engine import beam_search
+from nmtkit.search.rules import SearchConfig
 from nmtkit.task import TASKS, TRANSLATION
 from nmtkit.training.events import Evaluated, Step
 
 CPU = torch.device("cpu")
+README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-@dataclass(frozen=True)
-class BagMemory(Memory):
-    mean: Tensor
-    """`(B,H)`"""
-
-
-@dataclass(frozen=True)
-class BagState(DecoderState):
-    mean: Tensor
-    """`(N,H)`: the source, seen less with every word."""
-
-
-class Bag(Seq2Seq):
-    """The mean of the source's words and the word before: what a stranger may try first."""
-
-    has_attention = False
-
-    class Config(ModelConfig):
-        kind: Literal["bag"] = "bag"
-        hidden_size: Width = Field(default=16, ge=1)
-        """Numbers a word."""
-
-    def __init__(self, config: "Bag.Config", sizes: VocabularySizes) -> None:
-        super().__init__(config, sizes)
-        self.src_embedding = nn.Embedding(sizes.src, config.hidden_size)
-        self.tgt_embedding = nn.Embedding(sizes.tgt, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, sizes.tgt)
-
-    def encode(self, batch: Batch) -> BagMemory:
-        real = batch.src_mask.unsqueeze(-1)
-        mean = (self.src_embedding(batch.src) * real).sum(1) / real.sum(1)
-        return BagMemory(batch.src_mask, batch.src_extended, batch.n_oov, mean)
-
-    def start(self, memory: Memory) -> BagState:
-        assert isinstance(memory, BagMemory)
-        return BagState(memory.mean)
-
-    def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
-        assert isinstance(state, BagState)
-        return Readout(torch.tanh(self.tgt_embedding(tokens) + state.mean)), BagState(0.9 * state.mean)
-
-    def logits(self, readout: Readout, memory: Memory) -> Tensor:
-        return self.output(readout.features)
+@contextmanager
+def added_model(folder: Path) -> Iterator[ModuleType]:
+    """The file that "Adding a model" in README shows, written and imported; forgotten at the end."""
+    shown = re.search(
+        r"^### Adding a model$.*?^```python\n(.*?)^```$", README.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert shown is not None
+    (folder / "bag.py").write_text(shown[1], encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("bag", folder / "bag.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["bag"] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        MODELS._members.pop("bag", None)
+        del sys.modules["bag"]
 
 
 @contextmanager
@@ -88,11 +65,25 @@ def carried_out(corpus: Path, folder: Path, *changes: str) -> tuple[Run, list[An
     return run, list(run.train(CPU))
 
 
+def test_the_readmes_model_reads_and_searches(tmp_path: Path) -> None:
+    with added_model(tmp_path) as bags:
+        model = bags.Bag(bags.BagConfig(hidden_size=8), VocabularySizes(20, 20, shared=True)).eval()
+        sources = [[5, 6, 7], [8]]
+        found = beam_search(model, collate(sources), SearchConfig(beam_size=3, max_length=4))
+        batch = collate(sources, [best.ids for best, *_ in found])
+        with torch.no_grad():
+            log_probs = model(batch).log_probs
+        torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(log_probs.shape[:2]))
+        for (best, *_), walked, wanted in zip(found, log_probs, batch.tgt_out, strict=True):
+            told = torch.tensor(best.token_log_probs)
+            torch.testing.assert_close(walked.gather(1, wanted[:, None])[: len(told), 0], told)
+
+
 def test_a_model_that_came_later_is_named_trained_and_translates(corpus: Path, tmp_path: Path) -> None:
     bag = ["model={kind: bag, hidden_size: 8}"]
     with pytest.raises(RecipeError, match=r"`model.kind`: unknown name 'bag'"):
         recipe.load(corpus / "tiny.yaml", bag)
-    with registered(MODELS, "bag", Bag):
+    with added_model(tmp_path) as bags:
         with pytest.raises(RecipeError, match=r"unknown key `model.hiden_size`: did you mean 'hidden_size'\?"):
             recipe.load(corpus / "tiny.yaml", ["model={kind: bag, hiden_size: 8}"])
         assert "bag" in recipe.recipe_schema()["properties"]["model"]["discriminator"]["mapping"]
@@ -103,8 +94,8 @@ def test_a_model_that_came_later_is_named_trained_and_translates(corpus: Path, t
         assert len(result.translations) == 40
         assert {score.name for score in result.scores} == {"BLEU", "chrF2"}
         model, _, opened = run.open_model(CPU)
-        assert isinstance(model, Bag)
-        assert opened.model == Bag.Config(hidden_size=8)
+        assert isinstance(model, bags.Bag)
+        assert opened.model == bags.BagConfig(hidden_size=8)
     with pytest.raises(RecipeError, match="unknown name 'bag'"):
         recipe.load(tmp_path / "run" / "recipe.yaml")
 

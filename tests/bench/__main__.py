@@ -24,6 +24,8 @@ PARTS = ["transformer", "rnnsearch", "summarization"]
 ON_REQUEST = ["preprocess"]
 """Parts that are not among those of a run without --only: they need minutes, gigabytes, or both."""
 
+TOY_PAIRS = {"train": 100, "valid": 10, "test": 10}
+
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -52,7 +54,8 @@ def options() -> argparse.Namespace:
         "--shape",
         choices=training.SHAPES,
         default="small",
-        help="of the Transformer: nmtkit's default, or the paper's base (default: %(default)s)",
+        help="of the Transformer: nmtkit's default, or the paper's base; `toy` makes networks and text so small that "
+        "the figures come in seconds and mean nothing (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-tokens",
@@ -111,9 +114,11 @@ def bench(given: argparse.Namespace, scratch: Path) -> dict[str, object]:
     if set(parts) & {"transformer", "rnnsearch"}:
         result |= on_captions(given, scratch, parts, watch, place)
     if "summarization" in parts:
-        rows = summarization.training(given.updates, given.rounds, given.threads, place)
+        config = summarization.TOY if given.shape == "toy" else summarization.PAPER
+        rows = summarization.training(given.updates, given.rounds, given.threads, place, config)
         watch.look("after training the pointer-generator")
-        rows += summarization.decoding(given.articles, given.alone, given.together, given.rounds, given.threads, place)
+        sizes = (given.articles, given.alone, given.together, given.rounds, given.threads)
+        rows += summarization.decoding(*sizes, place, config=config)
         watch.look("after decoding with it")
         summarization.show(rows)
         result["summarization"] = summarization.as_dicts(rows)
@@ -128,7 +133,8 @@ def on_captions(
     if given.run is not None:
         run = Run.open(str(given.run)).folder
     else:
-        run = RunFolder(captions.make(scratch))
+        toy = given.shape == "toy"
+        run = RunFolder(captions.make(scratch, 100, TOY_PAIRS) if toy else captions.make(scratch))
         console.say("text: made up, with the lengths of image captions (see tests/bench/captions.py)")
     result: dict[str, object] = {}
     speeds: list[training.Speed] = []
@@ -141,7 +147,7 @@ def on_captions(
             speeds += training.transformer(how, training.SHAPES[given.shape])
             watch.look("after the transformer")
         if "rnnsearch" in parts:
-            speeds += training.rnnsearch(how)
+            speeds += training.rnnsearch(how, training.TOY_RNNSEARCH if given.shape == "toy" else training.RNNSEARCH)
             watch.look("after rnnsearch")
         training.show(speeds, how)
         result["training"] = training.as_dicts(speeds)

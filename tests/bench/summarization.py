@@ -30,6 +30,8 @@ from nmtkit.training.objectives.objective import Update
 from nmtkit.training.optimizers import OptimizerSettings, build_optimizer
 
 VOCABULARY = 50_000
+PAPER = PointerGeneratorConfig(coverage=True)
+TOY = PAPER.changed({"embedding_size": 8, "hidden_size": 8})
 SOURCE, TARGET = 399, 99
 """Tokens without EOS; with it 400 and 100."""
 TRAINED_TOGETHER = 8
@@ -87,19 +89,20 @@ def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] 
     return collate(plain(sources), plain(targets), sources, targets, n_oov)
 
 
-def build(coverage: bool = True) -> PointerGenerator:
+def build(config: PointerGeneratorConfig = PAPER) -> PointerGenerator:
     torch.manual_seed(SEED)
-    sizes = VocabularySizes(VOCABULARY, VOCABULARY, shared=True)
-    return PointerGenerator(PointerGeneratorConfig(coverage=coverage), sizes)
+    return PointerGenerator(config, VocabularySizes(VOCABULARY, VOCABULARY, shared=True))
 
 
-def training(updates: int, rounds: int, threads: int, place: torch.device) -> list[Speed]:
+def training(
+    updates: int, rounds: int, threads: int, place: torch.device, config: PointerGeneratorConfig = PAPER
+) -> list[Speed]:
     """Steps with coverage and its loss, in the paper's arithmetic and with faster products."""
     rows = []
     precisions: list[device.MatmulPrecision] = ["highest", "medium"]
     for precision in precisions:
         device.prepare(place, precision, threads)
-        model = build().to(place).train()
+        model = build(config).to(place).train()
         settings = OptimizerSettings(optimizer="adagrad", lr=0.15)
         optimizer = build_optimizer(settings, dict(model.named_parameters()))
         sources = articles(TRAINED_TOGETHER * updates, SOURCE, SEED)
@@ -133,14 +136,21 @@ def update(model: Seq2Seq, optimizer: torch.optim.Optimizer, batch: Batch, place
 
 
 def decoding(
-    count: int, alone: int, together: int, rounds: int, threads: int, place: torch.device, longest: int = TARGET + 1
+    count: int,
+    alone: int,
+    together: int,
+    rounds: int,
+    threads: int,
+    place: torch.device,
+    longest: int = TARGET + 1,
+    config: PointerGeneratorConfig = PAPER,
 ) -> list[Speed]:
     """`count` articles in batches of `together`, and the first `alone` of them one at a time."""
     rows = []
     precisions: list[device.MatmulPrecision] = ["highest", "medium"]
     for precision in precisions:
         device.prepare(place, precision, threads)
-        model = build().eval()
+        model = build(config).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(4.0)  # so that summaries differ, and no two words are as likely to the last digit

@@ -34,8 +34,10 @@ SMALL = TransformerConfig(tie="all", dropout=0.1, attention_dropout=0.1, activat
 BASE = SMALL.changed(
     {"hidden_size": 512, "feed_forward_size": 2048, "heads": 8, "encoder_layers": 6, "decoder_layers": 6}
 )
-SHAPES = {"small": SMALL, "base": BASE}
+TOY = SMALL.changed({"hidden_size": 16, "feed_forward_size": 16, "heads": 2, "encoder_layers": 1, "decoder_layers": 1})
+SHAPES = {"toy": TOY, "small": SMALL, "base": BASE}
 RNNSEARCH = RnnSearchConfig()
+TOY_RNNSEARCH = RnnSearchConfig(embedding_size=8, hidden_size=8, attention_size=8, maxout_size=8)
 
 
 @dataclass(frozen=True)
@@ -252,11 +254,11 @@ def transformer(
         yield from in_turns("transformer", how, Bare(floor, how, work), ours, work)
 
 
-def rnnsearch(work: Work) -> Iterator[Speed]:
+def rnnsearch(work: Work, config: RnnSearchConfig = RNNSEARCH) -> Iterator[Speed]:
     """The floor drops out where nmtkit does."""
-    floor = BareRnnSearch(RNNSEARCH, work.store.tgt_size, RNNSEARCH.dropout)
-    console.say(check_same_function(build(RNNSEARCH, work.store.tgt_size), floor, work.some_batch()))
-    ours = [Trained("nmtkit", RNNSEARCH, FP32, work, work.folder / "rnnsearch")]
+    floor = BareRnnSearch(config, work.store.tgt_size, config.dropout)
+    console.say(check_same_function(build(config, work.store.tgt_size), floor, work.some_batch()))
+    ours = [Trained("nmtkit", config, FP32, work, work.folder / "rnnsearch")]
     yield from in_turns("rnnsearch", FP32, Bare(floor, FP32, work), ours, work)
 
 
