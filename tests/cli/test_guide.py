@@ -1,4 +1,4 @@
-"""README and the guide: links lead somewhere, commands are run or, where that is too much, parsed to their end."""
+"""README, the guide and the results of recipes: every block is run or, where that is too much, parsed to its end."""
 
 import gzip
 import json
@@ -30,7 +30,8 @@ from nmtkit.settings import paths_of
 from nmtkit.training.weights import save_weights, weights_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"README": ROOT / "README.md", **{name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}}
+PAGES = {"README": ROOT / "README.md", "recipes": ROOT / "recipes" / "README.md"}
+PAGES |= {name: ROOT / "nmtkit" / "guide" / f"{name}.md" for name in guide.PAGES}
 TEXT = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -39,6 +40,9 @@ GPU = "needs a CUDA device"
 SLURM = "needs Slurm"
 LONG = "trains or measures for minutes"
 SUBWORDS = "needs a trained Transformer of subwords; tests/experiment/test_exporting.py has one"
+TRAINED = "is for a run that is trained for minutes"
+INSHORTS = "is for text that is not part of nmtkit"
+GENERATED = "tests/generators does it"
 SEVERAL = "starts several processes; tests/training/test_distributed.py does"
 PARSED = {
     "nmtkit fetch libreoffice-help-en-de": NETWORK,
@@ -69,18 +73,39 @@ PARSED = {
     "nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0": SUBWORDS,
     "nmtkit export runs/mine mine-ct2 --to ctranslate2": SUBWORDS,
     "nmtkit import mine-ct2": "needs a model of CTranslate2; test_ctranslate2_import.py writes some",
-    "make demo": LONG,
-    "make test": LONG,
+    "make demo": "tests/test_makefile.py does it",
+    "make test": "tests/test_makefile.py does it",
+    "nmtkit align -m RUN --source data/demo-en-fr/test.en.gz --target data/demo-en-fr/test.fr.gz --source-words "
+    "data/demo-en-fr/test.words.en.gz --target-words data/demo-en-fr/test.words.fr.gz --symmetrize grow-diag > "
+    "test.links": TRAINED,
+    "nmtkit score-alignments test.links --ref data/demo-en-fr/test.align.gz": TRAINED,
+    "python data/generate.py --corpus en-fr --out gold --words": GENERATED,
+    "nmtkit train demo --set data.folder=$PWD/gold --set data.train.alignment=train.align.gz --set "
+    "data.train.src_words=train.words.en.gz --set data.train.tgt_words=train.words.fr.gz --set "
+    "training.guided_alignment.weight=0.2 --set training.max_minutes=60": LONG,
+    "nmtkit translate -m runs/libreoffice-help-en-de-transformer < office.en": TRAINED,
+    "nmtkit train demo-news-attention": LONG,
+    "nmtkit summarize -m runs/demo-news-pointer-generator --checkpoint pointer --article-field article test.jsonl -o "
+    "pointer.txt": TRAINED,
+    "nmtkit score-summaries lead.txt runs/demo-news-attention/test.out pointer.txt "
+    "runs/demo-news-pointer-generator/test.out --ref test.jsonl --source test.jsonl --wanted test.jsonl": TRAINED,
+    "nmtkit train inshorts-attention --set data.folder=$INSHORTS": INSHORTS,
+    "nmtkit train inshorts-pointer-generator --set data.folder=$INSHORTS": INSHORTS,
+    "nmtkit train inshorts-intra-attention --set data.folder=$INSHORTS": INSHORTS,
+    "nmtkit summarize -m RUN --checkpoint STAGE --article-field article test.jsonl -o summaries.txt": INSHORTS,
+    "nmtkit score-summaries lead.txt summaries.txt --ref test.jsonl --source test.jsonl": INSHORTS,
 }
 """The commands of blocks that are not run, with the reason."""
 OUTPUT = ("BLEU|nrefs",)
 """How lines of a block begin that are no commands."""
-OTHERS = ("hf ",)
+OTHERS = ("hf ", "make ", "python ")
 """How commands of other programs begin that are not parsed here."""
-UNRUN_PYTHON = "class Config(ModelConfig):"
-"""How a block of Python begins that leaves out its imports; tests/test_strangers.py has such a model."""
-SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW")
-PROGRAMS = ("cp", "echo", "head", "tail", "cat")
+RUN_ELSEWHERE = {
+    '"""The mean of the source\'s words, and the word before."""': "tests/test_strangers.py trains this model"
+}
+"""The first lines of blocks of Python that are not run here, with the reason."""
+SCHEMATIC = ("COMMAND", "TOPIC", "NAME", "KEY", "DIR", "FILE", "N-", "NEW", "RUN", "RECIPE", "CORPUS")
+PROGRAMS = ("cp", "echo", "head", "tail", "cat", "zcat")
 QUICKLY = "--device cpu --set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SMALL = "--set model.hidden_size=16 --set batch.batch_tokens=200"
 """What a training is given besides: two updates of a small model show that it is read and does what it says."""
@@ -108,10 +133,14 @@ def blocks(page: str, *kinds: str) -> list[str]:
 
 
 def lines_of(page: str) -> list[str]:
-    """The commands of a page's blocks, without their comments."""
-    lines = "".join(blocks(page, "", "sh", "bash")).replace("\\\n", " ").splitlines()
-    shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in lines]
-    return [line for line in shown if line and not line.startswith(OUTPUT)]
+    """The commands of a page's blocks, without their comments; where some stand behind `$`, only those."""
+    found = []
+    for text in blocks(page, "", "sh", "bash"):
+        lines = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
+        behind_a_prompt = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        shown = [re.sub(r"\s+#\s.*", "", line).strip() for line in behind_a_prompt or lines]
+        found += [line for line in shown if line and not line.startswith(OUTPUT)]
+    return found
 
 
 def inline(page: str) -> list[str]:
@@ -187,6 +216,7 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
     chosen = blocks("first", "yaml")[0].replace("multi30k-en-de-transformer", "preset-tiny") + small
     (folder / "runs" / "train-en-de" / "chosen.yaml").write_text(chosen, encoding="utf-8")
     (folder / "opus-mt-en-de").mkdir()
+    (folder / "data").symlink_to(ROOT / "data")
     untrained(folder, "news", NEWS)
     untrained(folder, "transformer", TRANSFORMER)
     for name in ("news", "transformer"):
@@ -199,7 +229,7 @@ def prepared(corpus: Path, trained: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = shutil.copytree(prepared, tmp_path / "work")
+    folder = shutil.copytree(prepared, tmp_path / "work", symlinks=True)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("NMTKIT_MODEL", raising=False)
     return folder
@@ -258,7 +288,7 @@ def run_line(line: str, number: int, console: Command) -> Finished:
 
 def parse(line: str) -> None:
     """Parses a command to its end: every option and argument is accepted, every file that must exist does."""
-    words = shlex.split(line)
+    words = shlex.split(re.split(" [<>] ", line)[0])
     if words[0] == "torchrun":
         told = get_args_parser().parse_args(words[1:])
         assert (told.module, told.training_script) == (True, "nmtkit")
@@ -287,9 +317,7 @@ def parse(line: str) -> None:
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
         if line in PARSED:
-            if line.startswith("make "):
-                assert f"\n{line.removeprefix('make ')}: " in (ROOT / "Makefile").read_text(encoding="utf-8")
-            elif not line.startswith(OTHERS):
+            if not line.startswith(OTHERS):
                 parse(line)
             continue
         done = run_line(line, number, console)
@@ -297,24 +325,31 @@ def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, pl
         assert "Traceback" not in done.err, (line, done)
 
 
-def test_what_is_only_parsed_stands_somewhere() -> None:
+def test_what_is_not_run_stands_somewhere() -> None:
     assert set(PARSED) <= {line for page in PAGES for line in lines_of(page)}
+    assert set(RUN_ELSEWHERE) <= {text.partition("\n")[0] for page in PAGES for text in blocks(page, "python")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_there_are_no_blocks_but_commands_python_and_recipes(page: str) -> None:
+    found = FENCE.findall(TEXT[page])
+    assert {kind for kind, _ in found} <= {"", "sh", "bash", "python", "yaml"}
+    assert len(re.findall(r"^\s*(?:```|~~~)", TEXT[page], re.MULTILINE)) == 2 * len(found)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_within_sentences_can_be_given(page: str, place: Path) -> None:
     for line in inline(page):
         if not any(word in line for word in SCHEMATIC):
-            parse(re.split(" [<>] ", line)[0])
+            parse(line)
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_and_recipes_of_a_page(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for text in blocks(page, "python"):
-        code = compile(text, page, "exec")
-        if not text.startswith(UNRUN_PYTHON):
-            exec(code, names)
+        if text.partition("\n")[0] not in RUN_ELSEWHERE:
+            exec(compile(text, page, "exec"), names)
     for text in blocks(page, "yaml"):
         (place / "shown.yaml").write_text(text, encoding="utf-8")
         assert recipe.load("shown.yaml").data.train
@@ -336,12 +371,12 @@ def anchors(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    for address in re.findall(r"\]\(([^)]+)\)", FENCE.sub("", TEXT[page])):
+    for address in re.findall(r"\]\((?!https://)([^)]+)\)", FENCE.sub("", TEXT[page])):
         file, _, anchor = address.partition("#")
         target = (PAGES[page].parent / file) if file else PAGES[page]
         assert target.exists(), address
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), address
-        if page != "README":
+        if page in guide.PAGES:
             assert file.removesuffix(".md") in guide.PAGES, "a page that is installed knows no file beside the guide"
 
 
