@@ -2,10 +2,12 @@
 
 import os
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
 WORDS = [first + second for first, second in zip("bcdfghjklmnprstvwxyz", "aeiou" * 4, strict=True)]
 
 
@@ -57,3 +59,14 @@ Command = Callable[..., Finished]
 def environment(**changes: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key != "NMTKIT_MODEL"}
     return {**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **changes}
+
+
+def copied_checkout(folder: Path) -> Path:
+    """A copy of this checkout, without what installing, running and testing leaves in it."""
+    left = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info")
+    at_the_top = {".git", ".venv", ".work", ".hypothesis", "build", "dist", "runs", "corpora"}
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        return {*left(place, names), *(at_the_top & {*names} if Path(place) == ROOT else ())}
+
+    return shutil.copytree(ROOT, folder, ignore=ignored)

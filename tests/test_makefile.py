@@ -12,17 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from commands import Finished, environment
+from commands import ROOT, Finished, copied_checkout, environment
 
 from nmtkit.experiment.conversion import LIBRARIES
 
-ROOT = Path(__file__).resolve().parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)
 PAGES = ["README.md", "recipes/README.md", *(f"nmtkit/guide/{path.name}" for path in ROOT.glob("nmtkit/guide/*.md"))]
 QUICKLY = "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4"
 SHORT_BENCH = "--shape toy --batch-tokens 100 --blocks 1 --updates 1 --rounds 1 --articles 2 --alone 1 --together 2"
-LEFT_OUT = (".git", ".venv", "runs", "corpora", "__pycache__", ".*_cache", ".hypothesis", ".work", "*.egg-info")
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def run(words: Sequence[str], folder: Path) -> Finished:
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree, for what changes it."""
-    return shutil.copytree(ROOT, tmp_path_factory.mktemp("copy") / "tree", ignore=shutil.ignore_patterns(*LEFT_OUT))
+    return copied_checkout(tmp_path_factory.mktemp("copy") / "tree")
 
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -55,6 +55,8 @@ def command(
       nmtkit compare runs/mine runs/two-layers
     """
     if plot is not None:
+        if plot.parent == runs:  # it is made anyway
+            runs.mkdir(parents=True, exist_ok=True)
         pictures.picture_format(plot)
     chosen = [_chosen(name, overrides, options.with_threads(overrides, threads), runs) for name in names]
     if len({folder.path.resolve() for folder, _ in chosen}) < len(chosen):

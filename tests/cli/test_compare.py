@@ -30,14 +30,14 @@ training: {{max_updates: 8, validate_every: 8, log_every: 4, keep_best: 1}}
 
 
 def test_two_recipes_in_one_table(recipes: list[Path], nmtkit: Command, tmp_path: Path) -> None:
-    where = ["--runs", tmp_path / "runs", "--longer-than", "5", "--plot", tmp_path / "length.svg"]
+    where = ["--runs", tmp_path / "runs", "--longer-than", "5", "--plot", tmp_path / "runs" / "length.svg"]
     done = nmtkit("compare", *recipes, *where, cwd=tmp_path)
     assert done.code == 0, done
     head, *rows = (line for line in done.out.splitlines() if line.startswith(("recipe", "attends", "blind")))
     assert "BLEU > 5 words" in head
     assert len(rows) == 2
     assert "BLEU by length" in done.out
-    assert ">0-10<" in (tmp_path / "length.svg").read_text()
+    assert ">0-10<" in (tmp_path / "runs" / "length.svg").read_text()
     assert "measuring blind" in done.err
 
     logs = {name: (tmp_path / "runs" / name / "metrics.jsonl").read_bytes() for name in ("attends", "blind")}
