@@ -40,6 +40,7 @@ GPU = "needs a CUDA device"
 SLURM = "needs Slurm"
 LONG = "trains or measures for minutes"
 SUBWORDS = "needs a trained Transformer of subwords; tests/experiment/test_exporting.py has one"
+MEASURES = "asks the machine for a quarter of a minute"
 TRAINED = "is for a run that is trained for minutes"
 INSHORTS = "is for text that is not part of nmtkit"
 GENERATED = "tests/generators does it"
@@ -51,12 +52,12 @@ PARSED = {
     "nmtkit train libreoffice-help-en-de-transformer": LONG,
     "nmtkit train demo": LONG,
     "nmtkit train demo-news-pointer-generator": LONG,
-    "nmtkit train --source train.en --target train.de --minutes 20": "measures the machine before it trains",
+    "nmtkit train --source train.en --target train.de --minutes 20": MEASURES,
     "nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png": LONG,
     "nmtkit tune mine.yaml": LONG,
     "nmtkit bench decode -m runs/mine --source test.en": LONG,
     "nmtkit bench train mine.yaml": LONG,
-    "nmtkit doctor": "asks the compiler, which takes a quarter of a minute",
+    "nmtkit doctor": MEASURES,
     "nmtkit train mine.yaml --device cuda:1": GPU,
     "nmtkit translate -m runs/mine --device cuda:0,cuda:1 test.en -o new.de": GPU,
     "nmtkit translate -m runs/mine --device cuda test.en -o new.de": GPU,
@@ -82,7 +83,7 @@ PARSED = {
     "python data/generate.py --corpus en-fr --out gold --words": GENERATED,
     "nmtkit train demo --set data.folder=$PWD/gold --set data.train.alignment=train.align.gz --set "
     "data.train.src_words=train.words.en.gz --set data.train.tgt_words=train.words.fr.gz --set "
-    "training.guided_alignment.weight=0.2 --set training.max_minutes=60": LONG,
+    "training.guided_alignment.weight=0.2 --set training.max_minutes=60": "is for text that the command before makes",
     "nmtkit translate -m runs/libreoffice-help-en-de-transformer < office.en": TRAINED,
     "nmtkit train demo-news-attention": LONG,
     "nmtkit summarize -m runs/demo-news-pointer-generator --checkpoint pointer --article-field article test.jsonl -o "
@@ -95,7 +96,15 @@ PARSED = {
     "nmtkit summarize -m RUN --checkpoint STAGE --article-field article test.jsonl -o summaries.txt": INSHORTS,
     "nmtkit score-summaries lead.txt summaries.txt --ref test.jsonl --source test.jsonl": INSHORTS,
 }
-"""The commands of blocks that are not run, with the reason."""
+"""The commands of blocks that `make test` does not run, with the reason."""
+SMALLER = {
+    "compare": "--set training.max_updates=2 --set evaluation.max_sentences=2 --set search.max_length=4",
+    "bench decode": "--lines 2 --rounds 1 --alone 1 --device cpu",
+    "bench train": "--updates 1 --rounds 1 --device cpu",
+    "train --source": "--minutes 0.2",
+}
+"""What a long command is given besides, by how it begins."""
+SLOWLY = [line for line, why in PARSED.items() if line.startswith("nmtkit ") and why in (LONG, SEVERAL, MEASURES)]
 OUTPUT = ("BLEU|nrefs",)
 """How lines of a block begin that are no commands."""
 OTHERS = ("hf ", "make ", "python ")
@@ -323,6 +332,15 @@ def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, pl
         done = run_line(line, number, console)
         assert done.code == 0, (line, done)
         assert "Traceback" not in done.err, (line, done)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", SLOWLY)
+def test_a_long_command_with_small_arguments(line: str, console: Command, place: Path) -> None:
+    added = next((more for begin, more in SMALLER.items() if line.startswith(f"nmtkit {begin}")), "")
+    done = run_line(f"{line} {added}", 0, console)
+    assert done.code == 0, done
+    assert "Traceback" not in done.err
 
 
 def test_what_is_not_run_stands_somewhere() -> None:
