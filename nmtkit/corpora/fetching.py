@@ -27,6 +27,7 @@ from nmtkit.corpora.sources import Obtained, Workplace
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
 from nmtkit.experiment.choosing import choose_preset, recipe_text
+from nmtkit.files import user_cache
 from nmtkit.settings import beside_package, dump_yaml, load_yaml
 
 
@@ -41,8 +42,7 @@ class Fetched:
 
 def cache_folder() -> Path:
     """Where downloads are kept: `nmtkit/downloads` in $XDG_CACHE_HOME, else in ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "downloads"
+    return user_cache() / "downloads"
 
 
 def already_there(corpus: Corpus, folder: Path) -> Fetched | None:

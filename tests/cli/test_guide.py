@@ -49,7 +49,7 @@ PARSED = {
     "nmtkit fetch libreoffice-help-en-de": NETWORK,
     "nmtkit fetch tatoeba-en-fr": NETWORK,
     "nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de": NETWORK,
-    "nmtkit train libreoffice-help-en-de-transformer": LONG,
+    "nmtkit train libreoffice-help-en-de-transformer": NETWORK,
     "nmtkit train demo": LONG,
     "nmtkit train demo-news-pointer-generator": LONG,
     "nmtkit train --source train.en --target train.de --minutes 20": MEASURES,

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -279,6 +280,18 @@ def test_downloads_are_kept_where_caches_are(monkeypatch, tmp_path, cache):
     assert cache_folder() == tmp_path / ".cache/nmtkit/downloads"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "elsewhere"))
     assert cache_folder() == tmp_path / "elsewhere/nmtkit/downloads"
+
+
+def test_a_user_without_a_home_has_a_cache(monkeypatch):
+    """As in a container that runs as a number."""
+
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert cache_folder().is_relative_to(tempfile.gettempdir())
 
 
 def test_the_card_names_packages_with_their_versions(archive, tmp_path):

@@ -18,7 +18,7 @@ import torch
 
 from nmtkit.device import cpu_threads, describe
 from nmtkit.errors import DataError, NmtkitError
-from nmtkit.files import replacing
+from nmtkit.files import replacing, user_cache
 from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
 from nmtkit.version import __version__
@@ -93,8 +93,7 @@ class Found(Generic[AnyWay]):
 
 def kept_folder() -> Path:
     """Where findings are."""
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "nmtkit" / "settings"
+    return user_cache() / "settings"
 
 
 def work_of(kind: str, model: ModelConfig, device: torch.device) -> dict[str, Any]:
