@@ -1,18 +1,22 @@
 """What is measured beside nmtkit must do nmtkit's work, or the bench compares nothing."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from nmtkit.data.batch import Batch, collate
+from nmtkit.data.store import Store
 from nmtkit.errors import NmtkitError
+from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
 
-from . import summarization
+from . import captions, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load
-from .training import build, check_same_function
+from .training import TOY_RNNSEARCH, Work, build, check_same_function, rnnsearch
 
 CPU = torch.device("cpu")
 VOCABULARY = 40
@@ -55,6 +59,15 @@ def test_a_floor_that_does_less_is_found_out(batch: Batch) -> None:
     floor.positions.zero_()
     with pytest.raises(NmtkitError, match="another function"):
         check_same_function(model, floor, batch)
+
+
+def test_every_block_of_every_engine_is_measured(tmp_path: Path) -> None:
+    """They get the same batches, which the bench itself asserts."""
+    run = RunFolder(captions.make(tmp_path, 100, {"train": 100, "valid": 5, "test": 5}))
+    work = Work(Store.open(run.data, "train"), tmp_path, CPU, threads=1, blocks=2, updates=3, batch_tokens=100)
+    floor, ours = rnnsearch(work, TOY_RNNSEARCH)
+    assert len(floor.tokens_per_second) == len(ours.tokens_per_second) == len(ours.ratios) == 2
+    assert floor.ratios == []
 
 
 def test_batches_of_articles_give_the_text_of_one_at_a_time() -> None:
