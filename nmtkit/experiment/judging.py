@@ -228,7 +228,7 @@ def compare_run(
     return ComparedRun(
         name=run.recipe.name,
         kind=run.recipe.model.kind,
-        parameters=sum(parameter.numel() for parameter in translator.model.parameters()),
+        parameters=translator.parameters,
         bleu=scores["BLEU"],
         long_bleu=long_bleu,
         n_long=len(long),

@@ -59,12 +59,11 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
         "library_name": {"huggingface": "transformers"}.get(to, to if to == "ctranslate2" else "nmtkit"),
         "pipeline_tag": task.name,
     }
-    weights = sum({id(one): one.numel() for one in model.parameters()}.values())
     settings = {"model": recipe.model.model_dump(mode="json"), "search": recipe.search.model_dump(mode="json")}
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {weights:,} weights, {model.sizes.src:,} source and "
+        f"A {recipe.model.kind} for {task.name} with {model.count_parameters():,} weights, {model.sizes.src:,} source and "
         f"{model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),

@@ -149,6 +149,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
     outputs = [getattr(one, "output", None) for one in model.models()]
+    parameters = model.count_parameters()  # laid out they are no parameters any more
     lay_out(model, way.precision, () if shortlist is None else [one for one in outputs if one is not None])
     return Translator(
         model,
@@ -160,6 +161,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         way=way,
+        parameters=parameters,
         workers=workers_for(how, place, way),
         shortlist=shortlist,
     )

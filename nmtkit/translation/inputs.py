@@ -130,6 +130,12 @@ class TextModel:
     """Padded source tokens in a batch; None takes what the way says, and more for long sources."""
     way: SearchWay | None = None
     """None takes what is right for most machines."""
+    parameters: int = 0
+    """How many numbers the model has learned; 0 counts them, which is too late once it was laid out for reading."""
+
+    def __post_init__(self) -> None:
+        if not self.parameters:
+            object.__setattr__(self, "parameters", self.model.count_parameters())
 
     @property
     def device(self) -> torch.device:

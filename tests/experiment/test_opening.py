@@ -1,16 +1,22 @@
 """Opening a trained run: what is asked comes in at the door."""
 
+import math
+import shutil
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from nmtkit import Translator
 from nmtkit.errors import RecipeError
 from nmtkit.experiment.opening import Opening, fits_half, open_run
-from nmtkit.experiment.saved import find_run
+from nmtkit.experiment.saved import build_model, find_run
 from nmtkit.layers.packed import Packed, PackedCell, Precision, precisions
+from nmtkit.models.base import MODELS
+from nmtkit.settings import dump_yaml, load_yaml
+from nmtkit.training.weights import save_weights, weights_of
 
 
 def test_the_beam_is_as_wide_as_results_are_wanted(trained: Path) -> None:
@@ -67,3 +73,30 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
     assert fits_half(model)
     model.src_embedding.weight.data.fill_(1e6)
     assert not fits_half(model)
+
+
+TIED = [{"kind": kind, "tie": tie} for kind, tie in (("transformer", "all"), ("transformer", "decoder"))]
+
+
+@pytest.mark.parametrize("model", [*({"kind": kind} for kind in MODELS), *TIED], ids=str)
+def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
+    model: dict[str, str], trained: Path, tmp_path: Path
+) -> None:
+    """Whatever its products are: packed matrices are no parameters of torch's any more."""
+    folder, weights = tmp_path / "run", tmp_path / "weights.safetensors"
+    shutil.copytree(trained, folder)
+    recipe = load_yaml(folder / "recipe.yaml")[0]
+    (folder / "recipe.yaml").write_text(dump_yaml({**recipe, "model": model}))
+    run = find_run(str(folder))[0]
+    save_weights(weights, weights_of(build_model(run.recipe, run.load_tokenizers())))
+    with safe_open(weights, framework="pt") as file:
+        there = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no mapping
+    of_precision = {
+        precision: open_run(Opening(str(folder), "cpu", weights=str(weights), precision=precision))
+        for precision in precisions(torch.device("cpu"))
+    }
+    for translator in of_precision.values():
+        assert translator.parameters == replace(translator, name="again").parameters == there
+        assert any(isinstance(part, Packed | PackedCell) for part in translator.model.modules())
+    together = open_run(Opening([str(folder)] * 2, device="cpu", weights=str(weights)))
+    assert together.parameters == 2 * there
