@@ -3,9 +3,11 @@
 import gc
 import importlib
 import os
+import shlex
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -32,7 +34,7 @@ COMMANDS = {
     "rescore": "Print the log-probabilities of given translations under a model.",
     "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
     "align": "Align the words of given translations by a model's attention.",
-    "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text.",
+    "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (or visualize-alignment).",
     "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
     "tokenize": "Cut text into the tokens of a run.",
     "detokenize": "Join the tokens of a run to text.",
@@ -47,7 +49,7 @@ COMMANDS = {
 }
 
 ALIASES = {"visualize-alignment": "plot-attention"}
-"""Other names of commands; `--help` does not list them."""
+"""Other names of commands; `--help` names them beside their commands."""
 
 
 def _imported(module: str) -> ModuleType:
@@ -145,7 +147,8 @@ def main() -> None:
         code = fault.exit_code
     except click.ClickException as fault:  # in the same words as every other mistake
         context = fault.ctx if isinstance(fault, click.UsageError) else None
-        remedy = f" (see `{context.command_path} --help`)" if context else ""
+        hint = _hint(sys.argv[1:]) if context else ""
+        remedy = f"{hint} (see `{context.command_path} --help`)" if context else ""
         click.echo(f"nmtkit: error: {fault.format_message().removesuffix('.')}{remedy}", err=True)
         code = fault.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -163,6 +166,29 @@ def main() -> None:
     streams.flush_results()
     gc.freeze()  # else the interpreter's last collection goes through all that lives, to free what ends by itself
     sys.exit(code if isinstance(code, int) else 0)
+
+
+_TWO_FILES = {
+    **dict.fromkeys(("train", "preprocess", "align", "rescore"), ("--source", "--target")),
+    "evaluate": ("--source", "--ref"),
+    **dict.fromkeys(("score", "score-summaries", "score-alignments"), ("", "--ref")),
+}
+"""Commands that are told by options which of two files is which: those options; "" where one needs none."""
+
+
+def _hint(words: list[str]) -> str:
+    """The command that was probably meant, where one was refused that names two files and not which is which."""
+    name, *rest = words or [""]
+    first, second = _TWO_FILES.get(name, ("", ""))
+    plain = [n for n, word in enumerate(rest) if not word.startswith("-") and not rest[max(0, n - 1)].startswith("-")]
+    several = not first or name == "evaluate"  # outputs that are compared, or the run before the files
+    if not second or second in rest or len(plain) < 2 or (len(plain) > 2 and not several):
+        return ""
+    files = dict(zip(plain[-2:], (first, second), strict=True))
+    if not all(os.path.isfile(rest[n]) or Path(rest[n]).suffix not in ("", ".yaml", ".yml") for n in files):
+        return ""
+    meant = [part for n, word in enumerate(rest) for part in (files.get(n), word) if part]
+    return f"; did you mean `nmtkit {'train' if name == 'preprocess' else name} {shlex.join(meant)}`?"
 
 
 def _stopped() -> int:

@@ -27,7 +27,7 @@ _READERS: dict[str, Callable[[Path], Imported]] = {
     "--from",
     "source",
     type=click.Choice([*_READERS]),
-    help="Who wrote it. Default: who writes such files.",
+    help="The toolkit that wrote it. Default: told by its files.",
 )
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
 def command(folder: Path, source: str | None, output: str | None) -> None:

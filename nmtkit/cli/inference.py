@@ -99,7 +99,8 @@ def search_type(key: str) -> click.ParamType:  # type: ignore[type-arg]  # newer
     if setting.annotation is str:
         return click.STRING
     bounds = {end: getattr(one, end) for one in setting.metadata for end in ("ge", "le") if hasattr(one, end)}
-    return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int)
+    remedy = "; the likeliest word in every step is --beam-size 1 without --samples" if key == "temperature" else ""
+    return Number(bounds["ge"], bounds.get("le"), whole=setting.annotation is int, remedy=remedy)
 
 
 def search_options(*keys: str) -> Decorator:
@@ -307,11 +308,14 @@ class Printer:
     """Results that reached the length limit before their end."""
     cut: int = 0
     """Lines of input that were not read to their end."""
+    fewer: int = 0
+    """Lines of input with fewer results than were asked for: equal ones of several groups, or samples, are one."""
 
     def write(self, found: Sequence[Translation]) -> None:
         """Writes the results of one line of input, best first."""
         self._count(found[:1])
         best = found[0]
+        self.fewer += len(found) < self.n_best and bool(best.src_tokens)
         if self.as_json:
             left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
             record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
@@ -343,8 +347,10 @@ class Printer:
         else:
             _write(text)
 
-    def say_unfinished(self, results: str, remedy: str) -> None:
-        """Says on stderr how many results reached the length limit, and by which options it is raised."""
+    def say_at_end(self, results: str, remedy: str) -> None:
+        """Says on stderr how many results reached the length limit, by which options it is raised, and what is less."""
+        if self.fewer:
+            tell(f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {results}: equal texts are one")
         if self.unfinished:
             tell(
                 f"{self.unfinished} of the {results} reached the length limit before their end; "

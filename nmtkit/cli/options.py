@@ -1,5 +1,7 @@
 """Options that several commands share, so that they are spelled and explained alike; loaded without torch."""
 
+import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -10,7 +12,7 @@ from typing import Any
 import click
 
 from nmtkit.errors import DataError
-from nmtkit.settings import LARGEST, MOST_THREADS
+from nmtkit.settings import LARGEST, MOST_THREADS, shortened
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -28,14 +30,18 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         most: the largest; None: what every setting may be at most.
         whole: whether it has no fraction.
         above: whether it is larger than `least`.
+        remedy: what else may be meant by a number that is not within them.
     """
 
-    def __init__(self, least: float, most: float | None = None, whole: bool = True, above: bool = False) -> None:
+    def __init__(
+        self, least: float, most: float | None = None, whole: bool = True, above: bool = False, remedy: str = ""
+    ) -> None:
         self.name = "integer" if whole else "float"
         self._least = least
         self._most = most if most is not None else LARGEST if whole else sys.float_info.max
         self._whole = whole
         self._above = above
+        self._remedy = remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number that was given."""
@@ -43,7 +49,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # newer versions of cl
         least, most = self._least, self._most
         if not least <= number <= most or (self._above and number == least):  # what is not a number is in no bounds
             ends = f"{least:,} to {most:,}" if self._whole else f"{least:g} to {most:g}"
-            self.fail(f"{value} is not in the range {'above' if self._above else 'from'} {ends}", param, ctx)
+            begun = "above" if self._above else "from"
+            self.fail(f"{value} is not in the range {begun} {ends}{self._remedy}", param, ctx)
         return number
 
 
@@ -148,9 +155,19 @@ def input_files(ctx: click.Context, parameter: click.Parameter, given: tuple[Pat
     for path in given:
         if path == Path("-"):
             raise click.BadParameter("standard input (-) cannot stand among files; put it into one of them")
-        if not path.exists() or path.is_dir():
-            raise DataError(f"{path}: cannot read it: {'it is a folder' if path.is_dir() else 'there is no such file'}")
+        if os.path.isdir(path):
+            raise DataError(f"{path}: cannot read it: it is a folder")
+        if not os.path.exists(path):  # nor where a text is longer than any file's name
+            raise DataError(f"{shortened(str(path))}: cannot read it: there is no such file{_as_text(path, ctx)}")
     return given
+
+
+def _as_text(path: Path, ctx: click.Context) -> str:
+    """How a text is given that stands where a file is wanted; empty where a name looks like a file's."""
+    if path.suffix and " " not in str(path):
+        return ""
+    text = shlex.quote(shortened(str(path)))
+    return f"; text is read from standard input: echo {text} | {ctx.command_path}"
 
 
 def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, ...]:

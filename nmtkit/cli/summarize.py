@@ -146,4 +146,4 @@ def command(how: Opening, articles: Articles, form: str, as_json: bool, window: 
             f"{printer.cut} of {printer.lines} articles were longer than {translator.max_source_tokens} tokens "
             "and were cut; --window reads them whole"
         )
-    printer.say_unfinished("summaries", "--max-length")
+    printer.say_at_end("summaries", "--max-length")

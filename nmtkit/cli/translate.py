@@ -213,7 +213,7 @@ def command(
         lines = asking.requests(windows) if asking.asks else _noting_paragraphs(windows)
         found = translator.stream(lines, how.n_best, need_copies=as_json)
         write_found(found, printer.write, "lines", prompt)
-    printer.say_unfinished("translations", "--max-length-ratio or --max-length")
+    printer.say_at_end("translations", "--max-length-ratio or --max-length")
 
 
 def _require_plain(files: tuple[Path, ...], forms: dict[str, bool]) -> None:

@@ -11,13 +11,24 @@ from nmtkit.console.tables import console_on
 from nmtkit.pictures.fonts import printable
 from nmtkit.pictures.search_trees import Continuation, SearchTree
 
+LEGEND = {
+    "*": "best",
+    "│": "from above",
+    "╲": "left",
+    "╱": "right",
+    "■": "ended",
+    "×": "pruned",
+    "⊘": "blocked",
+    "…": "left out",
+}
+"""The signs of a picture."""
 MARKS = {"ended": "■", "pruned": "×", "blocked": "⊘"}
 STYLES = {"kept": "", "ended": "green", "pruned": "dim", "blocked": "red"}
 LONGEST_TOKEN = 12
 OTHERS = 24
 """Columns that what was not kept needs beside the lanes, at least."""
-FRAME = 6
-"""Lines of a picture that are no steps: title, settings, heading, what is left out, why it ended, the prompt."""
+FRAME = 7
+"""Lines of a picture that are no steps: title, settings, heading, left out, legend, why it ended, the prompt."""
 
 
 def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int] | None = None) -> int:
@@ -27,7 +38,8 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     from the start. The sign before it points to the hypothesis above that it continues: the one right above (│), one to
     the left (╲) or one to the right (╱), with the lane's number where the beam is wider than 2. Then comes what ended
     (■), was pruned (×) or blocked (⊘): the number of the hypothesis that it continues, and how far its log-probability
-    is from that of the last one kept. The best result's tokens have a star, and are bold in a terminal.
+    is from that of the last one kept. The best result's tokens have a star, and are bold in a terminal. A line below
+    says what the signs mean that occur.
 
     Args:
         tree: what to show.
@@ -44,15 +56,15 @@ def show_search(tree: SearchTree, steps: int | None = None, size: tuple[int, int
     shown = _that_fit(rows, height - FRAME - len(results)) if steps is None else steps or len(rows)
     first, last = -(-shown // 2), shown // 2
     out = max(0, len(rows) - shown)
-    for line in _head(tree, width):
-        console.print(line, soft_wrap=True)
+    picture = _head(tree, width)
     for number, lines in enumerate(rows):
         if not out or number < first or number >= len(rows) - last:
-            for line in lines:
-                console.print(line, soft_wrap=True)
+            picture += lines
         elif number == first:
-            console.print(Text(f"     … {out} of {len(rows)} steps are not shown …", "italic"), soft_wrap=True)
-    for line in [Text(tree.stopped), *results]:
+            picture.append(Text(f"     … {out} of {len(rows)} steps are not shown …", "italic"))
+    signs = {sign for line in picture[3:] for sign in line.plain if sign in LEGEND}
+    legend = "  ".join(f"{sign} {meaning}" for sign, meaning in LEGEND.items() if sign in signs)
+    for line in [*picture, Text(legend, "italic"), Text(tree.stopped), *results]:
         console.print(line, soft_wrap=True)
     return out
 
@@ -62,9 +74,7 @@ def _head(tree: SearchTree, width: int) -> list[Text]:
     kept = "".join(
         lanes.padded(f"{'  ' if tree.beam_size < 3 else '   '}kept {lane + 1}") for lane in range(lanes.count)
     )
-    told = "■ ended × pruned ⊘ blocked"
-    beside = lanes.beside and cell_len(kept) + 5 + cell_len(told) <= width
-    heading = f"step {kept}{told}" if beside else f"step {kept}"
+    heading = f"step {kept}{'not kept' if lanes.beside else ''}"
     return [
         Text(_cut(printable(tree.source), width), "bold"),
         Text(_cut(f"{printable(tree.name)}, {tree.settings}; log-probabilities in nats", width)),

@@ -135,6 +135,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         return f"Not ready to train on: {_counted('error', errors, diagnosis)} in {read}{also}."
     if warnings:
         return f"No errors in {read}, but {likely} to look at before training."
+    if diagnosis.findings():
+        return f"No errors and no warnings in {read}."
     return f"Nothing wrong was found in {read}."
 
 

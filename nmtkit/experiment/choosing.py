@@ -1,5 +1,6 @@
 """Which preset suits a corpus, and the recipe that extends it, with its reasons. Nothing here needs torch."""
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -67,7 +68,7 @@ def choose_preset(
 
     def fitted(name: str, because: str) -> FittedPreset:
         preset = FittedPreset(task, size, name, because, minutes, speeds.get(name))
-        preset.warnings += _warnings(size, name, gpu)
+        preset.warnings += _warnings(preset, gpu, minutes)
         return preset
 
     if preset is not None:
@@ -92,14 +93,21 @@ def _suited(size: CorpusSize, gpu: bool) -> tuple[str, str]:
     return "base", f"{size.pairs:,} pairs are enough for a large model, and there is a GPU to train it"
 
 
-def _warnings(size: CorpusSize, name: str, gpu: bool) -> list[str]:
-    found = []
-    if size.pairs < FEW_PAIRS:
+def _warnings(preset: FittedPreset, gpu: bool, limit: float | None) -> list[str]:
+    found, pairs = [], preset.size.pairs
+    if limit and preset.minutes and preset.whole and preset.passes and preset.passes < 1:
+        one = preset.minutes / preset.passes
         found.append(
-            f"{size.pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
+            f"{limit:g} min read the text only {preset.passes:.2g} times, which gives no usable model: one pass takes "
+            f"{in_words(one)} on this machine, and the preset {preset.name} is meant to make {preset.whole / one:.3g} "
+            f"(--minutes {math.ceil(preset.whole)})"
+        )
+    if pairs < FEW_PAIRS:
+        found.append(
+            f"{pairs:,} pairs are few: the model will hardly learn more than the sentences that it sees; useful "
             f"results begin above {FEW_PAIRS:,}"
         )
-    if name == "base" and not gpu:
+    if preset.name == "base" and not gpu:
         found.append("preset base takes days on a CPU; --preset small is made for it")
     return found
 

@@ -138,6 +138,8 @@ class FittedPreset:
         """How long training takes here, by the speed; None where that was not measured, here and below."""
         self.passes: float | None = None
         """How often the text is read, by the speed and within the limit."""
+        self.whole: float | None = None
+        """The minutes that all planned updates would take, whatever the limit."""
         self._plan = PLANS[self.extends]
         self._preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
         self._limit = limit
@@ -215,8 +217,9 @@ class FittedPreset:
         batch_tokens = self._preset["batch"]["batch_tokens"]
         updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
         covering = max(20, updates // 5)
-        if self.minutes is not None:
+        if self.minutes is not None and self.whole is not None:
             self.minutes *= 1 + covering / updates
+            self.whole *= 1 + covering / updates
         self._say(
             "stages",
             f"{updates:,} updates, then {covering:,} with coverage",
@@ -296,6 +299,7 @@ class FittedPreset:
         if self._speed:
             self.minutes = expected * batch_tokens / self._speed
             self.passes = expected / a_pass
+            self.whole = updates * batch_tokens / self._speed
         return updates
 
     def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:

@@ -63,8 +63,8 @@ def model_card(run: RunFolder, recipe: Recipe, model: Seq2Seq, to: str, licence:
     parts = [
         f"---\n{dump_yaml(head)}---\n\n# {recipe.name}",
         recipe.description,
-        f"A {recipe.model.kind} for {task.name} with {model.count_parameters():,} weights, {model.sizes.src:,} source and "
-        f"{model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
+        f"A {recipe.model.kind} for {task.name} with {model.count_parameters():,} weights, {model.sizes.src:,} source "
+        f"and {model.sizes.tgt:,} target tokens. nmtkit {__version__} wrote this folder.",
         "## Use",
         _USE[to].replace("COMMAND", task.command),
         "## Data",

@@ -1,7 +1,8 @@
 """Training a run, stage by stage; each stage begins with what the one before it has reached."""
 
+import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_setting
+from nmtkit.experiment.choosing import in_words
 from nmtkit.experiment.folder import Notify, RunFolder
 from nmtkit.experiment.judging import Validation
 from nmtkit.experiment.log import Done, Log
@@ -266,6 +268,8 @@ def more_time(run: SavedRun, stopped: Stopped) -> str | None:
     """What more time would give, where a limit ended the training: what to do if it was still getting better."""
     stage = run.stages()[-1]
     config, facts = stage.recipe.training, stage.checkpoints.read_facts()
+    if stopped.reason == "max_minutes" and run.folder.chosen.is_file() and (advice := _enough_time(run, config, facts)):
+        return advice
     scores = [score for _, score in facts["validations"]]
     if stopped.reason not in ("max_updates", "max_minutes") or len(scores) < 2:
         return None
@@ -289,4 +293,20 @@ def more_time(run: SavedRun, stopped: Stopped) -> str | None:
     return (
         f"the last validation was the best ({shown}), so a longer training may give a better "
         f"model:\n  {' '.join(word for word in words if word)}"
+    )
+
+
+def _enough_time(run: SavedRun, config: TrainingConfig, facts: Mapping[str, Any]) -> str | None:
+    """How many minutes are enough, where those given for a text were less than half of them.
+
+    A recipe that was chosen for a text plans as many updates as are right for it; `config` and `facts` are of its last
+    stage.
+    """
+    made, planned, given = facts["update"], config.max_updates, run.recipe.training.max_minutes
+    if not made or not planned or not given or 2 * made >= planned:
+        return None
+    minutes = given * planned / made
+    return (
+        f"the clock ended training after {made:,} of the {planned:,} updates that are planned for so much text; at "
+        f"this speed all of them take {in_words(minutes)}: train anew with --minutes {math.ceil(minutes)} --overwrite"
     )

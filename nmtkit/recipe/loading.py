@@ -1,5 +1,6 @@
 """Reading a recipe: its file, what it extends, what `--set` says; every fault is told where it stands."""
 
+import difflib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,11 +95,15 @@ def locate(recipe: str) -> Path:
     path = Path(recipe)
     if os.path.isfile(path):  # false as well where a name is longer than any file's
         return path
-    ours = beside_package("recipes", f"{recipe.removesuffix('.yaml')}.yaml")
+    name = recipe.removesuffix(".yaml")
+    ours = beside_package("recipes", f"{name}.yaml")
     if os.path.isfile(ours):
         return ours
-    near = near_names(recipe, [*shipped(), *shipped(presets=True)])
-    raise RecipeError(f"no recipe {recipe!r}: not a file, and not one of nmtkit's own: {near}")
+    near = difflib.get_close_matches(name, [*shipped(), *shipped(presets=True)], n=3, cutoff=0.0)
+    raise RecipeError(
+        f"no recipe {shortened(repr(recipe))}: there is no such file, and nmtkit has no recipe of that name; "
+        f"the nearest are {', '.join(near[:2])} and {near[2]} (`nmtkit recipe ls` lists all)"
+    )
 
 
 def _read(path: Path, seen: tuple[Path, ...] = ()) -> Layer:

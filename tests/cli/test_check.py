@@ -93,7 +93,7 @@ def test_warnings_fail_only_if_strict(nmtkit: Command, folder: Path) -> None:
     [
         (["nowhere.en", "train.de"], "nowhere.en: not there"),
         (["nowhere.yaml"], "no recipe 'nowhere.yaml'"),
-        (["demmo"], "did you mean 'demo'?"),
+        (["demmo"], "the nearest are demo, "),
         (["train.en", "train.de", "valid.en"], "3 files"),
         (["train.en", "train.de", "--valid"], "--valid needs a file"),
         (["train.en", "train.de", "--valid", "--test", "valid.en"], "--valid needs a file"),
@@ -208,7 +208,7 @@ def test_fix_writes_files_and_a_recipe_that_pass(nmtkit: Command, folder: Path) 
     assert len((folder / "clean/train.en").read_text(encoding="utf-8").splitlines()) == 59
     again = nmtkit("check", "clean/mine.yaml", "--strict")
     assert again.code == 0
-    assert again.out.endswith("Nothing wrong was found in 60 pairs.\n")
+    assert again.out.endswith("No errors and no warnings in 60 pairs.\n")
     resolved = nmtkit("recipe", "show", "clean/mine.yaml", "--resolved").out
     assert "name: mine-clean\n" in resolved
     assert "max_length: 7\n" in resolved

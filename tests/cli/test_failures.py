@@ -87,7 +87,7 @@ def test_broken_recipe_files(folder: Path, nmtkit: Command, text: str, parts: li
 
 
 def test_unknown_recipe(nmtkit: Command) -> None:
-    refused(nmtkit("train", "multi30k-en-de-transfomer"), "did you mean 'multi30k-en-de-transformer'?")
+    refused(nmtkit("train", "multi30k-en-de-transfomer"), "the nearest are multi30k-en-de-transformer, ")
 
 
 def test_missing_files_are_all_named(folder: Path, nmtkit: Command) -> None:

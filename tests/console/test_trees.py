@@ -34,6 +34,15 @@ def test_a_short_sentence_fits_a_screen(steps: int, capsys: pytest.CaptureFixtur
     assert any("⊘1 ▁die +1.00 no_repeat_ngram" in line for line in lines)
     assert any("■2 *score -0.123" in line for line in lines)
     assert " 1* score -0.123456  log-probability -3.000000  die Gehsteige der Stadt" in lines
+    assert lines[-3] == "* best  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked"
+
+
+def test_only_signs_that_occur_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    show_search(tree(2, 1), size=(80, 24))
+    assert "* best  │ from above  ■ ended  × pruned  ⊘ blocked" in capsys.readouterr().out.splitlines()
+    show_search(tree(60, 4), size=(80, 24))
+    every = "* best  │ from above  ╲ left  ╱ right  ■ ended  × pruned  ⊘ blocked  … left out"
+    assert every in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5, 12])

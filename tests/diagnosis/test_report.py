@@ -93,7 +93,7 @@ def test_a_count_that_is_not_of_pairs_has_no_share() -> None:
 
 def test_the_verdict_says_whether_one_can_train() -> None:
     assert report.verdict(diagnosis()) == "Nothing wrong was found in 200 pairs."
-    assert report.verdict(diagnosis(NOTE)) == "Nothing wrong was found in 200 pairs."
+    assert report.verdict(diagnosis(NOTE)) == "No errors and no warnings in 200 pairs."
     assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 warnings to look at before training."
     assert report.verdict(diagnosis(EMPTY, ENCODING)) == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
     found = diagnosis(EMPTY, ENCODING)

@@ -53,6 +53,8 @@ class Found(Generic[AnyWay]):
     """Of its speed."""
     speeds: dict[str, float] = field(default_factory=dict)
     """The speed of every way that was measured, 0 where memory ran out; none where nothing was."""
+    rough_speed: float | None = None
+    """Where nothing was measured, for the work is short: the speed of the few updates that showed it."""
     seconds: float = 0.0
     """What measuring took in all."""
     is_noisy: bool = False

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -195,7 +195,8 @@ def quickest_training(trial: Trial, again: bool = False) -> Found[TrainingWay]:
             return known
         measured = _measure(model, trial, possible, again)
     devices.give_back_freed_memory()
-    if measured is None:
+    if isinstance(measured, float):
+        unmeasured = replace(unmeasured, rough_speed=measured)
         if is_first:
             found.keep(trial.plan, unmeasured)
         return unmeasured
@@ -248,13 +249,13 @@ def trial_of(run: SavedRun, device: torch.device) -> Trial:
 def tokens_a_minute(
     recipe: Recipe, lengths: tuple[int, int], device: torch.device
 ) -> tuple[Found[TrainingWay], float | None]:
-    """What `quickest_training` found, and if measured how many padded tokens, of the longer side, it is in a minute.
+    """What `quickest_training` found, and if known how many padded tokens, of the longer side, it is in a minute.
 
     There is no tokenizer yet: see `made_up_trial`.
     """
     found_here = quickest_training(made_up_trial(recipe, lengths, device))
     src, tgt = _cut(recipe, lengths)
-    speed = found_here.speed
+    speed = found_here.speed or found_here.rough_speed
     return found_here, None if speed is None else 60 * speed * (max(src, tgt) + 1) / (tgt + 1)
 
 
@@ -303,8 +304,10 @@ def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an
 
 def _measure(
     model: Seq2Seq, trial: Trial, possible: Sequence[TrainingWay], again: bool
-) -> tuple[TrainingWay, dict[str, float], bool] | None:
-    """The best way, the speed of each and whether the turns disagreed; None where the training is too short for it.
+) -> tuple[TrainingWay, dict[str, float], bool] | float:
+    """The best way, the speed of each and whether the turns disagreed.
+
+    Where the training is too short for that, only the speed that the first way had in an update or two.
 
     A way that runs out of memory has speed 0, and if all do there are no speeds.
     """
@@ -341,7 +344,8 @@ def _measure(
     # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
     wanted = 4 * len(possible)
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
-        return None
+        stream.every = 1
+        return distributed.size() * _target_tokens(stream, 0, config.accumulate) / whole
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
     turns = in_turns(possible, seconds_of, limit)
     if math.isinf(turns.slower[turns.best]):
@@ -354,15 +358,17 @@ def _measure(
 
 def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dict[str, float]:
     """Target tokens a second of every way, by the batches that the turns of the best one had."""
-
-    def tokens(number: int) -> int:
-        stream.next = number * accumulate
-        masks = [next(stream).tgt_mask for _ in range(accumulate)]
-        return sum(int(mask.sum()) for mask in masks if mask is not None)
-
     taken = turns.turns[turns.best]
-    speed = turns.slower[turns.best] * sum(map(tokens, range(len(taken)))) / sum(taken)
+    tokens = sum(_target_tokens(stream, number, accumulate) for number in range(len(taken)))
+    speed = turns.slower[turns.best] * tokens / sum(taken)
     return {str(way): distributed.size() * speed / slower for way, slower in turns.slower.items()}
+
+
+def _target_tokens(stream: Repeated, number: int, accumulate: int) -> int:
+    """How many target tokens the update of a round has."""
+    stream.next = number * accumulate
+    masks = [next(stream).tgt_mask for _ in range(accumulate)]
+    return sum(int(mask.sum()) for mask in masks if mask is not None)
 
 
 def _exact_enough(
