@@ -73,8 +73,7 @@ def _show(found: Found[Any], title: str) -> None:
     quickest = max(found.speeds.values())
     rows = []
     for way, speed in sorted(found.speeds.items(), key=lambda item: -item[1]):
-        said = "taken" if way == str(found.way) else "" if speed else "out of memory"
-        rows.append([way, f"{speed:,.0f}", f"{speed / quickest:.0%}", said])
+        rows.append([way, found.told(way), f"{speed / quickest:.0%}", "taken" if way == str(found.way) else ""])
     console.table(title, ["way", found.unit, "of the quickest", ""], rows)
     for sentence in found.sentences():
         tell(sentence)

@@ -17,7 +17,8 @@ from nmtkit.errors import NmtkitError, RecipeError
 from nmtkit.experiment.saved import SavedRun, find_run
 from nmtkit.experiment.tuning.found import Found, look_up
 from nmtkit.experiment.tuning.searching import quickest_search, search_work
-from nmtkit.layers.packed import PrecisionChoice, lay_out, narrow
+from nmtkit.experiment.tuning.turns import at_most
+from nmtkit.layers.packed import PrecisionChoice, is_slow, lay_out, narrow
 from nmtkit.models.base import Seq2Seq, headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.recipe import Recipe
@@ -148,6 +149,8 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     known = look_up(work, SearchWay) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
+    if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
+        notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
     outputs = [getattr(one, "output", None) for one in model.models()]
     parameters = model.count_parameters()  # laid out they are no parameters any more
     lay_out(model, way.precision, () if shortlist is None else [one for one in outputs if one is not None])
@@ -258,7 +261,13 @@ def find_way(
     model, config, device = usually.model, usually.config, usually.device
     asked = how.precision if device.type == "cpu" else usually.chosen_way.precision
     work = search_work(run.recipe, model.sizes.tgt, config.beam_size, how.threads, device, asked)
-    found = quickest_search(lambda way, some: take(way).translate(some), lines, device, work, planned_seconds, again)
+
+    def search(way: SearchWay, some: Sequence[str], most: float) -> list[str]:
+        translator = take(way)
+        with at_most(most, translator.model):
+            return translator.translate(some)
+
+    found = quickest_search(search, lines, device, work, planned_seconds, again)
     return take(found.way), found
 
 

@@ -8,14 +8,16 @@ they are made. Letters: M rows, I input size, O output size.
     bf16  x and W are rounded to bfloat16, products are summed up in float32, y is rounded to bfloat16
     int8  x_m ~ s_m q_m and W_o ~ t_o p_o with whole numbers q, p from -127 to 127 and s_m, t_o the largest of |x_m| and
           |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: one scale a row of x, found anew in every product,
-          and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2, with zero
-          points of zero). A row's result depends on no other row. Processors without a product of 8 bits for such sums
-          (AVX2 has none) add two products in 16 bits, which does not hold them: there q is from -63 to 63.
+          and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2). A row's
+          result depends on no other row. How a processor is told q is one of `FORMS`.
 """
 
-from collections.abc import Callable, Collection
-from functools import cache
-from typing import Literal
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,9 +37,15 @@ LARGE, FEW_ROWS = 1 << 18, range(3, 65)
 FEWEST_OUTPUTS = 16
 """A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
 LARGEST = 127
-"""Of the whole numbers of weights, and of inputs where the processor can add up their products."""
-SAFE = 63
-"""Of inputs where it cannot: two products of them and of weights fit into 16 bits."""
+"""Of the whole numbers of weights."""
+OTHER_KERNEL = 10.0
+"""Times of the quickest product that another takes which is not computed by the processor's own instructions."""
+SLOW = 5.0
+"""A precision that takes so many times as long as float32, or more, for many rows is taken only where it is named."""
+TRIED_ROWS = (5, 80)
+"""Of the products that are tried: those of a beam, and of a batch."""
+TRYING, CALLS = 0.005, 9
+"""Seconds after which a product is not called again, and how often it is called at most."""
 OUTPUT = "output"
 """The name of the layer that a model's logits come from."""
 QUERIES_KEYS_VALUES = {
@@ -47,6 +55,20 @@ QUERIES_KEYS_VALUES = {
 """The maps of attention with heads, and those of them that make queries, keys and values."""
 DECODER = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
+
+
+class InputForm(NamedTuple):
+    """How the whole numbers of inputs are written in 8 bits."""
+
+    largest: int
+    """They are from minus this to this."""
+    zero: int
+    """What is added to them so that none has a sign; 0: they have one."""
+
+
+FORMS: tuple[InputForm, ...] = (InputForm(127, 0), InputForm(127, 128), InputForm(63, 64))
+"""The ones that one would rather take first. Numbers with a sign are for AMX: with less, oneDNN has only its reference
+code for them. Without one they are for VNNI. AVX2 adds two products in 16 bits, which hold those of the last form."""
 
 
 class UnpackedLinear(nn.Linear):
@@ -129,7 +151,7 @@ class Packed8(Packed):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
-        whole, scales = quantized(weight.detach().float(), LARGEST)
+        whole, scales = quantized(weight.detach().float(), InputForm(LARGEST, 0))
         self.scales = scales.squeeze(1)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
@@ -138,37 +160,90 @@ class Packed8(Packed):
         """The map, in float32."""
         rows = inputs.reshape(-1, self.in_features)
         single = len(rows) == 1  # for one row oneDNN has a product that is a hundred times slower than for two
-        whole, scales = quantized(rows.expand(2, -1) if single else rows, largest_input())
-        result = _of_whole_numbers(whole, self.weight, self.scales, self.zeros)
+        form = input_form()
+        whole, scales = quantized(rows.expand(2, -1) if single else rows, form)
+        result = _of_whole_numbers(whole, form.zero, self.weight, self.scales, self.zeros)
         result = result.mul_(scales) if self.bias is None else torch.addcmul(self.bias, result, scales, out=result)
         return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
 
 
-def quantized(rows: Tensor, largest: int) -> tuple[Tensor, Tensor]:
-    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file.
-
-    The numbers up to `SAFE` have no sign: oneDNN would add 128 to those that have one. 0 is SAFE + 1 then.
-    """
+def quantized(rows: Tensor, form: InputForm) -> tuple[Tensor, Tensor]:
+    """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file."""
     scales = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
-    scales = scales.div_(largest).clamp_(min=torch.finfo(torch.float32).tiny)
-    steps = rows / scales
-    if largest == LARGEST:
-        return steps.round_().to(torch.int8), scales
-    # What is positive is rounded down; to go by int8, which holds all of them, is four times as quick.
-    return steps.add_(SAFE + 1.5).to(torch.int8).view(torch.uint8), scales
+    scales = scales.div_(form.largest).clamp_(min=torch.finfo(torch.float32).tiny)
+    return _written((rows / scales).round_().to(torch.int8), form), scales
+
+
+def _written(whole: Tensor, form: InputForm) -> Tensor:
+    """Whole numbers in a form. In 8 bits without a sign -1 is 255, and what goes beyond begins again at 0."""
+    return whole.view(torch.uint8).add_(form.zero) if form.zero else whole
 
 
 @cache
-def largest_input() -> int:
-    """`LARGEST` if this processor's sums of products of such numbers are right, else `SAFE`."""
-    inputs, weight = (torch.full((rows, 64), LARGEST, dtype=torch.int8) for rows in (2, 16))
-    packed = torch.ops.onednn.qlinear_prepack(weight, None)
-    found = _of_whole_numbers(inputs, packed, torch.ones(16), torch.zeros(16, dtype=torch.int32))
-    return LARGEST if bool((found == 64 * LARGEST**2).all()) else SAFE
+def input_form() -> InputForm:
+    """The first of `FORMS` with which this processor's sums are right, and no `OTHER_KERNEL` is what computes them.
+
+    Raises:
+        RuntimeError: they are right with none.
+    """
+    # The largest numbers of either sign, and of both in turn: no sums are larger.
+    signs = torch.tensor([[1, 1], [-1, -1], [1, -1]], dtype=torch.int8)
+    weight, rows = LARGEST * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
+    layout = torch.ops.onednn.qlinear_prepack(weight, None), torch.ones(384), torch.zeros(384, dtype=torch.int32)
+    left = FORMS
+    with _one_thread():
+        for count in TRIED_ROWS:
+            seconds = dict.fromkeys(left, math.inf)
+            for form in left:
+                whole = form.largest * rows[:count]
+                product = partial(_of_whole_numbers, _written(whole.clone(), form), form.zero, *layout)
+                if torch.equal(product().double(), whole.double() @ weight.double().T):
+                    seconds[form] = _seconds(product)
+            left = tuple(form for form in left if seconds[form] < min(math.inf, OTHER_KERNEL * min(seconds.values())))
+            if not left:
+                raise RuntimeError("sums of products of 8 bits are not right on this processor")
+    return left[0]
 
 
-def _of_whole_numbers(whole: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
-    zero = 0 if whole.dtype == torch.int8 else SAFE + 1
+@cache
+def is_slow(precision: Precision) -> bool:
+    """Whether products of a precision that this CPU has are so slow that nobody should take it unasked."""
+    weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
+    found, exact = _KINDS[precision](weight, None), Packed32(weight, None)
+    with _one_thread():
+        for count, times in zip(TRIED_ROWS, (10 * SLOW, SLOW), strict=True):  # few rows are mostly work beside it
+            rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
+            found(rows)  # which makes the kernel
+            exact(rows)
+            if _seconds(partial(found, rows)) >= times * _seconds(partial(exact, rows)):
+                return True
+    return False
+
+
+def _seconds(product: Callable[[], object]) -> float:
+    """Of this thread, in the quickest of some calls: other programs that want the processor make no difference."""
+    begun = now = time.thread_time()
+    least = math.inf
+    for _ in range(CALLS):
+        product()
+        before, now = now, time.thread_time()
+        least = min(least, now - before)
+        if now - begun > TRYING:
+            break
+    return least
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _of_whole_numbers(whole: Tensor, zero: int, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
     result: Tensor = torch.ops.onednn.qlinear_pointwise(
         whole, 1.0, zero, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
@@ -249,8 +324,8 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.
         RecipeError: it is none of them; no other is taken in silence.
     """
     device = next(model.parameters()).device
-    there = precisions(device)
-    if precision not in there:
+    # Others are tried out only where they are asked for.
+    if precision != "fp32" and precision not in (there := precisions(device)):
         raise RecipeError(
             f"precision {precision}: nothing computes so here on {device.type}; take {' or '.join(there)}, or auto"
         )

@@ -42,7 +42,7 @@ def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kin
         found = steps(model, [0, 1, 2, 3, 4])
         assert found.dtype == torch.float32
         real = expected > -30
-        coarser = packed.LARGEST / packed.largest_input() if precision == "int8" else 1.0
+        coarser = packed.LARGEST / packed.input_form().largest if precision == "int8" else 1.0
         assert (found - expected)[real].abs().max() < NEAR[precision] * coarser
         for rows in ([0], [3, 1]):
             few = steps(model, rows)

@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 from nmtkit import Translator
 from nmtkit.errors import RecipeError
+from nmtkit.experiment import opening
 from nmtkit.experiment.opening import Opening, fits_half, open_run
 from nmtkit.experiment.saved import build_model, find_run
 from nmtkit.layers.packed import Packed, PackedCell, Precision, precisions
@@ -60,6 +61,21 @@ def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path
 
 def test_nothing_less_exact_is_taken_unless_it_was_measured(trained: Path) -> None:
     assert open_run(Opening(str(trained), "cpu")).chosen_way.precision == "fp32"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
+    trained: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = precisions(torch.device("cpu"))[-1]
+    monkeypatch.setattr(opening, "is_slow", lambda precision: slow and precision == named)
+    said: list[str] = []
+    translator = open_run(Opening(str(trained), "cpu", precision=named), "translation", said.append)
+    assert translator.chosen_way.precision == named
+    told = f"precision {named}: its products are slow on this processor; take fp32, or auto"
+    assert said.count(told) == slow
+    open_run(Opening(str(trained), "cpu"), "translation", said.append)
+    assert said.count(told) == slow
 
 
 def test_a_precision_that_the_device_lacks_is_refused(trained: Path) -> None:

@@ -1,6 +1,7 @@
 """Packed maps: each precision against its formula in float64, and what happens where a product is missing."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from nmtkit.errors import RecipeError
 from nmtkit.layers import packed
 from nmtkit.layers.packed import (
+    FORMS,
+    InputForm,
     Packed,
     Packed8,
     Packed16,
@@ -30,9 +33,12 @@ needs_int8 = pytest.mark.skipif("int8" not in HERE, reason="this torch has no pr
 
 @pytest.fixture(autouse=True)
 def forget_what_was_tried() -> Iterator[None]:
-    has_products.cache_clear()
+    tried = (has_products, packed.input_form, packed.is_slow)
+    for one in tried:
+        one.cache_clear()
     yield
-    has_products.cache_clear()
+    for one in tried:
+        one.cache_clear()
 
 
 def made(outputs: int = 40, inputs: int = 24, bias: bool = True) -> nn.Linear:
@@ -85,14 +91,36 @@ def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...])
     assert torch.equal(found.rectified(inputs).float(), found(inputs).relu())
 
 
-@needs_int8
+class Processor:
+    """Products of whole numbers in float64; each form has a cost, and may be wrong. Stands in for the module `time`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, costs: dict[int, float], wrong: Collection[int] = ()) -> None:
+        self.costs, self.wrong, self.now = costs, wrong, 0.0
+        self.calls: Counter[int] = Counter()
+        monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", lambda weight, _: weight.T)
+        monkeypatch.setattr(packed, "_of_whole_numbers", self.product)
+        monkeypatch.setattr(packed, "time", self)
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def product(self, whole: Tensor, zero: int, weight: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+        self.now += self.costs[zero] * 1e-5
+        self.calls[zero] += 1
+        result = (whole.double() - zero) @ weight.double() * scales - zeros
+        return result + (zero in self.wrong)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (2,), (70,), (2, 5)])
-@pytest.mark.parametrize("largest", sorted({packed.SAFE, packed.largest_input()}) if "int8" in HERE else [])
+@pytest.mark.parametrize("form", FORMS)
 def test_int8_is_what_the_formula_says(
-    shape: tuple[int, ...], bias: bool, largest: int, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], bias: bool, form: InputForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed, "largest_input", lambda: largest)
+    if "int8" not in HERE or form != packed.input_form():
+        Processor(monkeypatch, {form.zero: 1.0})
+    monkeypatch.setattr(packed, "input_form", lambda: form)
+    largest = form.largest
     linear = made(bias=bias)
     inputs = torch.randn(*shape, 24)
     inputs.view(-1, 24)[0] *= 50  # the other rows are as fine as before
@@ -109,6 +137,90 @@ def test_int8_is_what_the_formula_says(
     torch.testing.assert_close(
         found(inputs).double(), exact(linear, inputs), rtol=0.02, atol=0.03 * float(inputs.abs().max())
     )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whole_numbers_are_written_without_loss(form: InputForm) -> None:
+    rows = torch.tensor([[-5.0, 5.0, 0.0, 2.5], [0.0, 0.0, 0.0, 0.0], [1e30, -1e29, 0.0, 1.0]])
+    whole, scales = packed.quantized(rows, form)
+    assert whole.dtype == (torch.uint8 if form.zero else torch.int8)
+    wanted = (rows.double() / scales.double()).round()
+    assert torch.equal(whole.double() - form.zero, wanted)
+    assert wanted.abs().amax(1).tolist() == [form.largest, 0, form.largest]
+
+
+@needs_int8
+@pytest.mark.parametrize("rows", [2, 5, 16, 80, 400])
+@pytest.mark.parametrize(("inputs", "outputs"), [(24, 40), (128, 384), (512, 100), (1024, 17)])
+def test_sums_of_whole_numbers_are_exact_on_this_processor(rows: int, inputs: int, outputs: int) -> None:
+    torch.manual_seed(rows)
+    form = packed.input_form()
+    given = torch.randint(-form.largest, form.largest + 1, (rows, inputs))
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    given[0], weight[0], weight[1] = form.largest, 127, -127
+    layout = torch.ops.onednn.qlinear_prepack(weight, None)
+    whole = (given + form.zero).to(torch.uint8 if form.zero else torch.int8)
+    found = packed._of_whole_numbers(
+        whole, form.zero, layout, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
+    )
+    assert torch.equal(found, (given.double() @ weight.double().T).float())
+
+
+SIGNED, BY_128, BY_64 = (form.zero for form in FORMS)
+
+
+@pytest.mark.parametrize(
+    ("costs", "wrong", "taken"),
+    [
+        ((1, 1, 1), (), SIGNED),
+        ((3, 1, 1), (), SIGNED),  # as much as other programs may change it
+        ((300, 1, 1), (), BY_128),  # AVX-512 without AMX
+        ((300, 3, 1), (), BY_128),
+        ((3, 1, 1), (SIGNED, BY_128), BY_64),  # AVX2
+        ((300, 300, 300), (), SIGNED),
+        ((1, 1, 300), (SIGNED, BY_128), BY_64),
+    ],
+)
+def test_inputs_have_the_first_form_that_is_right_and_has_a_kernel(
+    costs: Sequence[float], wrong: Collection[int], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = Processor(monkeypatch, dict(zip((SIGNED, BY_128, BY_64), costs, strict=True)), wrong)
+    assert packed.input_form().zero == taken
+    threads = torch.get_num_threads()
+    slow = [form.zero for form in FORMS if processor.costs[form.zero] == 300]
+    if 0 < len(slow) < len(FORMS) and taken not in slow:
+        assert all(processor.calls[zero] <= 1 + packed.CALLS for zero in slow), "not tried with many rows"
+    calls = processor.calls.total()
+    assert packed.input_form().zero == taken
+    assert (processor.calls.total(), torch.get_num_threads()) == (calls, threads), "tried once"
+
+
+def test_where_no_form_is_right_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = [form.zero for form in FORMS]
+    Processor(monkeypatch, dict.fromkeys(zeros, 1.0), zeros)
+    assert not has_products("int8")
+    assert "int8" not in precisions(CPU)
+
+
+@pytest.mark.parametrize(("cost", "slow"), [(1, False), (4.9, False), (5.1, True), (600, True)])
+def test_int8_that_takes_five_times_as_long_as_float32_is_slow(
+    cost: float, slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = Processor(monkeypatch, {form.zero: cost for form in FORMS})
+
+    def exact(*_: object) -> Tensor:
+        processor.now += 1e-5
+        return torch.zeros(1)
+
+    monkeypatch.setattr(Packed32, "_product", exact)
+    assert packed.is_slow("int8") == slow
+    assert not packed.is_slow("fp32")
+    assert has_products("int8"), "who names it gets it"
+    if cost == 600:
+        before = processor.calls.total()
+        packed.is_slow.cache_clear()
+        assert packed.is_slow("int8")
+        assert processor.calls.total() - before <= 2, "not tried with many rows"
 
 
 @needs_int8

@@ -242,7 +242,7 @@ def test_a_less_exact_way_with_another_loss_is_refused(monkeypatch: pytest.Monke
     real = tuning.in_turns
 
     def only_bf16_is_quick(possible: Sequence[TrainingWay], seconds_of: Any, limit: float) -> Any:
-        return real(possible, lambda way, number: 1.0 if way == quickest else 3.0, limit)
+        return real(possible, lambda way, *_: 1.0 if way == quickest else 3.0, limit)
 
     monkeypatch.setattr(tuning, "in_turns", only_bf16_is_quick)
     assert find(config(max_minutes=1, threads=1), "loss").way == TrainingWay("fp32", "highest", 1)

@@ -259,7 +259,7 @@ def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[
         settings: list[Setting] = ask("settings")
 
         def best(among: list[Setting]) -> Setting:
-            turns = in_turns(among, lambda setting, _: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
+            turns = in_turns(among, lambda setting, *_: float(ask("decode", setting, lines)[0]), SECONDS_TO_TRY)
             tried = "; ".join(f"{setting}: {turns.slower[setting]:.2f}" for setting in among)
             notify(f"{name}, by {len(lines)} lines, times of the quickest way: {tried}")
             return turns.best
@@ -279,7 +279,7 @@ def _threads_alone(setting: Setting, ask: Ask, work: DecodingWork) -> int:
     """How many threads are quickest for one line at a time."""
     ways = dict.fromkeys(replace(setting, searches=1, threads=n) for n in (1, setting.threads * setting.searches))
     lines = _filled(work)[:FIRST]
-    return in_turns(list(ways), lambda way, _: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
+    return in_turns(list(ways), lambda way, *_: sum(ask("alone", way, lines)), SECONDS_TO_TRY / 10).best.threads
 
 
 def _turn(row: DecodingSpeed, ask: Ask, work: DecodingWork) -> None:

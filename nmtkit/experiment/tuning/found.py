@@ -18,6 +18,7 @@ import torch
 
 from nmtkit.device import cpu_threads, describe
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.experiment.tuning.turns import GIVEN_UP
 from nmtkit.files import replacing, user_cache
 from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
@@ -52,7 +53,8 @@ class Found(Generic[AnyWay]):
     unit: str
     """Of its speed."""
     speeds: dict[str, float] = field(default_factory=dict)
-    """The speed of every way that was measured, 0 where memory ran out; none where nothing was."""
+    """The speed of every way that was measured, 0 where memory ran out, and the most that it can be where it was given
+    up; none where nothing was."""
     rough_speed: float | None = None
     """Where nothing was measured, for the work is short: the speed of the few updates that showed it."""
     seconds: float = 0.0
@@ -72,12 +74,18 @@ class Found(Generic[AnyWay]):
         """That of the chosen way, if it was measured."""
         return self.speeds.get(str(self.way))
 
+    def told(self, way: str) -> str:
+        """The speed of a way, for a person."""
+        speed = self.speeds[way]
+        slow = GIVEN_UP * speed <= 1.001 * max(self.speeds.values())
+        return f"{'at most ' if slow else ''}{speed:,.0f}" if speed else "out of memory"
+
     def sentences(self) -> Iterator[str]:
         """What was found, for a person."""
         if not self.speeds:
             return
-        speeds = sorted(self.speeds.items(), key=lambda item: -item[1])
-        told = "; ".join(f"{way} {speed:,.0f}" if speed else f"{way} out of memory" for way, speed in speeds)
+        ways = sorted(self.speeds, key=lambda way: -self.speeds[way])
+        told = "; ".join(f"{way} {self.told(way)}" for way in ways)
         when = f"as found on {self.day}" if self.kept else f"measured in {self.seconds:.1f} s"
         yield f"{self.what} on this machine: {self.way}, {when} ({self.unit}: {told})"
         for way, count in self.differing.items():

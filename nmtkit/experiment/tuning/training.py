@@ -4,7 +4,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.experiment.saved import SavedRun, build_model, sizes_of
 from nmtkit.experiment.tuning import found
 from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.turns import MOST_SECONDS, MOST_SHARE, ROUNDS, Turns, in_turns
+from nmtkit.experiment.tuning.turns import MOST_SECONDS, MOST_SHARE, ROUNDS, TooSlowError, Turns, at_most, in_turns
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.recipe import Recipe
 from nmtkit.training import distributed, randomness
@@ -113,8 +112,7 @@ class Repeated:
     def __next__(self) -> Batch:
         batch = self.batches[self.next % len(self.batches)]
         self.next += 1
-        rows = torch.arange(0, batch.size, min(self.every, batch.size))
-        return batch if self.every == 1 else batch.select(rows)
+        return batch if self.every == 1 else batch.select(torch.arange(0, batch.size, min(self.every, batch.size)))
 
     def state(self) -> dict[str, int]:
         """Which batch is next."""
@@ -126,20 +124,21 @@ class Repeated:
 
 
 class _Surviving(Trainer):
-    """Makes updates that may need more memory than there is: they are called off, and training could go on.
+    """Makes updates that may need more memory or time than there is: they are called off, and training could go on.
 
     Weights, gradients and the optimizer's state take the same memory in every way to train; it is the pass through the
     model that may not fit. A process for which it does not still adds up gradients with the others.
     """
 
-    ran_out = False
-    """Whether there was not enough memory for some update since this was last set."""
+    lacked: type[Exception] | None = None
+    """Whether some update since this was last set lacked memory (OutOfMemoryError), or time (TooSlowError)."""
 
     def _add_gradients(self, update: Update, batch: Batch) -> Tensor:
-        with suppress(torch.OutOfMemoryError):
+        try:
             return super()._add_gradients(update, batch)
+        except (torch.OutOfMemoryError, TooSlowError) as fault:
+            self.lacked = type(fault)
         # Here the error is gone, and with it all that the pass had made.
-        self.ran_out = True
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
         # An update whose loss is not finite is called off.
@@ -309,38 +308,46 @@ def _measure(
 
     Where the training is too short for that, only the speed that the first way had in an update or two.
 
-    A way that runs out of memory has speed 0, and if all do there are no speeds.
+    A way that runs out of memory has speed 0, and if all do there are no speeds. One that cannot win is given up.
     """
     config, device = trial.config, trial.device
     stream = Repeated(trial.first_batches(ROUNDS * config.accumulate))
     training = _Surviving(model, stream, config, Checkpoints(Path()), device, time.monotonic)
 
-    def seconds_of(way: TrainingWay, number: int) -> float:
+    def seconds_of(way: TrainingWay, number: int, most: float) -> float:
         devices.prepare(device, way.matmul_precision, way.threads)
-        training.in_bf16, training.ran_out = way.precision == "bf16", False
+        training.in_bf16, training.lacked = way.precision == "bf16", None
         stream.next = number * config.accumulate
         _wait_for(device)
         begun = time.monotonic()
-        training.make_update()
+        with at_most(most, model):
+            training.make_update()
         _wait_for(device)
         taken = time.monotonic() - begun if distributed.rank() == 0 else 0.0
-        seconds, ran_out = distributed.largest([taken, training.ran_out])
+        lacked = [training.lacked is kind for kind in (torch.OutOfMemoryError, TooSlowError)]
+        seconds, ran_out, gave_up = distributed.largest([taken, *lacked])
+        if gave_up:
+            raise TooSlowError
         return math.inf if ran_out else seconds
 
+    def share(an_update: float) -> float:
+        planned = math.inf if again else planned_seconds(config, an_update, trial.updates_an_epoch)
+        return min(MOST_SECONDS, MOST_SHARE * planned)
+
     stream.every = _PIECE
-    spent = [seconds_of(possible[0], 0) for _ in range(2)]  # the first one prepares much
+    try:
+        spent = [seconds_of(possible[0], 0, share(math.inf)) for _ in range(2)]  # the first one prepares much
+    except TooSlowError:
+        return None
     piece = spent[-1]
     if math.isinf(sum(spent)):  # so little is in it that the whole will not fit in any way
         return possible[0], {}, False
     whole = _PIECE * piece
     if whole < _SHORT_UPDATE:
         stream.every = 1
-        spent.append(seconds_of(possible[0], 0))
+        spent.append(seconds_of(possible[0], 0, math.inf))
         whole = min(whole, spent[-1])
-    limit = MOST_SECONDS
-    if not again:
-        limit = min(limit, MOST_SHARE * planned_seconds(config, whole, trial.updates_an_epoch))
-    limit -= sum(seconds for seconds in spent if seconds < math.inf)
+    limit = share(whole) - sum(seconds for seconds in spent if seconds < math.inf)
     # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
     wanted = 4 * len(possible)
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):

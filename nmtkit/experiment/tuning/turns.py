@@ -1,10 +1,14 @@
 """Measuring several ways to do the same work side by side: in turns, so that noise comes over all of them."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Generic, TypeVar
+
+from torch import nn
 
 AnyWay = TypeVar("AnyWay", bound=Hashable)
 
@@ -18,6 +22,9 @@ ROUNDS = 6
 
 _OUT_OF_QUESTION = (1.5, 1.3, 1.15, 1.1, 1.07)
 """After the first, second, ... round a way goes on only if it is at most so many times slower than the best one."""
+
+GIVEN_UP = 2.0
+"""A turn is given up once it has taken so many times as long as the round's best one: it is out of the question."""
 
 NEARLY = 1.03
 """Of ways that differ by no more than this the one that was named first is taken."""
@@ -34,7 +41,7 @@ class Turns(Generic[AnyWay]):
     """The first of the ways that are nearly as quick as the quickest."""
     slower: dict[AnyWay, float]
     """For every way how many times the quickest one's time it took, the median over its rounds; infinite where it
-    failed in one of them."""
+    failed in one of them, and `GIVEN_UP`, at least, where it was given up."""
     turns: dict[AnyWay, list[float]]
     """The seconds of every way's turns, one a round until it was out of the question."""
     spread: float
@@ -46,7 +53,34 @@ class Turns(Generic[AnyWay]):
         return self.spread > DISAGREE
 
 
-def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float], limit: float) -> Turns[AnyWay]:
+class TooSlowError(Exception):
+    """Something took longer than it may."""
+
+
+@contextmanager
+def at_most(seconds: float, model: nn.Module) -> Iterator[None]:
+    """Whatever is done with a model inside is given up when it has taken so long, in the middle of a step or an update.
+
+    Every layer looks at the clock before it computes; steps that are played from a tape call none.
+
+    Raises:
+        TooSlowError: it took longer.
+    """
+    end = time.monotonic() + seconds
+
+    def look(*_: object) -> None:
+        if time.monotonic() > end:
+            raise TooSlowError
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in model.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int, float], float], limit: float) -> Turns[AnyWay]:
     """Measures ways in rounds: in each all that are still in question do the same piece of work, one after the other.
 
     Where every way fails the first of them is the best, with `slower` infinite.
@@ -54,15 +88,23 @@ def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float],
     Args:
         ways: the ones that one would rather take first.
         seconds_of: does the piece of work of this number, from 0, in this way, and gives the seconds that it took;
-            infinitely many if it cannot be done so, which puts the way out of the question.
+            infinitely many if it cannot be done so, which puts the way out of the question. It may raise TooSlowError
+            after the seconds that it is given, by which the way cannot win: this puts it out of the question, too.
         limit: seconds; a round that would probably go over it is not begun. The first is always made.
     """
     assert ways, "there is something to measure"
     taken: dict[AnyWay, list[float]] = {way: [] for way in ways}
-    left, spent = list(ways), 0.0
+    left, spent, begun, given_up = list(ways), 0.0, time.monotonic(), set[AnyWay]()
     for number in range(ROUNDS):
         for way in left:
-            seconds = seconds_of(way, number)
+            # A way that was once quick enough may be held up, so that one turn does not put it out.
+            least = min((taken[other][-1] for other in left if taken[other]), default=math.inf)
+            most = limit if number else max(0.0, min(GIVEN_UP * least, limit - (time.monotonic() - begun)))
+            try:
+                seconds = seconds_of(way, number, most)
+            except TooSlowError:
+                seconds = math.inf
+                given_up.add(way)
             taken[way].append(seconds)
             spent += seconds if seconds < math.inf else 0.0
         slower = {way: math.inf if math.inf in taken[way] else median(_shares(taken, way)) for way in ways}
@@ -77,6 +119,8 @@ def in_turns(ways: Sequence[AnyWay], seconds_of: Callable[[AnyWay, int], float],
     spread = max((max(some) / max(min(some), 1e-9) for some in shares if some), default=1.0)
     best = next(way for way in left if slower[way] <= NEARLY * fewest)
     compared = {way: value / fewest if value < math.inf else value for way, value in slower.items()}
+    if fewest < math.inf:
+        compared |= dict.fromkeys(given_up, GIVEN_UP)
     return Turns(best, compared, taken, spread)
 
 

@@ -36,6 +36,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
     monkeypatch.setattr(searching, "time", CLOCK)
     monkeypatch.setattr(packed, "has_products", lambda precision: precision in ("bf16", "int8"))
+    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +56,14 @@ def test_the_usual_way_comes_first_and_the_others_differ_in_one_thing(
         assert asked == "auto" or other.precision == asked
 
 
+def test_a_precision_whose_products_are_slow_here_is_not_tried_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searching, "is_slow", lambda precision: precision == "int8")
+    assert {way.precision for way in ways_to_search(CPU)} == {"fp32", "bf16"}
+    assert {way.precision for way in ways_to_search(CPU, "int8")} == {"int8"}
+
+
 class Search:
     """Takes a thousandth of a second a line, in the quickest way a part of that."""
 
@@ -62,7 +71,7 @@ class Search:
         self.quickest, self.same, self.part = quickest, same, part
         self.searched = 0
 
-    def __call__(self, way: SearchWay, lines: Sequence[str]) -> list[str]:
+    def __call__(self, way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
         CLOCK.now += len(lines) * 0.001 * (self.part if way == self.quickest else 1)
         self.searched += len(lines)
         return [line if self.same or way != self.quickest else line.upper() for line in lines]
@@ -113,10 +122,10 @@ def test_what_is_too_short_is_not_measured() -> None:
 def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
     search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
 
-    def with_little_memory(way: SearchWay, lines: Sequence[str]) -> list[str]:
-        if way in hungry and len(lines) > searching._FIRST:
+    def with_little_memory(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        if way in hungry and len(lines) > max(searching._PIECES):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
-        return search(way, lines)
+        return search(way, lines, most)
 
     found = quickest_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
     if len(hungry) == len(ways_to_search(CPU)):

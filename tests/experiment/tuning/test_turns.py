@@ -18,7 +18,7 @@ class Machine:
         self.draw = random.Random(seed)
         self.turns: list[str] = []
 
-    def __call__(self, way: str, number: int) -> float:
+    def __call__(self, way: str, number: int, most: float) -> float:
         self.turns.append(way)
         return self.costs[way] * self.work[number] * (1 + self.noise * self.draw.random())
 
@@ -65,14 +65,14 @@ def test_a_noisy_machine_does_not_hide_what_matters(seed: int) -> None:
 def test_turns_that_disagree_are_noticed() -> None:
     """In one round something else takes the machine while the second way has its turn."""
     busy = [1.0, 1.0, 2.0, 1.0, 1.0, 1.0]
-    found = in_turns(["a", "b"], lambda way, n: busy[n] if way == "b" else 1.0, limit=100)
+    found = in_turns(["a", "b"], lambda way, n, _: busy[n] if way == "b" else 1.0, limit=100)
     assert found.is_noisy
     assert found.best == "a"
 
 
 def test_ways_that_take_turns_at_being_the_quickest_stay_in_question() -> None:
     """Each of three has one good round: none is within the bound of the best of every round, and one is taken."""
-    found = in_turns(["a", "b", "c"], lambda way, number: 1.0 if "abc"[number % 3] == way else 1.2, limit=100)
+    found = in_turns(["a", "b", "c"], lambda way, number, _: 1.0 if "abc"[number % 3] == way else 1.2, limit=100)
     assert found.best == "a"
     assert found.slower == pytest.approx({"a": 1.0, "b": 1.0, "c": 1.0})
 
@@ -84,8 +84,8 @@ class Failing(Machine):
         super().__init__(costs)
         self.fails = fails
 
-    def __call__(self, way: str, number: int) -> float:
-        seconds = super().__call__(way, number)
+    def __call__(self, way: str, number: int, most: float) -> float:
+        seconds = super().__call__(way, number, most)
         return math.inf if number >= self.fails.get(way, ROUNDS) else seconds
 
 
