@@ -1,15 +1,21 @@
 """The ways to search: which there are, how the best is found, and that it finds the same texts."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import pytest
 import torch
 
 from nmtkit import device as devices
+from nmtkit.experiment.opening import Opening, find_way
+from nmtkit.experiment.saved import find_run
 from nmtkit.experiment.tuning import searching
 from nmtkit.experiment.tuning.searching import quickest_search, ways_to_search
+from nmtkit.experiment.tuning.turns import MOST_SHARE, TooSlowError
 from nmtkit.layers import packed
 from nmtkit.layers.packed import PrecisionChoice
 from nmtkit.translation.inputs import SearchWay, usual
@@ -133,3 +139,62 @@ def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
     else:
         assert found.way not in hungry
         assert [way for way in ways_to_search(CPU) if not found.speeds[str(way)]] == hungry
+
+
+@pytest.mark.parametrize("times", [15, 1000])
+def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) -> None:
+    """It has no more of the time than a piece of the usual way's, whatever it is asked for."""
+    slow = next(way for way in ways_to_search(CPU) if way.precision == "int8")
+    others, asked = Search(ways_to_search(CPU)[2]), []
+
+    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        if way != slow:
+            return others(way, lines, most)
+        asked.append(len(lines))
+        CLOCK.now += min(most, len(lines) * 0.1 * times)
+        raise TooSlowError
+
+    begun = CLOCK.now
+    found = quickest_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
+    assert found.way == ways_to_search(CPU)[2]
+    assert asked == [searching._PIECES[0]]
+    assert CLOCK.now - begun < 5
+    assert f"{slow} at most " in next(found.sentences())
+
+
+@pytest.mark.parametrize("planned", [1, 20, 100])
+def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float) -> None:
+    begun = CLOCK.now
+
+    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        CLOCK.now += min(most, 3.0 * len(lines))
+        if most < 3.0 * len(lines):
+            raise TooSlowError
+        return list(lines)
+
+    assert not quickest_search(search, LINES, CPU, {"test": f"all {planned}"}, planned_seconds=planned).speeds
+    assert CLOCK.now - begun <= MOST_SHARE * planned * 1.001
+
+
+@pytest.mark.skipif("int8" not in packed.precisions(CPU), reason="this torch has no products of int8 here")
+def test_a_real_search_whose_products_are_slow_makes_few_of_them(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of int8 that take 0.05 s more, where nobody has noticed it before."""
+    monkeypatch.undo()  # the clock is the real one
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
+    real, made = packed._of_whole_numbers, [0]
+
+    def slow(*given: Any) -> torch.Tensor:
+        made[0] += 1
+        sleep(0.05)
+        return real(*given)
+
+    packed.precisions(CPU)  # has tried them
+    monkeypatch.setattr(packed, "_of_whole_numbers", slow)
+    how = Opening(device="cpu", threads=1)
+    _, found = find_way(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
+    assert found.way.precision == "fp32"
+    assert 0 < made[0] <= 45, "of some thousand"
+    assert any(way.startswith("int8") for way in found.speeds)

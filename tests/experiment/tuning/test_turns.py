@@ -2,10 +2,13 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
+from torch import nn
 
-from nmtkit.experiment.tuning.turns import ROUNDS, in_turns
+from nmtkit.experiment.tuning import turns
+from nmtkit.experiment.tuning.turns import GIVEN_UP, ROUNDS, TooSlowError, at_most, in_turns
 
 
 class Machine:
@@ -109,3 +112,48 @@ def test_where_every_way_fails_the_first_is_named(since: int) -> None:
 
 def test_a_slow_way_is_taken_where_all_quicker_ones_fail() -> None:
     assert in_turns(["a", "b", "c"], Failing({"a": 1.0, "b": 1.0, "c": 2.0}, {"a": 2, "b": 2}), 100).best == "c"
+
+
+class GivingUp(Machine):
+    """Takes no longer than it may."""
+
+    def __call__(self, way: str, number: int, most: float) -> float:
+        seconds = super().__call__(way, number, most)
+        if seconds > most:
+            raise TooSlowError
+        return seconds
+
+
+def test_a_way_that_cannot_win_is_given_up_in_its_first_turn() -> None:
+    machine = GivingUp({"a": 1.0, "b": 100.0, "c": 0.9, "d": 1.9})
+    found = in_turns(["a", "b", "c", "d"], machine, limit=100)
+    assert found.best == "c"
+    assert found.slower == pytest.approx({"a": 1 / 0.9, "b": GIVEN_UP, "c": 1.0, "d": GIVEN_UP})
+    assert (machine.turns.count("b"), machine.turns.count("d")) == (1, 1)
+
+
+def test_a_turn_that_is_held_up_once_is_not_given_up() -> None:
+    machine = GivingUp({"a": 1.0, "b": 1.1}, work=[1, 1, 30, 1, 1, 1])
+    found = in_turns(["a", "b"], machine, limit=1000)
+    assert found.slower == pytest.approx({"a": 1.0, "b": 1.1})
+
+
+def test_what_a_model_does_ends_in_the_middle_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layer takes a second; after three and a half the fifth is not called."""
+    now, called = [0.0], []
+    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Layer(nn.Module):
+        def forward(self, inputs: int) -> int:
+            now[0] += 1.0
+            called.append(inputs)
+            return inputs + 1
+
+    model = nn.Sequential(*[Layer() for _ in range(9)])
+    with pytest.raises(TooSlowError), at_most(3.5, model):
+        model(0)
+    assert called == [0, 1, 2, 3]
+    with at_most(20.0, model):
+        assert model(0) == 9
+    assert model(0) == 9, "nothing is left behind"
+    assert not any(layer._forward_pre_hooks for layer in model)
