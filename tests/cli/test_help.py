@@ -29,7 +29,7 @@ def test_every_command_has_examples(console: Command) -> None:
         done = console(*words, "--help")
         _, found, after = done.out.partition("Example")
         # On a line of its own, not wrapped into a paragraph.
-        if done.code != 0 or not found or f"\n  nmtkit {words[0]}" not in after or "\\b" in done.out:
+        if done.code != 0 or not found or f"  nmtkit {words[0]}" not in after or "\\b" in done.out:
             without.append(done)
     assert without == []
     assert len(SUBCOMMANDS) > 30
