@@ -38,6 +38,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+SLOW_FIXTURES = {"trained", "nmtkit", "console", "corpus", "small_corpus"}
+QUICK_ROOMS = {"data", "layers", "metrics", "models", "search"}
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Whether `make quick` runs a test: units of the rooms where one writes models, and contracts of a model a kind."""
+    if item.get_closest_marker("slow"):
+        return False
+    room = item.path.parent.name
+    if room == "contracts":
+        chosen = {value for value in getattr(item, "callspec").params.values() if isinstance(value, str)}
+        return item.path.name == "test_models.py" and bool(chosen & set(ONE_OF_EACH))
+    return room in QUICK_ROOMS and not SLOW_FIXTURES & set(getattr(item, "fixturenames"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Every test begins with the same threads and products, whatever the one before has set (see tests/machines)."""

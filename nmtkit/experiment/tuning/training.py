@@ -337,8 +337,10 @@ def _measure(
     stream.every = _PIECE
     try:
         spent = [seconds_of(possible[0], 0, share(math.inf)) for _ in range(2)]  # the first one prepares much
-    except TooSlowError:
-        return None
+    except TooSlowError:  # the speed is at most this
+        stream.every = 1
+        tokens = _target_tokens(stream, 0, config.accumulate)
+        return distributed.size() * tokens / (_PIECE * share(math.inf))
     piece = spent[-1]
     if math.isinf(sum(spent)):  # so little is in it that the whole will not fit in any way
         return possible[0], {}, False
