@@ -40,8 +40,8 @@ class TrainingConfig(OptimizerSettings):
     recipe with stages it limits the whole training, not each stage: a stage that sets its own has that; the others
     share the rest equally, and get what earlier stages did not use."""
     validate_every: int = Field(default=1000, ge=1)
-    """Updates between two validations. One more follows at the end. A validation that would use up the rest of
-    max_minutes is left out, so that the schedule reaches its end."""
+    """Updates between two validations. One more follows at the end, for which max_minutes leaves the time that the one
+    before took. A validation that would use up the rest is left out, so that the schedule reaches its end."""
     patience: int | None = Field(default=None, ge=1)
     """Stop after this many validations in a row without a new best."""
     best_metric: str = "bleu"

@@ -133,7 +133,7 @@ class Trainer:
     def has_time_to_validate(self) -> bool:
         """Whether there would be time to train after a validation that takes as long as the last one did."""
         limit = self.config.max_minutes
-        return limit is None or self._used + self._validating < 60 * limit
+        return limit is None or self._used + 2 * self._validating < 60 * limit  # one more follows at the end
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         """Why no further update is to be made; None while there is none. The same in all processes."""
@@ -150,7 +150,8 @@ class Trainer:
         out_of_time, used = False, 0.0
         if distributed.rank() == 0:
             used = self._used
-            out_of_time = config.max_minutes is not None and self.seconds >= 60 * config.max_minutes
+            last = 0.0 if self.is_validated else self._validating  # within the minutes, too
+            out_of_time = config.max_minutes is not None and self.seconds + last >= 60 * config.max_minutes
         interrupted, over, self._used = distributed.largest([stop is not None and stop(), out_of_time, used])
         if interrupted:
             return "interrupted"
@@ -190,7 +191,7 @@ class Trainer:
         """`TrainingProgress.share` of the coming update."""
         limit = 60 * (self.config.max_minutes or 0.0)
         lasting = self._used / self.update if self.update else _FIRST_UPDATE * limit
-        return self.config.share(self.update + 1, self._used + lasting) or 0.0
+        return self.config.share(self.update + 1, self._used + lasting + self._validating) or 0.0
 
     def _next_batch(self) -> Batch:
         try:

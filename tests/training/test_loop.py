@@ -231,11 +231,12 @@ def test_validations_use_up_the_budget_as_well(tmp_path):
         return {"score": 1.0}
 
     rates, reason = linear_rates(tmp_path, pace, slow, max_updates=99, max_minutes=0.5, validate_every=4)
-    # 4 s, a validation: what follows it begins at 14 s, its share still rests on the 4 s before
-    shares = [1 / 99, 2 / 30, 3 / 30, 4 / 30, 5 / 30, 15 * 6 / 5 / 30, 16 * 7 / 6 / 30, 17 * 8 / 7 / 30]
-    shares.append(18 * 9 / 8 / 30)
-    assert rates[: len(shares)] == pytest.approx([1 - share for share in shares], abs=1e-12)
-    assert reason == "max_minutes"
+    # 4 s, a validation: what follows it begins at 14 s, its share still rests on the 4 s before. From now on 10 s are
+    # left for the last validation.
+    shares = [1 / 99, 2 / 30, 3 / 30, 4 / 30, 15 / 30, (10 + 15 * 6 / 5) / 30, (10 + 16 * 7 / 6) / 30]
+    shares += [(10 + 17 * 8 / 7) / 30, 1, 1]
+    assert rates == pytest.approx([1 - share for share in shares], abs=1e-12)
+    assert (reason, pace.now - Pace(1).now) == ("max_minutes", 30)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
@@ -318,7 +319,7 @@ def test_ema_by_its_formula(tmp_path):
 
 
 def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tmp_path):
-    """Ten updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is not begun."""
+    """Updates of 10 seconds, a validation of 15 after each second one: the one after update 6 is the last."""
     pace = Pace(10)
 
     def slow(model):
@@ -328,8 +329,9 @@ def test_a_validation_that_would_take_the_rest_of_the_time_is_left_to_the_end(tm
     schedule = {"kind": "linear", "over": "budget"}
     config = settings(max_updates=None, max_minutes=100 / 60, schedule=schedule, validate_every=2, save_every=50)
     _, events = run(tmp_path, config, stream=pace, evaluate=slow)
-    assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 7]
-    assert ended(events) == ("max_minutes", 7)
+    assert [event.update for event in events if isinstance(event, Evaluated)] == [2, 4, 6]
+    assert ended(events) == ("max_minutes", 6)
+    assert pace.now - Pace(10).now == 105, "an update is made whole"
     assert steps(events)[-1].lr < 0.1 * config.lr
 
 

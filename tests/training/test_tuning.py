@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -311,3 +312,29 @@ def one_of_two(rank: int, port: int, folder: str) -> None:
 @pytest.mark.slow
 def test_if_one_of_two_processes_runs_out_of_memory_neither_takes_the_way(tmp_path: Path) -> None:
     start_two(one_of_two, tmp_path)
+
+
+class SlowInHalf(Counted):
+    """An update takes ten seconds with bfloat16."""
+
+    waits = 0
+
+    def unroll(self, batch: Batch, *arguments: Any, **named: Any) -> Any:
+        if torch.is_autocast_enabled("cpu"):
+            for _ in range(1000):
+                SlowInHalf.waits += 1
+                sleep(0.01)
+                self.src_embedding(batch.src)
+        return super().unroll(batch, *arguments, **named)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_update_that_is_far_too_slow_is_given_up_in_its_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlowInHalf, "waits", 0)
+    model = SlowInHalf(SlowInHalf.Config(), VocabularySizes(12, 12, False))
+    chosen = config(max_minutes=100, threads=1, matmul_precision="highest")
+    found = quickest_training(trial(lambda: model, chosen, "slow"))
+    assert found.way == TrainingWay("fp32", "highest", 1)
+    assert 0 < SlowInHalf.waits < 500, "of 1000 for each update"
+    assert "bf16, 1 thread at most " in next(found.sentences())
+    assert all(parameter.isfinite().all() and parameter.grad is None for parameter in model.parameters())
