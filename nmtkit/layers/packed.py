@@ -33,7 +33,7 @@ PrecisionChoice = Literal["auto", "fp32", "fp16", "bf16", "int8"]
 MANY = 1 << 24
 """Multiplications from which on oneDNN's product of float32 is worth its longer call, with AVX-512."""
 LARGE, FEW_ROWS = 1 << 18, range(3, 65)
-"""Without it MKL's is as good or better, but for a matrix of so many numbers and so many rows; measured on Zen 3."""
+"""Without it MKL's is as good or better, but for so many numbers and so many rows: see `nmtkit bench decode`."""
 FEWEST_OUTPUTS = 16
 """A map to fewer numbers, a gate, is no work, and a probability needs its digits."""
 LARGEST = 127
@@ -159,7 +159,7 @@ class Packed8(Packed):
     def forward(self, inputs: Tensor) -> Tensor:
         """The map, in float32."""
         rows = inputs.reshape(-1, self.in_features)
-        single = len(rows) == 1  # for one row oneDNN has a product that is a hundred times slower than for two
+        single = len(rows) == 1  # for one row oneDNN may have a far slower product than for two
         form = input_form()
         whole, scales = quantized(rows.expand(2, -1) if single else rows, form)
         result = _of_whole_numbers(whole, form.zero, self.weight, self.scales, self.zeros)

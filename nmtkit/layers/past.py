@@ -30,7 +30,7 @@ WORTH_KEEPING = 0.66
 
 
 class Blocks:
-    """Memory that one past after another takes: a page that was used before costs a tenth of a fresh one."""
+    """Memory that one past after another takes: a page that was used before costs less than a fresh one."""
 
     def __init__(self) -> None:
         self._free: list[Tensor] = []
@@ -112,7 +112,7 @@ class Past:
             kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
         if torch.is_grad_enabled():
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
-        elif self._together:  # a CPU copies a part ten times as quickly as it finds as many rows
+        elif self._together:  # a CPU copies a part more quickly than it finds as many rows
             first = self._columns() - self.beam
             kept[:, first : first + self.width] = entries.view(-1, self.width, *entries.shape[1:])
         else:
