@@ -63,6 +63,13 @@ def options() -> argparse.Namespace:
         default=training.BATCH_TOKENS,
         help="padded tokens a side of a batch in training on captions; a GPU wants 25000 (default: %(default)s)",
     )
+    parser.add_argument(
+        "--arithmetic",
+        choices=training.ARITHMETICS,
+        nargs="+",
+        default=list(training.ARITHMETICS),
+        help="of the Transformer; a processor without bfloat16 takes very long for bf16 (default: all)",
+    )
     parser.add_argument("--blocks", type=int, default=5, help="measured blocks of training (default: %(default)s)")
     parser.add_argument("--updates", type=int, default=6, help="updates in a block (default: %(default)s)")
     parser.add_argument(
@@ -144,7 +151,8 @@ def on_captions(
         console.say(f"training on {len(store):,} pairs of {store.folder}, vocabulary {store.tgt_size:,}")
         how = training.Work(store, scratch, place, given.threads, given.blocks, given.updates, given.batch_tokens)
         if "transformer" in parts:
-            speeds += training.transformer(how, training.SHAPES[given.shape])
+            arithmetics = [training.ARITHMETICS[name] for name in given.arithmetic]
+            speeds += training.transformer(how, training.SHAPES[given.shape], arithmetics)
             watch.look("after the transformer")
         if "rnnsearch" in parts:
             speeds += training.rnnsearch(how, training.TOY_RNNSEARCH if given.shape == "toy" else training.RNNSEARCH)

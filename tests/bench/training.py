@@ -1,7 +1,7 @@
 """Training speed of nmtkit's own training loop beside the floors, on the same batches, in turns."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -51,7 +51,7 @@ class Arithmetic:
 
 FP32 = Arithmetic("fp32", "highest", "fp32")
 BF16 = Arithmetic("bf16 autocast", "highest", "bf16")
-ARITHMETICS = [FP32, Arithmetic("fp32, matmul medium", "medium", "fp32"), BF16]
+ARITHMETICS = {"fp32": FP32, "medium": Arithmetic("fp32, matmul medium", "medium", "fp32"), "bf16": BF16}
 """On a CUDA device `medium` is tf32."""
 
 
@@ -236,7 +236,7 @@ def in_turns(model: str, how: Arithmetic, floor: Bare | None, ours: Sequence[Tra
 
 
 def transformer(
-    work: Work, config: TransformerConfig = SMALL, arithmetics: Sequence[Arithmetic] = ARITHMETICS
+    work: Work, config: TransformerConfig = SMALL, arithmetics: Iterable[Arithmetic] = tuple(ARITHMETICS.values())
 ) -> Iterator[Speed]:
     """The floor drops out everywhere at 0.1; nmtkit does so too, or as it does by default."""
     by_default = config.changed({"attention_dropout": 0.0, "activation_dropout": 0.0})
