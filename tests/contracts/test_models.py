@@ -309,6 +309,14 @@ def test_every_parameter_gets_a_gradient(model: Seq2Seq) -> None:
     assert untouched == []
 
 
+def test_ties_share_what_they_say(model: Seq2Seq) -> None:
+    tie, src, tgt = model.config.model_dump()["tie"], model.embedding("src").weight, model.embedding("tgt").weight
+    assert (src is tgt) == (tie in ("embeddings", "all"))
+    if model.output is not None:  # one that is made of the embedding has none of its own
+        assert (model.output.weight is tgt) == (tie in ("decoder", "all"))
+        assert model.output.weight is tgt or model.output.weight is not src
+
+
 @torch.no_grad()
 def test_saved_and_loaded_gives_the_same(model: Seq2Seq, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     batch = batch_of(SOURCES, TARGETS)
