@@ -23,14 +23,15 @@ compare: $(READY)
 
 # One thread a process and one process a core: tests use small tensors, which more threads only slow down. Each process
 # begins with tests that stand together, which share what is trained for them, and takes from the others at the end.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+# Compiled modules are kept even where the environment says not to: without them every process compiles everything anew.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 
 test: $(READY)
 	$(PYTEST) -m "not slow"
 
 # What one runs while writing: one model of each kind, no trainings, no commands in processes of their own. Under a minute.
 quick: $(READY)
-	$(PYTEST) --quick
+	$(PYTEST) --quick tests/contracts/test_models.py tests/data tests/layers tests/metrics tests/models tests/search
 
 # Every test, the slow ones too.   A part of them:  make ARGS='-m slow --part 3/8' test-all
 test-all: $(READY)
