@@ -41,6 +41,7 @@ SLURM = "needs Slurm"
 LONG = "trains or measures for minutes"
 SUBWORDS = "needs a trained Transformer of subwords; tests/experiment/test_exporting.py has one"
 MEASURES = "asks the machine for a quarter of a minute"
+STAGES = "its stages set their own limits; tests/cli/test_train_summarizer.py trains in stages"
 TRAINED = "is for a run that is trained for minutes"
 INSHORTS = "is for text that is not part of nmtkit"
 GENERATED = "tests/generators does it"
@@ -51,7 +52,7 @@ PARSED = {
     "nmtkit evaluate runs/mine --test-set wmt14/en-de -o wmt14.de": NETWORK,
     "nmtkit train libreoffice-help-en-de-transformer": NETWORK,
     "nmtkit train demo": LONG,
-    "nmtkit train demo-news-pointer-generator": LONG,
+    "nmtkit train demo-news-pointer-generator": STAGES,
     "nmtkit train --source train.en --target train.de --minutes 20": MEASURES,
     "nmtkit compare compare-rnn-encdec compare-rnnsearch compare-luong-global --plot length.png": LONG,
     "nmtkit tune mine.yaml": LONG,
