@@ -1,5 +1,6 @@
 """Settings for those who bring only text: by the size of the corpus, valid for every text, and with their reasons."""
 
+import math
 import random
 import subprocess
 import sys
@@ -377,3 +378,28 @@ def test_times_in_words(minutes: float, said: str) -> None:
 def test_no_torch_is_needed() -> None:
     program = "import sys, nmtkit.experiment.choosing; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_too_few_minutes_for_one_pass_are_told_before() -> None:
+    """With what a pass takes at the measured speed, and the minutes of all passes that the preset makes."""
+    speed = 2_000.0  # padded tokens a minute
+    text = corpus(20_000)
+    whole = choose_preset("translation", text, "tiny", tokens_a_minute={"tiny": speed})
+    short = choose_preset("translation", text, "tiny", minutes=2, tokens_a_minute={"tiny": speed})
+    (told,) = short.warnings
+    assert told.startswith("2 min read the text only ")
+    assert "no usable model: one pass takes about 3 hours on this machine" in told  # of 393,800 padded tokens
+    assert whole.minutes is not None
+    assert f"(--minutes {math.ceil(whole.minutes)})" in told
+    assert not whole.warnings
+    long = {"minutes": 2 * whole.minutes / 20, "tokens_a_minute": {"tiny": speed}}
+    assert not choose_preset("translation", text, "tiny", **long).warnings  # type: ignore[arg-type]  # of several types
+
+
+def test_too_few_minutes_of_a_summarizer_are_told_before() -> None:
+    text = corpus(3_000, 200, side(90_000, 30))
+    speeds = {"tokens_a_minute": {"tiny": 20_000.0}}
+    whole = choose_preset("summarization", text, "tiny", **speeds).minutes
+    told = choose_preset("summarization", text, "tiny", minutes=2, **speeds).warnings[0]
+    assert whole is not None
+    assert f"(--minutes {math.ceil(whole)})" in told

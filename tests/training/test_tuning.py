@@ -209,15 +209,23 @@ def test_a_training_that_was_too_short_stays_so(monkeypatch: pytest.MonkeyPatch)
             clock.now += seconds
             return super().unroll(*arguments, **named)
 
-    def is_measured(max_updates: int, again: bool = False) -> bool:
+    def found_for(max_updates: int, again: bool = False) -> Found[TrainingWay]:
         def build() -> Seq2Seq:
             return Slow(Slow.Config(), VocabularySizes(12, 12, False))
 
         chosen = config(max_updates=max_updates, threads=1)
-        return bool(quickest_training(trial(build, chosen, "plan"), again).speeds)
+        return quickest_training(trial(build, chosen, "plan"), again)
 
-    assert not is_measured(1000)
+    def is_measured(max_updates: int, again: bool = False) -> bool:
+        return bool(found_for(max_updates, again).speeds)
+
+    short = found_for(1000)
+    assert not short.speeds
+    mask = batches(1)[0].tgt_mask
+    assert mask is not None
+    assert short.rough_speed == pytest.approx(int(mask.sum()) / 0.03)
     seconds = 0.06
+    assert found_for(1000).rough_speed == short.rough_speed
     assert not is_measured(1000)
     assert kept.everything() == []
     assert is_measured(1001)
