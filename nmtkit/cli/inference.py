@@ -237,9 +237,6 @@ batches: Decorator = together(
 """The same, with the options of how much is computed at once."""
 
 
-# -------------------------------------------------------------------------------------------------- opening and reading
-
-
 def open_asked(how: Opening, task: str | None = None) -> Translator:
     """Opens the run that was asked for, and says on stderr which run, which weights and which device it is."""
     return open_run(how, task, note)
@@ -283,9 +280,6 @@ def read_translation(line: str, where: str) -> Translation:
         raise DataError(f"{where}: not what `nmtkit translate --json` prints ({fault!r}); {plain}") from fault
 
 
-# ------------------------------------------------------------------------------------------------------------- printing
-
-
 @dataclass
 class Printer:
     """Writes results to standard output, line by line, and counts what a user should be told at the end."""
@@ -309,7 +303,7 @@ class Printer:
     cut: int = 0
     """Lines of input that were not read to their end."""
     fewer: int = 0
-    """Lines of input with fewer results than were asked for: equal ones of several groups, or samples, are one."""
+    """Lines of input with fewer results than were asked for, since equal texts are one."""
 
     def write(self, found: Sequence[Translation]) -> None:
         """Writes the results of one line of input, best first."""

@@ -24,6 +24,7 @@ from nmtkit.models.ensemble import Mean
 from nmtkit.recipe import Recipe
 from nmtkit.search.engine import Steps, require_recordable
 from nmtkit.task import TASKS
+from nmtkit.training.weights import count_weights
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
 from nmtkit.translation.workers import Workers
@@ -152,7 +153,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     if notify is not None and place.type == "cpu" and how.precision != "auto" and is_slow(how.precision):
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
     outputs = [getattr(one, "output", None) for one in model.models()]
-    parameters = model.count_parameters()  # laid out they are no parameters any more
+    parameters = count_weights(model)  # laid out they are no parameters any more
     lay_out(model, way.precision, () if shortlist is None else [one for one in outputs if one is not None])
     return Translator(
         model,

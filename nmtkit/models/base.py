@@ -238,10 +238,6 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         """Itself; of an ensemble the members."""
         return [self]
 
-    def count_parameters(self) -> int:
-        """How many numbers are learned, a tied matrix once: those of the weights file. To be asked before `lay_out`."""
-        return sum(parameter.numel() for parameter in self.parameters())
-
     @abstractmethod
     def encode(self, batch: Batch) -> M:
         """Runs the encoder and projects the keys once."""

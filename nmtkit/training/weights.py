@@ -32,6 +32,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def count_weights(model: nn.Module) -> int:
+    """How many numbers the weights file of a model has; to be asked before the model is laid out for reading."""
+    return sum(weight.numel() for weight in weights_of(model).values())
+
+
 def save_weights(path: Path, weights: Mapping[str, Tensor], vocabulary: str = "") -> None:
     """Writes weights to a file of their own, with the checksum of their vocabulary, if it is known.
 

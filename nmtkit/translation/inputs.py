@@ -18,6 +18,7 @@ from nmtkit.layers.packed import Precision
 from nmtkit.models.base import Readout, Seq2Seq
 from nmtkit.search.constraints import Terms
 from nmtkit.search.rules import SearchConfig
+from nmtkit.training.weights import count_weights
 from nmtkit.translation.requests import (
     Request,
     RequiredTokens,
@@ -135,7 +136,7 @@ class TextModel:
 
     def __post_init__(self) -> None:
         if not self.parameters:
-            object.__setattr__(self, "parameters", self.model.count_parameters())
+            object.__setattr__(self, "parameters", count_weights(self.model))
 
     @property
     def device(self) -> torch.device:
