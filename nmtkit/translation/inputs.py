@@ -18,7 +18,6 @@ from nmtkit.layers.packed import Precision
 from nmtkit.models.base import Readout, Seq2Seq
 from nmtkit.search.constraints import Terms
 from nmtkit.search.rules import SearchConfig
-from nmtkit.training.weights import count_weights
 from nmtkit.translation.requests import (
     Request,
     RequiredTokens,
@@ -136,7 +135,7 @@ class TextModel:
 
     def __post_init__(self) -> None:
         if not self.parameters:
-            object.__setattr__(self, "parameters", count_weights(self.model))
+            object.__setattr__(self, "parameters", sum(one.numel() for one in self.model.parameters()))
 
     @property
     def device(self) -> torch.device:
