@@ -198,7 +198,7 @@ def test_rollouts_end_when_all_have_ended() -> None:
     rollouts = roll_out(
         Table(logits, *[[EOS, A]] * 50), Memory(torch.ones(3, 2, dtype=torch.bool), torch.ones(3, 2), 0), 50
     )
-    assert rollouts.ids.shape == (3, 2, 3)
+    assert rollouts.ids.shape == (3, 2, int(rollouts.lengths.max()))  # by chance all may end sooner
     assert bool((rollouts.lengths <= 3).all())
 
 
