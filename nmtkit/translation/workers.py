@@ -8,6 +8,7 @@ processes from scratch.
 import multiprocessing
 import signal
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -95,7 +96,11 @@ class _Worker:
         self.connection, theirs = context.Pipe()
         held = [*held, self.connection] if method == "fork" else []
         self._process = context.Process(target=_work, args=(theirs, make, place, held), daemon=True)  # type: ignore[attr-defined]  # typeshed's contexts
-        self._process.start()
+        with (
+            warnings.catch_warnings()
+        ):  # Python 3.12 and later warn of every fork beside threads; see `device.may_fork`
+            warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
+            self._process.start()
         theirs.close()
         self._name = f"worker {number} (process {self._process.pid}, {place})"
 
