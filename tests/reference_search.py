@@ -248,11 +248,15 @@ class Steps:
         self.sentence, self.config, self.asked = sentence, config, asked
         prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
         self.limit, self.least = int(length_limits(config, lengths, prefix, room)), int(least_lengths(config, lengths))
-        self.divisors = length_penalty(config.length_penalty, torch.arange(1, self.limit + 1), config.alpha).tolist()
+
+    def divisor(self, length: int) -> float:
+        """What the log-probability of a hypothesis of so many tokens is divided by; OpenNMT-py counts BOS too."""
+        counted = torch.tensor(length + 1 if self.config.stop == "opennmt-py" else length)
+        return length_penalty(self.config.length_penalty, counted, self.config.alpha).item()
 
     def after(self, one: Plain) -> list[tuple[float, Plain]]:
         """Every word that may follow: what it would be ranked by in this step, and the hypothesis."""
-        config, position, divisor = self.config, len(one.tokens), self.divisors[len(one.tokens)]
+        config, position, divisor = self.config, len(one.tokens), self.divisor(len(one.tokens) + 1)
         output = self.sentence.after(one.tokens)
         cost = 0.0
         if config.coverage_penalty:
@@ -261,10 +265,15 @@ class Steps:
         in_every_step = cost * divisor if config.coverage_kind == "summary" else 0.0
         following = []
         said = output.log_probs[0, position].tolist()
-        for token, value in enumerate(allowed(said, one.tokens, config, self.least, self.asked)):
+        values = allowed(said, one.tokens, config, self.least, self.asked)
+        is_forced = config.at_limit == "end" and position + 1 == self.limit
+        if is_forced:
+            values = [0.0 if token == EOS else -math.inf for token in range(len(values))]
+        for token, value in enumerate(values):
             if value == -math.inf:
                 continue
-            penalty = one.penalty + more_weight(value, one.tokens, token, config, self.asked)
+            more = 0.0 if is_forced else more_weight(value, one.tokens, token, config, self.asked)
+            penalty = one.penalty + more
             log_probs = (*one.log_probs, value)
             ranks = math.fsum(log_probs) + penalty
             score = ranks / divisor + cost + config.word_reward * (position + 1)
@@ -286,9 +295,12 @@ def search(
     size = config.beam_size // groups
     beams: list[list[Plain]] = [[Plain((), ())] for _ in range(groups)]
     ended: list[list[Plain]] = [[] for _ in range(groups)]
-    for _ in range(steps.limit):
+    stop = "first_k" if config.beam_size == 1 and config.stop != "exact" else config.stop
+    filled: set[int] = set()  # places of the beam that have held an end
+    for length in range(1, steps.limit + 1):
         taken: list[int] = []
         last: list[Plain] = []
+        first: list[Plain] = []
         for beam, own in zip(beams, ended, strict=True):
             candidates = []
             for number, one in enumerate(beam):
@@ -297,27 +309,46 @@ def search(
                     lowered = one.lowered - config.diversity_strength * taken.count(token)
                     found = replace(found, lowered=lowered)
                     candidates.append((-rank - lowered, number, token, asked.bank(found.tokens), found))
+            if config.at_limit == "end" and length == steps.limit:
+                met = [each for each in candidates if asked.is_enough(each[-1].tokens[:-1])]
+                candidates = met or candidates
             candidates.sort(key=lambda each: each[:3])
             candidates = looked_at(candidates, size, asked, beam)
             ends = [one for turn, _, one in by_turns(candidates) if turn < size and one.tokens[-1] == EOS]
+            ends = [one for one in ends if EOS not in one.tokens[:-1]]
             own += ends
-            beam[:] = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[:size]]
+            places = [one for *_, one in candidates[:size]]
+            filled |= {place for place, one in enumerate(places) if one.tokens[-1] == EOS}
+            if stop == "joeynmt":
+                beam[:] = places
+            elif stop == "opennmt-py":
+                beam[:] = [one for one in places if one.tokens[-1] != EOS]
+            else:
+                beam[:] = [each[2] for each in by_turns([each for each in candidates if each[2] != EOS])[:size]]
+            first += [one for turn, _, one in by_turns(candidates) if turn < size]
             taken += [one.tokens[-1] for one in beam]
             last += [*ends, *beam]
         live, whole = [one for beam in beams for one in beam], ranked([one for own in ended for one in own])
-        if config.stop == "exact" and live and len(whole) >= n_best:
-            bound = max(one.log_prob + one.penalty for one in live) / steps.divisors[-1]
-            if whole[n_best - 1].score >= bound + config.word_reward * steps.limit:
+        needed, counted = (config.beam_size, length) if stop == "huggingface" else (n_best, steps.limit)
+        if stop in ("exact", "huggingface") and live and len(whole) >= needed:
+            bound = max(one.log_prob + one.penalty for one in live) / steps.divisor(counted)
+            if whole[needed - 1].score >= bound + config.word_reward * counted:
                 break
-        if config.stop == "first_k":
+        if stop == "opennmt-py" and places[0].tokens[-1] == EOS and len(whole) >= n_best:
+            break
+        if stop == "joeynmt" and len(filled) == config.beam_size:
+            break
+        if stop == "first_k":
             for beam, own in zip(beams, ended, strict=True):
                 if len(own) >= config.patience * size:
                     beam.clear()
         if not any(beams):
             break
-    cut = [one for one in ranked(live) if len(one.tokens) == steps.limit]
+    cut = [one for one in ranked(live) if len(one.tokens) == steps.limit and EOS not in one.tokens]
     if any(one.tokens[-1] == EOS or asked.is_enough(one.tokens) for one in last):
         cut = [one for one in cut if asked.is_enough(one.tokens)]
+    if config.at_limit != "behind":
+        return ranked([*whole, *(one for one in cut if one in first)])[:n_best]
     return [*whole, *cut][:n_best]
 
 

@@ -46,9 +46,9 @@ SAMPLE_CHARACTERS = 1 << 27
 class TokenizerConfig(Settings):
     """How text is cut into tokens."""
 
-    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "marian"] = "bpe"
+    kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian"] = "bpe"
     """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation),
-    whitespace (text cut already); marian, only of imported models: sentencepiece models, and tables of their tokens."""
+    whitespace or pieces (text cut already; by sentencepiece); marian, only of imported models: it with a table."""
     vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
     tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
@@ -63,7 +63,7 @@ class TokenizerConfig(Settings):
     normalization: Literal["nfkc", "none"] = "nfkc"
     """nfkc: compatible characters become one (full-width letters, ligatures); none: text as it is."""
     min_frequency: int = Field(default=1, ge=1)
-    """word and whitespace only: rarer words are unknown."""
+    """word, whitespace and pieces only: rarer words are unknown."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """bpe, unigram, char: the share of all characters that have tokens; below 1 the rarest are unknown."""
     train_lines: int = Field(default=200_000, ge=1)
@@ -75,7 +75,9 @@ class TokenizerConfig(Settings):
         if self.sampling > 0 and self.kind not in ("bpe", "unigram"):
             raise ValueError(f"sampling: kind {self.kind} has one way to cut a text; use bpe or unigram, or sampling 0")
         if self.min_frequency > 1 and not self.cuts_words:
-            raise ValueError("min_frequency: only kinds word and whitespace count words; take vocab_size for subwords")
+            raise ValueError(
+                "min_frequency: only kinds word, whitespace and pieces count words; take vocab_size for subwords"
+            )
         if self.tgt_vocab_size is not None and self.joint:
             raise ValueError("tgt_vocab_size: with joint there is one vocabulary for both sides; set joint to false")
         return self
@@ -83,7 +85,7 @@ class TokenizerConfig(Settings):
     @property
     def cuts_words(self) -> bool:
         """Whether tokens are words, of a table and without a model."""
-        return self.kind in ("word", "whitespace")
+        return self.kind in ("word", "whitespace", "pieces")
 
 
 class Tokenizer(ABC):
@@ -122,7 +124,7 @@ class Tokenizer(ABC):
 
     def join(self, pieces: Iterable[str]) -> str:
         """The text of some pieces."""
-        return "".join(pieces).replace(MARK, " ").strip()
+        return " ".join(pieces) if self.config.kind == "pieces" else "".join(pieces).replace(MARK, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
         """The text of some ids; an unknown word reads <unk>."""
@@ -285,15 +287,15 @@ class WordTokenizer(Tokenizer):
     def encode_many(self, texts: Sequence[str], seed: int | None = None) -> list[list[int]]:
         """See `Tokenizer`. There is one way to cut a text into words: `seed` must be None."""
         assert seed is None, "a word tokenizer cannot sample"
-        return [self.vocabulary.ids(self.tokens(text)) for text in texts]
+        return [[n if n >= len(SPECIALS) else UNK for n in self.vocabulary.ids(self.tokens(one))] for one in texts]
 
     def tokens(self, text: str) -> list[str]:
         """See `Tokenizer`."""
-        text = self._prepared(text).replace(MARK, " ")
+        text = self._prepared(text if (kind := self.config.kind) == "pieces" else text.replace(MARK, " "))
         if self.config.normalization == "nfkc":
             text = unicodedata.normalize("NFKC", text)
-        if self.config.kind == "whitespace":
-            return [MARK + word for word in text.split()]
+        if kind in ("whitespace", "pieces"):
+            return [word if kind == "pieces" else MARK + word for word in text.split()]
         tokens: list[str] = []
         for word in text.split():
             first = len(tokens)
@@ -303,8 +305,8 @@ class WordTokenizer(Tokenizer):
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """See `Tokenizer`."""
-        unknown = SPECIALS[UNK]
-        return [MARK + piece if piece == unknown else piece for piece in super().pieces(ids, oov)]
+        unknown, pieces = SPECIALS[UNK], super().pieces(ids, oov)
+        return pieces if self.config.kind == "pieces" else [MARK + one if one == unknown else one for one in pieces]
 
     def content(self) -> bytes:
         """The vocabulary."""

@@ -82,7 +82,13 @@ def read_ctranslate2(folder: Path) -> Imported:
             f"its {file.quantized} weights became float32; what CTranslate2 computes in {file.quantized} may differ a "
             "little"
         )
-    longest = {"max_length": min(256, model.max_positions)} if model.positions == "learned" else {}
+    search = {
+        "beam_size": 2,
+        "at_limit": "compete",
+        "min_length": 1,
+        "max_length": min(256, model.max_positions) if model.positions == "learned" else 256,
+        "max_length_ratio": 0.0,
+    }
     shape = f"a CTranslate2 model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}"
     return Imported(
         "ctranslate2",
@@ -91,7 +97,7 @@ def read_ctranslate2(folder: Path) -> Imported:
         model,
         tensors,
         tokenizers,
-        longest,
+        search,
         task_of(given),
         license_of(folder),
         notes,

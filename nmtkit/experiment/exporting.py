@@ -12,7 +12,7 @@ from nmtkit.data.corpus import FILE_KINDS, Files
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.errors import NmtkitError
-from nmtkit.experiment.bench.engines import require_comparable
+from nmtkit.experiment.bench.engines import EARLY_STOPPING, require_comparable
 from nmtkit.experiment.conversion import (
     NEVER,
     hugging_face_layers,
@@ -142,11 +142,12 @@ def _search(search: SearchConfig) -> dict[str, Any]:
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "decoder_start_token_id": BOS,
-        "forced_eos_token_id": None,
+        "forced_eos_token_id": EOS if search.at_limit == "end" else None,
         "bad_words_ids": [[word] for word in never],
         "num_beams": search.beam_size,
         "max_length": search.max_length + 1,  # theirs counts the decoder's first input
-        "early_stopping": search.beam_size > 1,
+        "min_length": search.min_length + 1 if search.min_length else 0,
+        "early_stopping": EARLY_STOPPING.get(search.stop, False) if search.beam_size > 1 else False,
         "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
         "no_repeat_ngram_size": search.no_repeat_ngram,
     }

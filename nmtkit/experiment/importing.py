@@ -38,6 +38,10 @@ _WHY_NOT = {
 """What nmtkit has nothing like."""
 
 
+_IDLE = {"_from_model_config", "bos_token_id", "transformers_version", "use_cache", "output_attentions"}
+"""Generation settings that change no text."""
+
+
 @dataclass(frozen=True)
 class Imported:
     """A model of others as it is here."""
@@ -78,7 +82,8 @@ def import_run(
     with new_folder(run.path, "name another folder with -o") as beside:
         found = (read or read_hugging_face)(folder)
         told = _write(RunFolder(beside), found, name, run.path.resolve().name)
-    for note in (told, *found.notes):
+    how = ", ".join(f"{key} {value}" for key, value in found.search.items())
+    for note in (told, f"it searches as {found.source} does: {how}", *found.notes):
         notify(note)
     return run
 
@@ -119,14 +124,25 @@ def read_hugging_face(folder: Path) -> Imported:
     with foreign_weights(folder) as weights:
         tokenizers, tables = _tokenizers(folder, config, weights)
         model, tensors = MarianWeights(kind, config, weights, tokenizers, tables).done()
-    search = {
-        "beam_size": config.num_beams,
-        "alpha": config.length_penalty,
-        "max_length": config.max_length - 1,  # theirs counts the decoder's first input
-        "no_repeat_ngram": config.no_repeat_ngram_size,
-    }
+    search, unread = config.search(int(tables[1].rows[UNK]))
+    notes = [_unread(folder, unread)]
+    if config.max_new_tokens is None and "max_length" not in config.model_fields_set:
+        notes.append("the folder says no max_length, so generate writes 20 tokens at most: raise search.max_length")
     shape = f"a {kind} model of {model.encoder_layers}+{model.decoder_layers} layers of {model.hidden_size}"
-    return Imported("huggingface", kind, shape, model, tensors, tokenizers, search, task_of(given), license_of(folder))
+    task, licence = task_of(given), license_of(folder)
+    notes = [note for note in notes if note]
+    return Imported("huggingface", kind, shape, model, tensors, tokenizers, search, task, licence, notes)
+
+
+def _unread(folder: Path, keys: Sequence[str]) -> str:
+    """Says which settings of `generate` are not read; nothing where all are."""
+    path = folder / "generation_config.json"
+    given = read_foreign_json(folder, path.name) if path.exists() else {}
+    others = (key for key, value in given.items() if value and key not in {*HuggingFaceConfig.model_fields, *_IDLE})
+    unread = [*keys, *others]
+    return (
+        f"not read of {path.name}: {shortened(', '.join(unread), 200)}; generate may find other texts" if unread else ""
+    )
 
 
 def task_of(given: Mapping[str, Any]) -> str:

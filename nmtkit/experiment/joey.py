@@ -2,19 +2,27 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from nmtkit.data.tokenizer import MARK
 from nmtkit.errors import CheckpointError
 from nmtkit.experiment.importing import Imported
 from nmtkit.experiment.outside import ForeignWeights, named_tensors, read_foreign, unpickled
-from nmtkit.experiment.toolkits import ForeignModel, ForeignWords, foreign_tokenizers, known_keys, recurrent_place
+from nmtkit.experiment.toolkits import (
+    ForeignModel,
+    ForeignWords,
+    foreign_tokenizers,
+    known_keys,
+    piece_models,
+    recurrent_place,
+)
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
-from nmtkit.settings import Beam, Depth, Field, Settings, Width, load_yaml, parse
+from nmtkit.settings import Beam, Depth, Field, Length, Settings, Width, load_yaml, parse
 
 _EPSILON = 1e-6
 """Of its normalizations."""
@@ -111,7 +119,38 @@ class _Data(Settings):
 class _Testing(Settings):
     beam_size: Beam = Field(default=1, ge=1)
     beam_alpha: float = -1.0
+    min_output_length: Length = Field(default=1, ge=0)
+    max_output_length: Length = -1
     no_repeat_ngram_size: int = -1
+    repetition_penalty: float = -1.0
+    generate_unk: bool = True
+
+    def search(self) -> dict[str, Any]:
+        """How it searches, as a recipe says it; without a limit theirs is by the longest source of a batch."""
+        limited = self.max_output_length > 0
+        return {
+            "beam_size": self.beam_size,
+            "stop": "joeynmt",
+            "at_limit": "compete",
+            "length_penalty": "gnmt" if self.beam_alpha > 0 else "none",
+            "alpha": max(0.0, self.beam_alpha),
+            "min_length": self.min_output_length,
+            "max_length": self.max_output_length if limited else 1000,
+            "max_length_ratio": 0.0 if limited else 1.5,
+            "max_length_offset": 0,
+            "no_repeat_ngram": max(0, self.no_repeat_ngram_size),
+            "forbid_unknown": not self.generate_unk,
+        }
+
+    def notes(self) -> list[str]:
+        """What it does beside that."""
+        keys = {
+            "repetition_penalty": self.repetition_penalty > 1,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size > 1,
+        }
+        found = ", ".join(key for key, there in keys.items() if there)
+        what = "repetition_penalty is not read, and no_repeat_ngram_size blocks n-grams of the target alone"
+        return [f"testing: {found}: {what}; Joey NMT may find other texts"] if found else []
 
 
 class JoeyConfig(Settings):
@@ -136,25 +175,19 @@ def read_joey(folder: Path) -> Imported:
     read_foreign(folder, place.name)  # says what is wrong with it, and waits for no pipe
     given, places = load_yaml(place)
     config = parse(JoeyConfig, known_keys(JoeyConfig, given), str(place), places)
-    pieces = _models(folder, config.data, place)
     src, tgt = (_words(folder / name, config.data.special_symbols) for name in ("src_vocab.txt", "trg_vocab.txt"))
+    pieces, notes = _models(folder, config.data, place, any(MARK in word for word in tgt.tokens))
     tokenizers, tables = foreign_tokenizers(src, tgt, pieces, config.data.src.lowercase, restrict=True)
     theirs = ForeignModel(_weights(folder), tokenizers, tables)
     kinds = (config.model.encoder.type or "recurrent", config.model.decoder.type or "transformer")
     if kinds[0] != kinds[1]:
         raise _refused(place, "model.decoder.type", f"{kinds[1]} over an encoder that is {kinds[0]}")
-    search = {
-        "beam_size": config.testing.beam_size,
-        "length_penalty": "gnmt" if config.testing.beam_alpha > 0 else "none",
-        "alpha": max(0.0, config.testing.beam_alpha),
-        "no_repeat_ngram": max(0, config.testing.no_repeat_ngram_size),
-    }
     model, tensors = (_transformer if kinds[0] == "transformer" else _recurrent)(theirs, config.model, place)
     sides = config.model.encoder, config.model.decoder
     shape = f"{'+'.join(str(side.num_layers) for side in sides)} layers of {sides[1].hidden_size}"
-    return Imported(
-        "joeynmt", f"Joey NMT {kinds[0]}", f"a {kinds[0]} of Joey NMT of {shape}", model, tensors, tokenizers, search
-    )
+    shape, search = f"a {kinds[0]} of Joey NMT of {shape}", config.testing.search()
+    notes += config.testing.notes()
+    return Imported("joeynmt", f"Joey NMT {kinds[0]}", shape, model, tensors, tokenizers, search, notes=notes)
 
 
 def _refused(place: Path, key: str, what: str, remedy: str = "") -> CheckpointError:
@@ -164,17 +197,24 @@ def _refused(place: Path, key: str, what: str, remedy: str = "") -> CheckpointEr
 # --------------------------------------------------------------------------------------------------------------- words
 
 
-def _models(folder: Path, data: _Data, place: Path) -> tuple[Path, Path] | None:
-    """Where the sentencepiece models lie; None where words stand between blanks."""
+def _models(folder: Path, data: _Data, place: Path, cut: bool) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """Where the sentencepiece models lie; None where words or pieces stand between blanks, and what to say then.
+
+    Args:
+        folder: of all files.
+        data: its settings.
+        place: what a message calls these.
+        cut: whether the words are pieces.
+    """
     if data.src.lowercase != data.trg.lowercase:
         raise _refused(place, "data.trg.lowercase", "not the same on both sides")
-    found: list[Path | None] = []
+    found: list[str | None] = []
     for name, side in (("src", data.src), ("trg", data.trg)):
         how = side.tokenizer_type or side.bpe_type or "sentencepiece"
         if side.level == "word":
             found.append(None)
         elif side.level == "bpe" and how == "sentencepiece" and side.tokenizer_cfg.model_file:
-            found.append(folder / Path(side.tokenizer_cfg.model_file).name)
+            found.append(Path(side.tokenizer_cfg.model_file).name)
         elif side.level == "bpe" and how == "subword-nmt":
             remedy = "cut the text with subword-nmt yourself, and set level to word"
             raise _refused(place, f"data.{name}.tokenizer_type", "subword-nmt", remedy)
@@ -184,7 +224,9 @@ def _models(folder: Path, data: _Data, place: Path) -> tuple[Path, Path] | None:
     src, tgt = found
     if (src is None) != (tgt is None):
         raise _refused(place, "data.trg.level", "not the same on both sides")
-    return None if src is None or tgt is None else (src, tgt)
+    if not cut and src is None:
+        return None, []
+    return piece_models(folder, [src or "source.model", tgt or "target.model"])
 
 
 def _words(path: Path, special: _Specials) -> ForeignWords:

@@ -51,10 +51,49 @@ class HuggingFaceConfig(Settings):
     pad_token_id: int = Field(ge=0)
     eos_token_id: int = Field(ge=0)
     decoder_start_token_id: int = Field(ge=0)
-    num_beams: Beam = Field(default=5, ge=1)
+    num_beams: Beam = Field(default=1, ge=1)
+    early_stopping: bool | Literal["never"] = False
     length_penalty: float = Field(default=1.0, ge=0.0)
-    max_length: Length = Field(default=257, ge=2)
+    max_length: Length = Field(default=21, ge=2)
+    max_new_tokens: Length | None = Field(default=None, ge=1)
+    min_length: Length = Field(default=0, ge=0)
+    min_new_tokens: Length = Field(default=0, ge=0)
     no_repeat_ngram_size: int = Field(default=0, ge=0)
+    forced_eos_token_id: int | None = None
+    bad_words_ids: list[list[int]] = Field(default=[])
+    renormalize_logits: bool = False
+
+    @property
+    def words_never_written(self) -> set[int]:
+        """The rows of single words that `generate` never writes."""
+        return {one[0] for one in self.bad_words_ids if len(one) == 1 and 0 <= one[0] < self.vocab_size}
+
+    def search(self, unknown: int) -> tuple[dict[str, Any], list[str]]:
+        """How `generate` of transformers 5 searches, as a recipe says it, and the keys of what it does beside that.
+
+        Args:
+            unknown: the row of the unknown word.
+        """
+        limit = self.max_new_tokens or self.max_length - 1  # the other counts the decoder's first input
+        found = {
+            "beam_size": self.num_beams,
+            "stop": {"True": "first_k", "False": "huggingface", "never": "exact"}[str(self.early_stopping)],
+            "at_limit": "compete" if self.forced_eos_token_id is None else "end",
+            "alpha": self.length_penalty,
+            "max_length": limit,
+            "max_length_ratio": 0.0,
+            "min_length": min(max(self.min_length - 1, self.min_new_tokens), limit - 1),
+            "no_repeat_ngram": self.no_repeat_ngram_size,
+            "forbid_unknown": unknown in self.words_never_written,
+        }
+        known = {unknown, self.pad_token_id, self.decoder_start_token_id}
+        if self.renormalize_logits:
+            known |= self.words_never_written
+        left = {
+            "bad_words_ids": any(len(one) != 1 or one[0] not in known for one in self.bad_words_ids),
+            "forced_eos_token_id": self.forced_eos_token_id not in (None, self.eos_token_id),
+        }
+        return found, [key for key, there in left.items() if there]
 
 
 @dataclass(frozen=True)
@@ -135,6 +174,8 @@ class MarianWeights:
     def _bias(self) -> Tensor:
         tgt_rows, name = self.config.decoder_vocab_size or self.config.vocab_size, "final_logits_bias"
         bias = self._tensor(name, (1, tgt_rows))[0] if name in self.weights.shapes else torch.zeros(tgt_rows)
+        if self.config.renormalize_logits:  # as if they did not exist
+            bias[[*self.config.words_never_written]] = NEVER
         bias = bias[self.tables[1].rows]
         bias[self.tables[1].never] = NEVER
         return bias

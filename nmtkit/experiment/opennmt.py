@@ -18,7 +18,14 @@ from nmtkit.errors import CheckpointError
 from nmtkit.experiment.conversion import NEVER
 from nmtkit.experiment.importing import Imported
 from nmtkit.experiment.outside import ForeignWeights, named_tensors, unpickled
-from nmtkit.experiment.toolkits import ForeignModel, ForeignWords, foreign_tokenizers, known_keys, recurrent_place
+from nmtkit.experiment.toolkits import (
+    ForeignModel,
+    ForeignWords,
+    foreign_tokenizers,
+    known_keys,
+    piece_models,
+    recurrent_place,
+)
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
@@ -26,6 +33,16 @@ from nmtkit.settings import Depth, Field, Settings, Width, parse, shortened
 
 _REMEDY = "train and save with OpenNMT-py 3, which writes tensors, words and options alone"
 _SPECIALS = {"unknown": "<unk>", "padding": "<blank>", "end": "</s>"}
+
+_SEARCH = {
+    "beam_size": 5,
+    "stop": "opennmt-py",
+    "at_limit": "compete",
+    "max_length": 250,
+    "max_length_ratio": 1.25,
+    "max_length_offset": 5,
+}
+"""How `onmt_translate` of 3.5 searches where nothing is said; its limit is by the longest source of a batch."""
 
 _LAYER = {
     "self_attention.query_keys_values": tuple(f"self_attn.linear_{part}" for part in ("query", "keys", "values")),
@@ -123,7 +140,8 @@ def read_opennmt(path: Path) -> Imported:
     kind = "recurrent" if vars(found["opt"]).get("encoder_type") in ("rnn", "brnn") else "transformer"
     options = _options(_RecurrentOptions if kind == "recurrent" else _TransformerOptions, path, vars(found["opt"]))
     src, tgt = _words(path, found["vocab"])
-    tokenizers, tables = foreign_tokenizers(src, tgt, _pieces(path, options, vars(found["opt"]), tgt), lowercase=False)
+    models, notes = _pieces(path, options, vars(found["opt"]), tgt)
+    tokenizers, tables = foreign_tokenizers(src, tgt, models, lowercase=False)
     weights = {**found["model"], **{f"generator.{name}": one for name, one in found["generator"].items()}}
     plain = {name.replace("generator.0.", "generator."): one for name, one in weights.items()}
     theirs = ForeignModel(ForeignWeights.of(path, named_tensors(path, plain, _REMEDY)), tokenizers, tables)
@@ -133,7 +151,7 @@ def read_opennmt(path: Path) -> Imported:
         model, tensors = _transformer(theirs, cast(_TransformerOptions, options), path)
     layers = f"{options.enc_layers}+{options.dec_layers} layers of {options.dec_hid_size}"
     shape = f"a {kind} model of OpenNMT-py of {layers}"
-    return Imported("opennmt-py", f"OpenNMT-py {kind}", shape, model, tensors, tokenizers, {"beam_size": 5})
+    return Imported("opennmt-py", f"OpenNMT-py {kind}", shape, model, tensors, tokenizers, _SEARCH, notes=notes)
 
 
 def _options(cls: type[OpenNmtOptions], path: Path, given: Mapping[str, Any]) -> OpenNmtOptions:
@@ -199,8 +217,8 @@ def _words(path: Path, vocabulary: Mapping[Any, Any]) -> tuple[ForeignWords, For
 
 def _pieces(
     path: Path, options: OpenNmtOptions, given: Mapping[str, Any], words: ForeignWords
-) -> tuple[Path, Path] | None:
-    """Where the sentencepiece models lie; None where words stand between blanks."""
+) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """Where the sentencepiece models lie; None where words or pieces stand between blanks, and what to say then."""
     corpora = given.get("data")
     transforms = {*options.transforms}
     for corpus in corpora.values() if isinstance(corpora, dict) else ():
@@ -210,21 +228,12 @@ def _pieces(
         raise CheckpointError(f"{path}: transforms: prefix puts words before every source, which is not read")
     cut = "sentencepiece" in transforms
     if not cut and sum(token.startswith("\u2581") for token in words.tokens) * 4 < len(words.tokens):
-        return None
+        return None, []
     if cut and max(options.src_vocab_threshold, options.tgt_vocab_threshold) > 0:
         raise CheckpointError(f"{path}: src_vocab_threshold restricts sentencepiece, which is not read")
-    found = []
-    for side, option in (("source", options.src_subword_model), ("target", options.tgt_subword_model)):
-        named = option or options.src_subword_model
-        names = [*([re.split(r"[/\\]", named)[-1]] if named else []), f"{side}.model", "sentencepiece.model"]
-        there = next((path.parent / name for name in names if name and (path.parent / name).exists()), None)
-        if there is None:
-            raise CheckpointError(
-                f"{path}: its words are pieces of sentencepiece, and the model of the {side} is missing: put it beside "
-                f"the checkpoint as {names[0]}"
-            )
-        found.append(there)
-    return found[0], found[1]
+    src = options.src_subword_model
+    named = (src or "source.model", options.tgt_subword_model or src or "target.model")
+    return piece_models(path.parent, [re.split(r"[/\\]", name)[-1] for name in named])
 
 
 # ------------------------------------------------------------------------------------------------------------- weights

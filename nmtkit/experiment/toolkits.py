@@ -58,15 +58,16 @@ def foreign_tokenizers(
     Args:
         src: the words of the source.
         tgt: those of the target.
-        models: the sentencepiece models; None takes what stands between white space.
+        models: the sentencepiece models; None takes what stands between white space, words or pieces.
         lowercase: turn text into lower case first.
         restrict: cut into pieces that the vocabulary has, where the model has others as well.
     """
-    of_tgt = tgt.table(models is not None)
+    cut = any(word.startswith(MARK) for word in (*src.tokens, *tgt.tokens))
+    of_tgt = tgt.table(cut or models is not None)
     one = (*src.tokens,) == (*tgt.tokens,)
-    of_src = of_tgt if one else src.table(models is not None)
+    of_src = of_tgt if one else src.table(cut or models is not None)
     how = TokenizerConfig(
-        kind="marian" if models else "whitespace",
+        kind="marian" if models else "pieces" if cut else "whitespace",
         vocab_size=max(5, len(of_src.vocabulary)),
         tgt_vocab_size=None if one else max(5, len(of_tgt.vocabulary)),
         joint=one,
@@ -83,6 +84,21 @@ def foreign_tokenizers(
             content = restricted(read_foreign(path.parent, path.name), {*words.tokens})
             pair[number] = type(pair[number])(how, content, pair[number].vocabulary)
     return TokenizerPair(*pair), (of_src, of_tgt)
+
+
+def piece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """Where the sentencepiece models of both sides lie: of these names, or as OpenNMT-py calls them; or what to say."""
+    there = [
+        next((folder / one for one in (name, f"{side}.model", "sentencepiece.model") if (folder / one).is_file()), None)
+        for name, side in zip(names, ("source", "target"), strict=True)
+    ]
+    if there[0] and there[1]:
+        return (there[0], there[1]), []
+    wanted = " or ".join(dict.fromkeys(name for name, path in zip(names, there, strict=True) if not path))
+    return None, [
+        f"its words are pieces of sentencepiece, and beside it lies no {wanted}: the run reads and writes text that is "
+        "cut into pieces, with blanks between; put the models there and import again for plain text"
+    ]
 
 
 def known_keys(cls: type[Settings], given: Any) -> Any:

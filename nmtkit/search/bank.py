@@ -21,9 +21,10 @@ from nmtkit.layers.copying import by_place
 from nmtkit.layers.kernels import block_maxima
 from nmtkit.layers.past import FIRST_ROOM, Past
 from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
-from nmtkit.search.choose import BLOCK, Choice, Record, choose_best, choose_diverse, own_scores
+from nmtkit.search.choose import BLOCK, Choice, Record, choose_best, choose_diverse, ended_at, in_places, own_scores
 from nmtkit.search.constraints import Grid, Terms
 from nmtkit.search.rules import (
+    IN_PLACES,
     INFINITY,
     SearchConfig,
     apply_rules,
@@ -32,7 +33,7 @@ from nmtkit.search.rules import (
     prefer_prefix,
 )
 from nmtkit.search.sampling import choose_drawn, sample_keys
-from nmtkit.search.scoring import coverage_penalty, length_penalty, to_be_covered
+from nmtkit.search.scoring import coverage_penalty, to_be_covered
 from nmtkit.search.sentences import NO_TABLES, Sentences, TokenTables
 
 MANY = 1 << 17
@@ -130,19 +131,10 @@ class Bank:
         config, attend = self.config, need_attention or self.config.coverage_penalty > 0
         readout, self.state = self.model.advance(self.tokens, self.state, self.memory, self.past, attend)
         cost = self._cost(readout) if config.coverage_penalty else None
-        choice, penalties = self._chosen(readout, cost)
-        if self.memory.kept is not None:
-            choice = replace(choice, tokens=self.memory.kept.columns.ids(choice.tokens))
-        summed = choice.scores if penalties is None else choice.scores + penalties
-        final = summed / self._divisor()  # (B,C)
-        if cost is not None:
-            final = final + cost.gather(1, choice.parents)
-        if config.word_reward:
-            final = final + config.word_reward * (self.past.position + 1)[:, None].to(final.dtype)
+        choice, penalties = self._by_rule(*self._chosen(readout, cost))
+        final = self._final(choice, penalties, cost)
         if penalties is not None:
             self.sentences = replace(self.sentences, penalties=penalties.gather(1, choice.kept))
-        if self.grid is not None:
-            final = self.grid.ranked(choice, final)
         position = self.past.position
         self.sentences, over = self.sentences.after_choice(choice, final, config, self.divisors, position)
         record = self._record(choice, final, readout) if need_attention else Record(choice, final, None, None)
@@ -255,6 +247,33 @@ class Bank:
             return choose_best(self._ruled(mixed), self.scores, beam), None
         scores = self.scores - sums.view(self.scores.shape)
         return choose_best(self._ruled(logits), scores, beam, self._tops(logits, tops)), None
+
+    def _by_rule(self, choice: Choice, penalties: Tensor | None) -> tuple[Choice, Tensor | None]:
+        """The choice by ids and as `at_limit` and `stop` change it, with the penalties of its candidates `(B,C)`."""
+        config = self.config
+        if self.memory.kept is not None:
+            choice = replace(choice, tokens=self.memory.kept.columns.ids(choice.tokens))
+        if config.at_limit == "end":
+            limit = (self.past.position >= self.sentences.last)[:, None]
+            choice = ended_at(limit, choice, self.scores if self.grid is None else self.grid.enough(self.scores))
+            if penalties is not None and self.sentences.penalties is not None:
+                penalties = torch.where(limit, self.sentences.penalties.gather(1, choice.parents), penalties)
+        if config.rule in IN_PLACES:
+            choice = in_places(choice, config.beam_size, self.sentences.spent)
+        return choice, penalties
+
+    def _final(self, choice: Choice, penalties: Tensor | None, cost: Tensor | None) -> Tensor:
+        """What candidates are ranked by, `(B,C)`."""
+        config, spent = self.config, self.sentences.spent
+        summed = choice.scores if penalties is None else choice.scores + penalties
+        final = summed / self._divisor()
+        if cost is not None:
+            final = final + cost.gather(1, choice.parents)
+        if config.word_reward:
+            final = final + config.word_reward * (self.past.position + 1)[:, None].to(final.dtype)
+        if spent is not None:
+            final = final.masked_fill(spent.gather(1, choice.parents), -INFINITY)
+        return final if self.grid is None else self.grid.ranked(choice, final)
 
     def _by(self, log_probs: Tensor, scores: Tensor) -> Choice:
         """The choice by these numbers, of the best, with terms, or drawn."""
@@ -373,7 +392,7 @@ class Bank:
 
 def _divisors(config: SearchConfig, most: int) -> Tensor:
     """The length penalties of 1 to so many tokens."""
-    return length_penalty(config.length_penalty, torch.arange(1, most + 1), config.alpha)
+    return config.divisors(torch.arange(1, most + 1))
 
 
 def _is_there(tensor: Tensor | None) -> TypeGuard[Tensor]:

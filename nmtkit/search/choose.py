@@ -105,6 +105,37 @@ def choose_diverse(
     return whole, torch.cat(amounts, 1).to(log_probs.dtype)
 
 
+def in_places(choice: Choice, beam_size: int, spent: Tensor | None) -> Choice:
+    """The choice by the places of a beam, which what ends fills as well: only the K best candidates are looked at.
+
+    Args:
+        choice: of a plain beam.
+        beam_size: K.
+        spent: the hypotheses that have ended and kept their places, as in Joey NMT, `(B,W)`; None: such a place is
+            free for the next step, as in OpenNMT-py.
+    """
+    if spent is None:
+        return replace(choice, kept_scores=choice.kept_scores.masked_fill(choice.kept >= beam_size, -INFINITY))
+    kept = torch.arange(beam_size, device=spent.device).expand_as(choice.kept)
+    ended = choice.ended & ~spent.gather(1, choice.parents)
+    return replace(choice, ended=ended, kept=kept, kept_scores=choice.scores[:, :beam_size])
+
+
+def ended_at(limit: Tensor, choice: Choice, scores: Tensor) -> Choice:
+    """The choice, but at the limit `(B,1)` it is to end every hypothesis with EOS, which costs nothing there."""
+    number = torch.arange(choice.tokens.shape[1], device=scores.device).expand_as(choice.tokens)
+    parents = number.clamp(max=scores.shape[1] - 1)
+    whole = scores.gather(1, parents).masked_fill(number > parents, -INFINITY)
+    return Choice(
+        tokens=choice.tokens.masked_fill(limit, EOS),
+        parents=torch.where(limit, parents, choice.parents),
+        scores=torch.where(limit, whole, choice.scores),
+        ended=torch.where(limit, whole > -INFINITY, choice.ended),
+        kept=choice.kept,
+        kept_scores=choice.kept_scores.masked_fill(limit, -INFINITY),
+    )
+
+
 def own_scores(choice: Choice, log_probs: Tensor, scores: Tensor, weighed: Tensor) -> tuple[Choice, Tensor]:
     """A choice that was made by other numbers than log-probabilities, with the model's own for scores.
 

@@ -170,6 +170,11 @@ class Grid:
         some = (enough & (choice.scores > -INFINITY)).any(1, keepdim=True)
         return final.masked_fill(~enough & some, -INFINITY)
 
+    def enough(self, scores: Tensor) -> Tensor:
+        """The scores of hypotheses `(B,W)`; minus infinity where terms are unmet, if others have met theirs."""
+        met = self._is_enough(self.progress).view_as(scores) & (scores > -INFINITY)
+        return scores.masked_fill(~met & met.any(1, keepdim=True), -INFINITY)
+
     def _candidates(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> tuple[Tensor, Tensor]:
         """Continuations `(B,M)`, best first: scores, and which they are, parent * X + column; none comes twice."""
         size, (n_sentences, width) = log_probs.shape[1], scores.shape

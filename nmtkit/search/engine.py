@@ -95,7 +95,7 @@ class Engine:
         self.device = next(model.parameters(), torch.empty(0)).device
         require_recordable(steps, self.device, shortlist is not None)
         if config.samples:  # they take the places of a beam, and none of them is waited for longer than for others
-            config = config.model_copy(update={"beam_size": config.samples, "stop": "first_k", "patience": 1.0})
+            config = config.drawing()
         self.model, self.config, self.n_best = model, config, n_best
         self.need_attention, self.steps, self.shortlist = need_attention, steps, shortlist
         may_repeat = tables.may_repeat
@@ -153,7 +153,7 @@ class Engine:
                 table.look(bank)
                 free, live = np.flatnonzero(~table.live), np.flatnonzero(table.live)
                 if len(live) == 0 or len(table.done) >= given[1].size:
-                    yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt))
+                    yield from reading.of(table.taken(self.n_best, self.model.sizes.tgt, self.config))
                 if len(live) == 0:
                     bank.past.end()
                     self._shelf.keep(replay, width)
@@ -331,13 +331,13 @@ class _Table:
         self._since, self._due = self._since[live], self._due[live]
         self._seen = None
 
-    def taken(self, n_best: int, size: int) -> Callable[[], list[Found]]:
+    def taken(self, n_best: int, size: int, config: SearchConfig) -> Callable[[], list[Found]]:
         """Takes out all sentences that are done: how to read their hypotheses, at any time."""
         done, numbers = self.done, [one.begun.number for one in self.done]
         stretches = [replace(stretch, records=list(stretch.records)) for stretch in self._stretches]
         self.done = []
         self._forget(int(self._since[self.live].min(initial=self._clock)))
-        return lambda: list(zip(numbers, read(done, stretches, n_best, size), strict=True)) if done else []
+        return lambda: list(zip(numbers, read(done, stretches, n_best, size, config), strict=True)) if done else []
 
     def _forget(self, clock: int) -> None:
         """Forgets the steps before."""

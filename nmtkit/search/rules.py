@@ -19,6 +19,9 @@ from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty,
 from nmtkit.settings import Beam, Field, Length, Settings, model_validator
 
 INFINITY = float("inf")
+IN_PLACES = ("opennmt-py", "joeynmt")
+"""Rules about the places of a beam."""
+Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
 
 
 class RuleSettings(Settings):
@@ -30,11 +33,11 @@ class RuleSettings(Settings):
     """At least this many tokens for each source token, EOS not counted. The larger of this and min_length holds, as far
     as max_length allows."""
     max_length: Length = Field(default=256, ge=1)
-    """The most tokens of a hypothesis, EOS counted. A hypothesis that reaches it is returned unfinished."""
+    """The most tokens of a hypothesis, EOS counted. at_limit says what becomes of one that reaches it."""
     max_length_ratio: float = Field(default=2.0, ge=0.0)
-    """At most this many tokens for each source token, plus max_length_offset. The smaller of this and max_length holds.
-    """
-    max_length_offset: Length = Field(default=30, ge=1)
+    """At most this many tokens for each source token, plus max_length_offset. The smaller of this and max_length holds;
+    with 0, max_length alone."""
+    max_length_offset: Length = Field(default=30, ge=0)
     """Tokens that max_length_ratio allows on top."""
     no_repeat_ngram: int = Field(default=0, ge=0)
     """No hypothesis repeats an n-gram of this many tokens. 3 is trigram blocking; 0 is off."""
@@ -73,9 +76,16 @@ class SearchConfig(RuleSettings):
     word_reward: float = Field(default=0.0, ge=0.0, le=1e3)
     """Reward for every token, EOS counted, added to the score after the length penalty. It is most useful with length
     penalty none."""
-    stop: Literal["first_k", "exact"] = "first_k"
-    """first_k: stop a sentence with beam_size ended hypotheses. exact: stop when no other hypothesis can become better
-    (slow)."""
+    stop: Stop = "first_k"
+    """When a sentence is done. first_k: with beam_size ended hypotheses. exact: when no other hypothesis can become
+    better (slow). The others search as these toolkits do. huggingface: with beam_size ended hypotheses, once no other
+    has a better score at its present length. opennmt-py: when the best hypothesis of a step has ended; one that ends
+    leaves its place in the beam, |Y| counts BOS too, and max_length_ratio no EOS of the source. joeynmt: when each
+    place in the beam has held an end; one that ends keeps its place."""
+    at_limit: Literal["behind", "compete", "end"] = "behind"
+    """Beam search: what becomes of hypotheses that reach max_length. behind: they are returned unfinished, behind all
+    that ended. compete: they are returned unfinished, ranked with those that ended. end: their last token is EOS, with
+    a probability of 1 (forced_eos_token_id of Hugging Face)."""
     patience: float = Field(default=1.0, ge=0.01, le=100.0)
     """With first_k, stop a sentence with patience times beam_size ended hypotheses."""
     prefix_bias: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -111,6 +121,15 @@ class SearchConfig(RuleSettings):
         """Whether all hypotheses are needed to say which are the best: for their risk, or as groups find the same."""
         return self.mbr != "none" or self.diversity_groups > 1
 
+    @property
+    def rule(self) -> Stop:
+        """The rule of `stop` that holds: in all of these toolkits a greedy search is done when it ends."""
+        return self.stop if self.hypotheses > 1 or self.stop == "exact" else "first_k"
+
+    def divisors(self, lengths: Tensor) -> Tensor:
+        """The length penalty of hypotheses of so many tokens, EOS counted; float64."""
+        return length_penalty(self.length_penalty, lengths + (self.stop == "opennmt-py"), self.alpha)
+
     @model_validator(mode="after")
     def _groups_are_alike(self) -> "SearchConfig":
         if self.beam_size % self.diversity_groups:
@@ -122,7 +141,14 @@ class SearchConfig(RuleSettings):
             raise ValueError(
                 "diversity_groups: samples differ by themselves; set diversity_groups to 1, or samples to 0"
             )
+        if self.diversity_groups > 1 and self.stop in IN_PLACES:
+            raise ValueError(f"diversity_groups: stop {self.stop} is for one beam; set stop to first_k")
         return self
+
+    def drawing(self) -> "SearchConfig":
+        """The same with the samples in the places of a beam."""
+        plain = {"beam_size": self.samples, "stop": "first_k", "at_limit": "behind", "patience": 1.0}
+        return self.model_copy(update=plain)
 
     def plain(self, beam_size: int) -> "SearchConfig":
         """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
@@ -137,13 +163,13 @@ class SearchConfig(RuleSettings):
         drawing = [key for key in ("temperature", "top_k", "top_p", "epsilon", "seed") if key in asked]
         if drawing and not self.samples:
             raise RecipeError(f"{drawing[0]} is for sampling: give samples too, 1 for one translation of each line")
-        beam = [key for key in ("beam_size", "stop", "patience", "diversity_strength") if key in asked]
+        beam = [key for key in ("beam_size", "stop", "at_limit", "patience", "diversity_strength") if key in asked]
         if beam and self.samples:
             raise RecipeError(f"{beam[0]} is for beam search, and samples are drawn without: leave one of the two out")
         if "diversity_strength" in asked and self.diversity_groups == 1:
             raise RecipeError("diversity_strength is for diverse beam search: give diversity_groups too")
-        if "patience" in asked and self.stop == "exact":
-            raise RecipeError("patience is for stop first_k, and stop is exact: leave one of the two out")
+        if "patience" in asked and self.stop != "first_k":
+            raise RecipeError(f"patience is for stop first_k, and stop is {self.stop}: leave one of the two out")
         if "no_repeat_except" in asked and not self.no_repeat_ngram:
             raise RecipeError("no_repeat_except is for blocked n-grams: give no_repeat_ngram too")
         if "coverage_kind" in asked and not self.coverage_penalty:
@@ -159,6 +185,8 @@ class SearchConfig(RuleSettings):
             raise RecipeError("terms need a beam search, and samples are drawn without: leave one of the two out")
         if self.diversity_groups > 1:
             raise RecipeError("terms need one beam, and diversity_groups makes several: leave one of the two out")
+        if self.stop in IN_PLACES:
+            raise RecipeError(f"terms need a beam of their own, and stop is {self.stop}: take stop first_k")
 
     def weighs(self, prefix: Tensor | None) -> bool:
         """Whether hypotheses with such prefixes are ranked by more than their log-probability, token by token."""
@@ -191,8 +219,11 @@ def length_limits(
     Returns:
         `(B,)`, int64, at least 1.
     """
-    by_source = (src_lengths.float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
-    by_source = by_source + settings.max_length_offset
+    bare = isinstance(settings, SearchConfig) and settings.stop == "opennmt-py"  # its sources have no EOS
+    by_source = (
+        ((src_lengths - int(bare)).float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
+    )
+    by_source = by_source + (settings.max_length_offset if settings.max_length_ratio else settings.max_length)
     limits = by_source.maximum(least_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
     least = torch.ones_like(limits)
     if prefix is not None:
@@ -343,7 +374,7 @@ def score_of_given(
     if config.repetition_penalty > 1:
         again = [place for place, token in enumerate(ids) if token in ids[:place]]
         summed += (config.repetition_penalty - 1) * float(log_probs[again].sum())
-    score = summed / float(length_penalty(config.length_penalty, torch.tensor(len(log_probs)), config.alpha))
+    score = summed / float(config.divisors(torch.tensor(len(log_probs))))
     if config.coverage_penalty and attention is not None:
         coverage = torch.from_numpy(attention).sum(0)[:-1]  # EOS is not to be covered
         words = torch.ones_like(coverage).bool()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Rows
-from nmtkit.data.vocabulary import PAD
+from nmtkit.data.vocabulary import EOS, PAD
 from nmtkit.search.choose import Choice
 from nmtkit.search.rules import INFINITY, SearchConfig, least_lengths
 
@@ -46,7 +46,12 @@ class Sentences(Rows):
     n_finished: Tensor
     """Finished hypotheses of each group so far `(B,G)`."""
     best: Tensor | None
-    """Scores of the best finished hypotheses `(B,n_best)`, best first; for `exact` only."""
+    """Scores of the best finished hypotheses, best first: `(B,n_best)`, for `huggingface` `(B,K)`; None where `stop`
+    asks for none."""
+    spent: Tensor | None
+    """For `joeynmt`: the hypotheses that have ended and kept their places `(B,W)`, bool."""
+    filled: Tensor | None
+    """For `joeynmt`: the places that have held an end `(B,K)`, bool."""
     candidates: Tensor | None
     """The words that each may be continued by `(B,V)`, bool; None: all."""
     penalties: Tensor | None
@@ -69,7 +74,9 @@ class Sentences(Rows):
             of_score: a tensor on the device, and of the type, of scores.
             n_best: of the best hypotheses how many are asked for.
         """
-        size, device = len(lengths), of_score.device
+        size, device, rule = len(lengths), of_score.device, config.rule
+        best = {"exact": n_best, "huggingface": config.beam_size, "opennmt-py": n_best}.get(rule)
+        places = torch.zeros(size, config.beam_size, dtype=torch.bool, device=device) if rule == "joeynmt" else None
         least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
         return cls(
             number=torch.arange(size, device=device),
@@ -78,7 +85,9 @@ class Sentences(Rows):
             prefix=prefix,
             done=torch.zeros(size, dtype=torch.bool, device=device),
             n_finished=torch.zeros(size, config.diversity_groups, dtype=torch.long, device=device),
-            best=of_score.new_full((size, n_best), -INFINITY) if config.stop == "exact" else None,
+            best=None if best is None else of_score.new_full((size, best), -INFINITY),
+            spent=None if places is None else places[:, :1],
+            filled=places,
             candidates=None,
             penalties=of_score.new_zeros(size, 1) if config.weighs(prefix) else None,
             lowered=of_score.new_zeros(size, 1) if config.diversity_groups > 1 else None,
@@ -99,23 +108,32 @@ class Sentences(Rows):
         Returns:
             The sentences after it, and what is over `(B,G)`, so that nothing of what it still computes counts.
         """
-        groups = config.diversity_groups
+        groups, rule, spent, filled = config.diversity_groups, config.rule, self.spent, self.filled
         n_finished, best = self.n_finished + choice.ended.view(len(final), groups, -1).sum(2), self.best
         top = (choice.kept_scores if self.penalties is None else choice.kept_scores + self.penalties).amax(1)  # (B,)
         if best is not None:
             ended = final.masked_fill(~choice.ended, -INFINITY)
             best = torch.cat([best, ended], 1).topk(best.shape[1], 1)[0]
-            # As if the rest cost nothing, at the largest divisor and with the reward of the most words.
-            bound = top / divisors.index_select(0, self.last)
+        if spent is not None and filled is not None:
+            is_end = choice.tokens == EOS
+            spent = (spent.gather(1, choice.parents) | is_end).gather(1, choice.kept)
+            filled = filled | is_end[:, : filled.shape[1]]
+            satisfied = filled.all(1, keepdim=True)
+        elif best is not None and rule == "opennmt-py":
+            satisfied = choice.ended[:, :1] & (best[:, -1:] > -INFINITY)
+        elif best is not None:
+            # As if the rest cost nothing, at the largest divisor and with the reward of the most words; or as it is.
+            length = self.last if rule == "exact" else position
+            bound = top / divisors.index_select(0, length)
             if config.word_reward:
-                bound = bound + config.word_reward * (self.last + 1).to(bound.dtype)
+                bound = bound + config.word_reward * (length + 1).to(bound.dtype)
             satisfied = (best[:, -1] >= bound)[:, None]
         else:
             satisfied = n_finished >= config.patience * (config.beam_size // groups)  # (B,G)
         # Where no live hypothesis is left, all ways were forbidden or have ended.
         done = self.done | satisfied.all(1) | (self.last <= position) | (top == -INFINITY)
         over = done[:, None] if groups == 1 else done[:, None] | satisfied
-        return replace(self, done=done, n_finished=n_finished, best=best), over
+        return replace(self, done=done, n_finished=n_finished, best=best, spent=spent, filled=filled), over
 
     def wanted(self, position: Tensor) -> Tensor | None:
         """The next token of each prefix at positions `(B,)`: `(B,)`, PAD behind it; None where there are none."""

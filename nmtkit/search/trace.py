@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.errors import CheckpointError
 from nmtkit.search.bank import Integers
 from nmtkit.search.choose import Record
-from nmtkit.search.rules import INFINITY
+from nmtkit.search.rules import INFINITY, SearchConfig
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -64,19 +64,24 @@ class _Decided:
     steps: Integers
     """How many each sentence has made, `(B,)`."""
 
-    def rank(self, limits: Integers, n_best: int) -> "_Ranking":
+    def rank(self, limits: Integers, n_best: int, config: SearchConfig) -> "_Ranking":
         """The best hypotheses there are: of the ended candidates of all steps, and of those cut at the limit `(B,)`."""
         _, n_sentences, n_candidates = self.tokens.shape
+        compete = config.at_limit != "behind"
         sentence = np.arange(n_sentences)[:, None]
         last = np.minimum(limits, self.steps)[:, None] - 1  # (B,1): the last step before the limit
         cut_at = self.kept[last, sentence, np.arange(self.kept.shape[2])]  # (B,K)
         is_cut = (limits <= self.steps)[:, None] & ~self.ended[last, sentence, cut_at]  # a sample may end in this step
+        if compete:  # those that a beam only had in reserve do not
+            is_cut &= cut_at % (n_candidates // config.diversity_groups) < config.beam_size // config.diversity_groups
         cut = np.where(is_cut, self.final[last, sentence, cut_at], -INFINITY)
         whole = np.where(self.ended, self.final, -INFINITY).transpose(1, 0, 2).reshape(n_sentences, -1)  # (B,T*C)
         order = np.concatenate([_best_first(whole, n_best), _best_first(cut, n_best) + whole.shape[1]], axis=1)
+        if compete:
+            order = order[sentence, _best_first(np.concatenate([whole, cut], axis=1)[sentence, order], 2 * n_best)]
         finished = order < whole.shape[1]
-        chosen = np.where(finished, order % n_candidates, 0)
-        chosen[:, n_best:] = np.take_along_axis(cut_at, order[:, n_best:] - whole.shape[1], axis=1)
+        of_cut = np.take_along_axis(cut_at, np.maximum(order - whole.shape[1], 0), axis=1)
+        chosen = np.where(finished, order % n_candidates, of_cut)
         return _Ranking(
             score=np.concatenate([whole, cut], axis=1)[sentence, order],
             finished=finished,
@@ -104,7 +109,7 @@ class _Decided:
 
 @dataclass(frozen=True)
 class _Ranking:
-    """The n best hypotheses of each sentence that ended, best first, and behind them the n best that were cut."""
+    """The n best hypotheses of each sentence that ended, best first, and behind or among them the n best cut ones."""
 
     score: Floats
     """`(B,2n)`; minus infinity where there are fewer."""
@@ -244,7 +249,9 @@ class _Steps:
         return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
 
 
-def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int, size: int) -> list[list[Hypothesis]]:
+def read(
+    done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int, size: int, config: SearchConfig
+) -> list[list[Hypothesis]]:
     """The best hypotheses of sentences that are done, so many of each at most.
 
     Args:
@@ -252,13 +259,14 @@ def read(done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int, si
         stretches: all steps that they have made beside their first.
         n_best: n.
         size: V.
+        config: how it was searched.
 
     Raises:
         CheckpointError: a log-probability was not a number.
     """
     steps = _Steps(done, stretches)
     decided = steps.decided()
-    ranking = decided.rank(np.array([one.begun.limit for one in done]), n_best)
+    ranking = decided.rank(np.array([one.begun.limit for one in done]), n_best, config)
     paths = decided.follow(ranking)
     attention = steps.followed(lambda record: record.attention, paths.parents)  # (T,B,2n,S)
     p_gen = steps.followed(lambda record: record.copy_gate, paths.parents)  # (T,B,2n,1)

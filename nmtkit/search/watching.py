@@ -133,7 +133,9 @@ class WatchingEngine(Engine):
         begun = Begun(0, int(batch.src_lengths[0]), bank.limits[0], extended, records[0], 0, 0)
         stretch = Stretch(0, np.zeros(0, dtype=np.int64), records[1:])
         known = self.model.sizes.tgt
-        (hypotheses,) = read([Finished(begun, 0, len(records) - 1)], [stretch], self.config.beam_size, known)
+        (hypotheses,) = read(
+            [Finished(begun, 0, len(records) - 1)], [stretch], self.config.beam_size, known, self.config
+        )
         steps = [
             self._candidates(record, sums, begun) + _that_mattered(record, ruled_out, begun, known)
             for record, sums, ruled_out in zip(records, before, forbidden, strict=True)

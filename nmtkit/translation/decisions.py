@@ -116,12 +116,21 @@ def _results(steps: Sequence[Sequence[Continuation]], found: Sequence[Translatio
     def best_first(places: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return sorted(places, key=lambda place: -(steps[place[0]][place[1]].score or 0.0))
 
-    finished = sum(one.finished for one in found)
-    own = best_first(ended)[:finished] + best_first(last)[: len(found) - finished]
+    left = {True: iter(best_first(ended)), False: iter(best_first(last))}
+    own = [next(left[one.finished]) for one in found]
     return [
         RankedResult(one.text, one.score, one.log_prob, one.finished, step, number)
         for one, (step, number) in zip(found, own, strict=True)
     ]
+
+
+_WHY = {
+    "exact": "no other could become better than the best",
+    "huggingface": "no other is better at its present length",
+    "opennmt-py": "one of them was the best of its step",
+    "joeynmt": "each place in the beam has held an end",
+}
+"""Why a search with ended hypotheses stops before its limit, by its rule."""
 
 
 def _why(config: SearchConfig, watched: WatchedSearch) -> str:
@@ -130,10 +139,10 @@ def _why(config: SearchConfig, watched: WatchedSearch) -> str:
     told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"
     if config.samples and ended == config.samples:
         return "The search stopped: all samples ended"
-    if config.stop == "first_k" and ended >= config.patience * config.beam_size:
+    if config.rule == "first_k" and ended >= config.patience * config.beam_size:
         return f"The search stopped: {told}, and the beam is {config.beam_size} wide"
     if len(watched.steps) >= watched.limit:
         return f"The search stopped at the length limit of {watched.limit} tokens; {told}"
-    if config.stop == "exact" and ended:
-        return f"The search stopped: {told}, and no other could become better than the best"
+    if ended and config.rule in _WHY:
+        return f"The search stopped: {told}, and {_WHY[config.rule]}"
     return f"The search stopped: {told}, and no hypothesis was left to go on with"

@@ -33,6 +33,8 @@ sentences are done, and what reads the results."""
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
     {"beam_size": 3},
+    {"beam_size": 3, "stop": "huggingface", "at_limit": "end"},
+    {"beam_size": 3, "stop": "joeynmt", "at_limit": "compete"},
     {
         "beam_size": 3,
         "no_repeat_ngram": 2,

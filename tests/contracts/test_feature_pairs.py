@@ -78,7 +78,10 @@ FEATURES: dict[str, Feature] = {
     "word reward": Feature({"word_reward": 0.3}),
     "repetition penalty": Feature({"repetition_penalty": 1.5}),
     "patience": Feature({"patience": 2.0}),
-    "exact stop": Feature({"stop": "exact"}),
+    "exact stop": Feature({"stop": "exact"}, "stop"),
+    "as huggingface": Feature({"stop": "huggingface", "at_limit": "end"}, "stop"),
+    "as opennmt-py": Feature({"stop": "opennmt-py", "at_limit": "compete"}, "stop"),
+    "as joeynmt": Feature({"stop": "joeynmt", "at_limit": "compete"}, "stop"),
     "best only": Feature({}),
     "diverse groups": Feature({"diversity_groups": 2, "diversity_strength": 0.7}),
     "samples": drawing(seed=3),
@@ -101,10 +104,19 @@ FEATURES: dict[str, Feature] = {
 }
 DRAWN = [name for name, feature in FEATURES.items() if "samples" in feature.settings]
 TERMS = ["required terms", "terms in order", "refused terms"]
+IN_PLACES = ["as opennmt-py", "as joeynmt"]
+STOPS = ["exact stop", "as huggingface", *IN_PLACES]
 REFUSED: list[tuple[list[str], list[str], str]] = [
     (DRAWN, ["diverse groups"], "samples differ by themselves; set diversity_groups to 1, or samples to 0"),
     (DRAWN, ["patience"], "patience is for beam search, and samples are drawn without: leave one of the two out"),
-    (DRAWN, ["exact stop"], "stop is for beam search, and samples are drawn without: leave one of the two out"),
+    (DRAWN, STOPS, "stop is for beam search, and samples are drawn without: leave one of the two out"),
+    (["diverse groups"], IN_PLACES[:1], "diversity_groups: stop opennmt-py is for one beam; set stop to first_k"),
+    (["diverse groups"], IN_PLACES[1:], "diversity_groups: stop joeynmt is for one beam; set stop to first_k"),
+    (TERMS, IN_PLACES[:1], "terms need a beam of their own, and stop is opennmt-py: take stop first_k"),
+    (TERMS, IN_PLACES[1:], "terms need a beam of their own, and stop is joeynmt: take stop first_k"),
+    (["patience"], ["as huggingface"], "patience is for stop first_k, and stop is huggingface: leave one of"),
+    (["patience"], IN_PLACES[:1], "patience is for stop first_k, and stop is opennmt-py: leave one of the two out"),
+    (["patience"], IN_PLACES[1:], "patience is for stop first_k, and stop is joeynmt: leave one of the two out"),
     (DRAWN, TERMS, "terms need a beam search, and samples are drawn without: leave one of the two out"),
     (["diverse groups"], TERMS, "terms need one beam, and diversity_groups makes several: leave one of the two out"),
     (["diverse groups"], ["beam of 1"], "2 groups of one size do not make a beam of 1; set beam_size to a multiple"),

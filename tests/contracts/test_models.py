@@ -398,6 +398,10 @@ RULES: list[dict[str, object]] = [
     {"beam_size": 3, "coverage_penalty": 2.0, "coverage_kind": "summary", "word_reward": 0.3, "stop": "exact"},
     {"beam_size": 4, "diversity_groups": 2, "diversity_strength": 0.7},
     {"beam_size": 4, "diversity_groups": 4, "diversity_strength": 2.0, "stop": "exact", "coverage_kind": "summary"},
+    {"beam_size": 3, "stop": "huggingface", "at_limit": "end", "no_repeat_ngram": 2, "repetition_penalty": 1.2},
+    {"beam_size": 3, "at_limit": "compete", "patience": 1.5, "min_length": 2},
+    {"beam_size": 4, "stop": "opennmt-py", "at_limit": "compete"},
+    {"beam_size": 3, "stop": "joeynmt", "at_limit": "compete", "length_penalty": "gnmt", "min_length": 1},
 ]
 DRAWS: list[dict[str, object]] = [
     {"samples": 1, "temperature": 0.5, "seed": 3},

@@ -56,7 +56,8 @@ def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) 
         assert [one.vocabulary.tokens for one in (after.tokenizers.src, after.tokenizers.tgt)] == [
             one.vocabulary.tokens for one in (before.tokenizers.src, before.tokenizers.tgt)
         ]
-        assert after.config == before.config.changed({"max_length_ratio": 2.0, "max_length_offset": 30})
+        imported = {"at_limit": "compete", "max_length_offset": 30}
+        assert after.config == before.config.changed(imported)
         assert after.translate(SOURCES[:20]) == before.translate(SOURCES[:20])
         folder = tmp_path / f"{again}-out"
         export_run(SavedRun(RunFolder(tmp_path / again)), "huggingface", folder)

@@ -240,10 +240,6 @@ OPENNMT_HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "features": (lambda state: state["vocab"].update(src_feats=[["a"]]), "src_feats"),
     "a language model": (lambda state: state["vocab"].update(data_task="lm"), "data_task: lm"),
     "no first word": (lambda state: state["vocab"].update(decoder_start_token=""), "'tgt' lacks"),
-    "pieces": (
-        lambda state: state["vocab"].update(tgt=[*OPENNMT, "\u2581a", "\u2581b"]),
-        "pieces of sentencepiece.*put it beside the checkpoint as source.model",
-    ),
     "more words": (lambda state: state["vocab"]["tgt"].append("more"), "emb_luts.*has shape.*should have"),
 }
 

@@ -94,7 +94,7 @@ def marian(folder: Path, kind: dict[str, Any]) -> Any:
 def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp_path: Path) -> None:
     theirs = marian(tmp_path / "theirs", kind)
     import_run(tmp_path / "theirs", str(tmp_path / "run"))
-    ours = opened(tmp_path / "run", search_settings=LIMITS)
+    ours = opened(tmp_path / "run")
     tokenizer = conversion.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
     sources = [f">>de<< {one}" if number % 7 == 0 else one for number, one in enumerate(SOURCES)]
     batch = tokenizer(sources, text_target=TARGETS, return_tensors="pt", padding=True)

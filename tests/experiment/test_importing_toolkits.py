@@ -255,3 +255,27 @@ def rescored(run: Path) -> list[tuple[list[str], list[str], list[float]]]:
     found = opened(run).rescore(SOURCES[:4], TARGETS[:4])
     pairs = zip(SOURCES[:4], TARGETS[:4], found, strict=True)
     return [(source.split(), target.split(), one.token_log_probs) for source, target, one in pairs]
+
+
+@pytest.mark.parametrize("toolkit", ["joeynmt", "opennmt-py"])
+def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_path: Path) -> None:
+    """Each piece is known, results are pieces as well, and the user is told."""
+    theirs = JOEY if toolkit == "joeynmt" else OPENNMT
+    plain = [words_of(side, theirs, pieces=False) for side in (0, 1)]
+    cut = [[word if number < 4 or number % 3 else f"\u2581{word}" for number, word in enumerate(one)] for one in plain]
+    told: list[str] = []
+    if toolkit == "joeynmt":
+        config = joey_config()
+        write_joey(tmp_path / "model", config, joey_transformer(config, *map(len, cut)), (cut[0], cut[1]))
+        import_run(tmp_path / "model", str(tmp_path / "run"), told.append, read_joey)
+    else:
+        options = opennmt_options()
+        write_opennmt(tmp_path / "model.pt", options, opennmt_transformer(options, *map(len, cut)), (cut[0], cut[1]))
+        import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, read_opennmt)
+    ours = opened(tmp_path / "run")
+    line = " ".join([*cut[0][4:], "<s>", "nowhere"])
+    assert ours.tokenizers.src.encode(line)[:-2] == list(range(4, len(cut[0])))
+    assert ours.tokenizers.src.encode(line)[-2:] == [1, 1]
+    assert ours.tokenizers.tgt.join(cut[1][4:]) == " ".join(cut[1][4:])
+    assert any("text that is cut into pieces" in note for note in told)
+    assert any(f"it searches as {toolkit} does: beam_size" in note for note in told)

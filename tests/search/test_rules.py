@@ -124,10 +124,14 @@ def test_a_forced_end() -> None:
 def test_the_lower_limit_holds() -> None:
     limits = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=4)
     assert length_limits(limits, torch.tensor([1, 5, 10, 30]), None).tolist() == [5, 11, 19, 20]
+    alone = RuleSettings(max_length=20, max_length_ratio=0.0, max_length_offset=4)
+    assert length_limits(alone, torch.tensor([1, 30]), None).tolist() == [20, 20]
+    by_source = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=0)
+    assert length_limits(by_source, torch.tensor([1, 5]), None).tolist() == [1, 7]
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
-    limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.0, max_length_offset=2)
+    limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     prefix = torch.tensor([[4, 0, 0], [4] * 3])
     assert length_limits(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
     long_prefix = torch.full((1, 12), 4)

@@ -26,6 +26,9 @@ from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 EXACT = "fp32"
+EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
+"""What Hugging Face calls our rules of `stop` where it has them."""
+_STOPS = {"huggingface": tuple(EARLY_STOPPING), "ctranslate2": ("first_k",)}
 _BATCHES = {"cpu": (32, 64, 128), "cuda": (64, 256, 512)}
 
 
@@ -243,8 +246,9 @@ def generate(network: Any, batch: Batch, config: SearchConfig, limit: int) -> li
         config: how to search, of what `require_comparable` allows.
         limit: most tokens, EOS counted.
     """
-    # A sentence is done with as many ended hypotheses as the beam has, as with `stop: first_k`.
-    beam = {"length_penalty": _alpha(config), "early_stopping": True} if config.beam_size > 1 else {}
+    stop = EARLY_STOPPING[config.stop]
+    beam = {"length_penalty": _alpha(config), "early_stopping": stop} if config.beam_size > 1 else {}
+    beam |= {"forced_eos_token_id": EOS} if config.at_limit == "end" else {}
     rules = {"no_repeat_ngram_size": config.no_repeat_ngram} if config.no_repeat_ngram else {}
     rules |= {"min_new_tokens": config.min_length} if config.min_length else {}
     rows = network.generate(
@@ -345,7 +349,7 @@ def require_comparable(engine: str, config: SearchConfig) -> None:
         lacking.append("length_penalty gnmt (take average or none)")
     if config.coverage_penalty:
         lacking.append(f"coverage_penalty {config.coverage_penalty} (take 0)")
-    if config.stop != "first_k":
+    if config.stop not in _STOPS[engine]:
         lacking.append(f"stop {config.stop} (take first_k)")
     if config.min_length_ratio:
         lacking.append(f"min_length_ratio {config.min_length_ratio} (take 0)")

@@ -126,8 +126,8 @@ def test_what_an_engine_has_not_is_refused_by_name(engine: str) -> None:
         conversion.require_convertible(RnnSearchConfig(), engine)
     with pytest.raises(NmtkitError, match="copies"):
         conversion.require_convertible(SMALL.changed({"copying": "head"}), engine)
-    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "exact", "min_length_ratio": 0.5}
-    with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop exact.*min_length_ratio"):
+    given = {"length_penalty": "gnmt", "coverage_penalty": 0.2, "stop": "joeynmt", "min_length_ratio": 0.5}
+    with pytest.raises(NmtkitError, match=r"gnmt.*coverage_penalty 0.2.*stop joeynmt.*min_length_ratio"):
         require_comparable(engine, SearchConfig().changed(given))
     require_comparable(engine, SearchConfig())
 
