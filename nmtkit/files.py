@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,17 +19,6 @@ SUM = "sum"
 
 _COLUMNS = 1021
 """A prime, so that blocks of a disk that changed places lie in other columns."""
-
-
-def user_cache() -> Path:
-    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; a user who has no home has it among the temporary files."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    if not base.is_absolute():
-        try:
-            base = Path.home() / ".cache"
-        except RuntimeError:
-            base = Path(tempfile.gettempdir(), f"cache-{os.getuid()}")
-    return base / "nmtkit"
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from nmtkit.corpora.sources import Obtained, Workplace
 from nmtkit.data.corpus import FILE_KINDS
 from nmtkit.errors import DataError
 from nmtkit.experiment.choosing import choose_preset, recipe_text
-from nmtkit.files import user_cache
+from nmtkit.experiment.folder import user_cache
 from nmtkit.settings import beside_package, dump_yaml, load_yaml
 
 

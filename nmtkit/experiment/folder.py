@@ -6,6 +6,7 @@ One process at a time writes; what it replaces is kept until there is something 
 import os
 import shutil
 import socket
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,17 @@ class _Named:
 
     def __get__(self, folder: "RunFolder", owner: object = None) -> Path:
         return folder.path / self.name
+
+
+def user_cache() -> Path:
+    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; a user who has no home has it among the temporary files."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:
+            base = Path(tempfile.gettempdir(), f"cache-{os.getuid()}")
+    return base / "nmtkit"
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ import torch
 
 from nmtkit.device import cpu_threads, describe
 from nmtkit.errors import DataError, NmtkitError
+from nmtkit.experiment.folder import user_cache
 from nmtkit.experiment.tuning.turns import GIVEN_UP
-from nmtkit.files import replacing, user_cache
+from nmtkit.files import replacing
 from nmtkit.models.base import ModelConfig
 from nmtkit.settings import parse_json
 from nmtkit.version import __version__

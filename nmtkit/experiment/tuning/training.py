@@ -83,9 +83,8 @@ def ways_to_train(config: TrainingConfig, device: torch.device, bf16_allowed: bo
         threads += [threads[0] // 2, 1] if threads[0] >= 4 else [1]
     less_exact: dict[str, list[devices.MatmulPrecision]] = {"cpu": ["medium"], "cuda": ["high"]}
     exactness: list[devices.MatmulPrecision] = ["highest", *less_exact.get(device.type, [])]
-    kinds: list[Literal["fp32", "bf16"]] = ["fp32"]
-    if bf16_allowed and device.type in less_exact:
-        kinds.append("bf16")
+    both = bf16_allowed and device.type in less_exact
+    kinds: list[Literal["fp32", "bf16"]] = ["fp32", "bf16"] if both else ["fp32"]
     if config.precision != "auto":
         kinds = [config.precision]
     if config.matmul_precision != "auto":
@@ -138,9 +137,8 @@ class _Surviving(Trainer):
             return super()._add_gradients(update, batch)
         except (torch.OutOfMemoryError, TooSlowError) as fault:
             self.lacked = type(fault)
-        # Here the error is gone, and with it all that the pass had made.
         self.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # the error is gone, and with it all that the pass had made
         # An update whose loss is not finite is called off.
         return torch.full((len(self.over),), math.nan, device=self.device)
 
@@ -269,9 +267,8 @@ def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device
     The lengths are those of a usual source and a usual target, in tokens. Of a recipe's stages the first counts.
     """
     first = next(iter(recipe.by_stage().values()))
-    budget, sizes = first.batch.batch_tokens, first.largest_vocabularies
-    src, tgt = _cut(recipe, lengths)
-    rows = max(1, budget // (max(src, tgt) + 1))
+    sizes, (src, tgt) = first.largest_vocabularies, _cut(recipe, lengths)
+    rows = max(1, first.batch.batch_tokens // (max(src, tgt) + 1))
 
     def made_up(count: int) -> list[Batch]:
         draw = np.random.default_rng(1)
@@ -293,20 +290,15 @@ def made_up_trial(recipe: Recipe, lengths: tuple[int, int], device: torch.device
 
 def planned_seconds(config: TrainingConfig, seconds_an_update: float, updates_an_epoch: float) -> float:
     """How long the training would take at this speed; infinite if only `patience` ends it."""
-    limits = [60 * config.max_minutes] if config.max_minutes else []
-    if config.max_updates:
-        limits.append(config.max_updates * seconds_an_update)
-    if config.max_epochs:
-        limits.append(config.max_epochs * updates_an_epoch * seconds_an_update)
-    return min(limits, default=float("inf"))
+    an_epoch = updates_an_epoch * seconds_an_update
+    limits = [(config.max_minutes, 60.0), (config.max_updates, seconds_an_update), (config.max_epochs, an_epoch)]
+    return min((most * seconds for most, seconds in limits if most), default=math.inf)
 
 
 def _measure(
     model: Seq2Seq, trial: Trial, possible: Sequence[TrainingWay], again: bool
 ) -> tuple[TrainingWay, dict[str, float], bool] | float:
-    """The best way, the speed of each and whether the turns disagreed.
-
-    Where the training is too short for that, only the speed that the first way had in an update or two.
+    """The best way, the speed of each and whether the turns disagreed; where the training is too short only a speed.
 
     A way that runs out of memory has speed 0, and if all do there are no speeds. One that cannot win is given up.
     """
@@ -334,13 +326,15 @@ def _measure(
         planned = math.inf if again else planned_seconds(config, an_update, trial.updates_an_epoch)
         return min(MOST_SECONDS, MOST_SHARE * planned)
 
+    def speed_at(whole: float) -> float:
+        stream.every = 1
+        return distributed.size() * _target_tokens(stream, 0, config.accumulate) / whole
+
     stream.every = _PIECE
     try:
         spent = [seconds_of(possible[0], 0, share(math.inf)) for _ in range(2)]  # the first one prepares much
-    except TooSlowError:  # the speed is at most this
-        stream.every = 1
-        tokens = _target_tokens(stream, 0, config.accumulate)
-        return distributed.size() * tokens / (_PIECE * share(math.inf))
+    except TooSlowError:
+        return speed_at(_PIECE * share(math.inf))
     piece = spent[-1]
     if math.isinf(sum(spent)):  # so little is in it that the whole will not fit in any way
         return possible[0], {}, False
@@ -353,8 +347,7 @@ def _measure(
     # Three rounds are wanted; the first way is none of the slowest, and the slow ones are out after the first.
     wanted = 4 * len(possible)
     if limit < max(_LEAST_SECONDS, wanted / 2 * piece):
-        stream.every = 1
-        return distributed.size() * _target_tokens(stream, 0, config.accumulate) / whole
+        return speed_at(whole)
     stream.every = max(1, min(_PIECE, round(wanted * whole / limit)))
     turns = in_turns(possible, seconds_of, limit)
     if math.isinf(turns.slower[turns.best]):
@@ -376,8 +369,7 @@ def _speeds(turns: Turns[TrainingWay], stream: Repeated, accumulate: int) -> dic
 def _target_tokens(stream: Repeated, number: int, accumulate: int) -> int:
     """How many target tokens the update of a round has."""
     stream.next = number * accumulate
-    masks = [next(stream).tgt_mask for _ in range(accumulate)]
-    return sum(int(mask.sum()) for mask in masks if mask is not None)
+    return sum(int(mask.sum()) for _ in range(accumulate) if (mask := next(stream).tgt_mask) is not None)
 
 
 def _exact_enough(
