@@ -202,6 +202,8 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     """The target's word vectors."""
     has_attention: bool = True
     """Whether the readouts can carry attention over the source."""
+    source_end: bool = True
+    """Whether a memory ends with the EOS of its source."""
     window_half_width: int | None = None
     """How many source tokens the model may look at on either side of a centre; None where it may look at all."""
 

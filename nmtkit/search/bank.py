@@ -350,7 +350,8 @@ class Bank:
         assert readout.attention is not None
         before = 0.0 if self.coverage is None else self.coverage
         self.coverage = readout.attention + before  # never the readout's own tensor: `put` writes into it
-        mask = to_be_covered(self.memory.mask).repeat_interleave(self.scores.shape[1], 0)
+        words = to_be_covered(self.memory.mask) if self.model.source_end else self.memory.mask
+        mask = words.repeat_interleave(self.scores.shape[1], 0)
         cost = coverage_penalty(self.config.coverage_kind, self.coverage, mask, self.config.coverage_penalty)
         return cost.view(self.scores.shape)
 

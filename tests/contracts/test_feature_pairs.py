@@ -250,7 +250,7 @@ def listed(model: Seq2Seq, search: Search, number: int) -> Tensor:
     return candidates
 
 
-IN_TURNS = in_turns(ROWS, 2, ONE_OF_EACH_THAT_COPIES)
+IN_TURNS = in_turns(ROWS, 3, ONE_OF_EACH_THAT_COPIES)
 
 
 @torch.no_grad()
