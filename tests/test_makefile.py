@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import ROOT, Finished, copied_checkout, environment
+from daily import daily
 
 from nmtkit.experiment.conversion import LIBRARIES
 
@@ -104,7 +105,7 @@ def test_every_target_is_tried() -> None:
     assert set(SMOKE) <= set(TARGETS)
 
 
-@pytest.mark.parametrize("target", [target for target in TARGETS if target not in SMOKE])
+@pytest.mark.parametrize("target", daily(target for target in TARGETS if target not in SMOKE))
 def test_a_target_gives_pytest_what_it_knows(target: str, tmp_path: Path) -> None:
     lines = command_lines(target)
     assert lines

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Command, Finished
+from daily import daily
 
 from nmtkit.training.weights import read_weights
 
@@ -63,7 +64,7 @@ def link_to_itself(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("damage", [spoil, link_to_itself, Path.unlink])
+@pytest.mark.parametrize("damage", daily([spoil, link_to_itself, Path.unlink]))
 def test_training_does_not_go_on_beside_damaged_weights(
     corpus: Path, copied: Path, nmtkit: Command, damage: Callable[[Path], object]
 ) -> None:

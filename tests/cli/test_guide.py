@@ -15,6 +15,7 @@ import click
 import pytest
 import torch
 from commands import Command, Finished, sentence_pairs
+from daily import daily
 from torch.distributed.run import get_args_parser
 
 from nmtkit import recipe
@@ -323,7 +324,7 @@ def parse(line: str) -> None:
         recipe.load(name, changes)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", daily(PAGES, 2))
 def test_the_commands_of_a_page_do_what_they_say(page: str, console: Command, place: Path) -> None:
     for number, line in enumerate(lines_of(page)):
         if line in PARSED:

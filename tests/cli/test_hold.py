@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import RECIPE, Command, sentence_pairs, write_pairs
+from daily import daily
 from processes import Begun, Server
 
 from nmtkit.errors import NmtkitError
@@ -179,7 +180,7 @@ def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
     assert contents(run / "checkpoints") == {"last.safetensors": b"the new state"}
 
 
-@pytest.mark.parametrize("how", ["turned", "cut", "valid"])
+@pytest.mark.parametrize("how", daily(["turned", "cut", "valid"]))
 def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: str) -> None:
     command = ["train", texts / "tiny.yaml", "--run", texts / "run"]
     assert nmtkit(*command, *FEW).code == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from daily import daily
 from torch import Tensor
 
 from nmtkit import recipe
@@ -110,7 +111,7 @@ def rows_of(run: Path, words: Sequence[str]) -> list[int]:
     return [tokens.index("▁" + word) for word in words]
 
 
-@pytest.mark.parametrize("kind", MODEL)
+@pytest.mark.parametrize("kind", daily(MODEL, 2))
 def test_frozen_vectors_stay_while_all_else_is_trained(
     corpus: Path, words: list[str], tmp_path: Path, kind: str
 ) -> None:

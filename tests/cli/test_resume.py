@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command, sentence_pairs, write_pairs
+from daily import daily
 from processes import Begun, Server
 
 SETTINGS = [
@@ -41,7 +42,7 @@ def straight(corpus: Path, nmtkit: Command, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", daily([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
 def test_resume_is_bit_for_bit(
     corpus: Path, nmtkit: Command, server: Server, straight: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

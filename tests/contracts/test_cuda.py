@@ -125,9 +125,7 @@ def test_whole_pass(cuda: PretendedCuda, name: str) -> None:
     assert cuda.waits == []
 
 
-@pytest.mark.parametrize(
-    ("name", "ways"), in_turns([(False, False), (True, True), (True, False), (False, True)], each=2)
-)
+@pytest.mark.parametrize(("name", "ways"), in_turns([(False, False), (True, True), (True, False), (False, True)]))
 def test_training(cuda: PretendedCuda, name: str, ways: list[tuple[bool, bool]]) -> None:
     """Gradients for all parameters, and nothing waits; reinforcement waits once, to read the drawn summaries."""
     model, batch = there(cuda, name), linked(batch_of(SOURCES[:3], TARGETS[:3]))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from daily import daily
 
 from nmtkit import recipe
 from nmtkit.errors import CheckpointError, RecipeError
@@ -165,7 +166,7 @@ def test_what_is_said_of_the_stages(corpus: Path, straight: tuple[Path, list[Eve
     assert "new" not in notes[5]
 
 
-@pytest.mark.parametrize("update", [2, 7, 12])
+@pytest.mark.parametrize("update", daily([7, 2, 12]))
 def test_killed_in_any_stage_and_resumed(
     corpus: Path,
     straight: tuple[Path, list[Event | StageBegun], list[str]],
@@ -377,7 +378,7 @@ def test_a_schedule_over_the_budget_ends_with_the_part_of_its_stage(
     assert rates[5:8] == pytest.approx([0.005, 0.0025, 0])
 
 
-@pytest.mark.parametrize("update", [2, 6, 9])
+@pytest.mark.parametrize("update", daily([6, 2, 9]))
 def test_parts_of_the_time_are_the_same_when_a_run_goes_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int
 ) -> None:

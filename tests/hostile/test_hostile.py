@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from daily import daily
 
 from .kills import fault_of
 from .material import Material, differences, tensors
@@ -41,7 +42,7 @@ def place(room: Room, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MORE_EXAMPLES, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("family", list(SHARES))
+@pytest.mark.parametrize("family", daily(SHARES, 2))
 def test_a_family_is_answered(room: Room, family: str, examples: int) -> None:
     assert room.families.keys() == SHARES.keys()
     wanted = examples * SHARES[family] // 100

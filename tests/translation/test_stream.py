@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from daily import daily
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit import device as devices
@@ -114,7 +115,7 @@ def finds_the_same(kind: str, processes: int, from_scratch: bool) -> None:
     assert devices.may_fork() == bool(processes), "forks were wanted, and threads were used, or the other way round"
 
 
-@pytest.mark.parametrize("kind", ["transformer", "pointer_generator"])
+@pytest.mark.parametrize("kind", daily(["transformer", "pointer_generator"]))
 def test_threads_find_the_same(kind: str) -> None:
     before = torch.get_num_threads()
     finds_the_same(kind, 0, False)
@@ -124,7 +125,11 @@ def test_threads_find_the_same(kind: str) -> None:
 @FORKS
 @pytest.mark.parametrize(
     ("kind", "processes", "from_scratch"),
-    [("transformer", 3, False), ("pointer_generator", 2, False), ("transformer", 2, True)],
+    [
+        ("pointer_generator", 2, False),
+        pytest.param("transformer", 3, False, marks=pytest.mark.slow),
+        pytest.param("transformer", 2, True, marks=pytest.mark.slow),
+    ],
 )
 def test_workers_find_the_same(kind: str, processes: int, from_scratch: bool) -> None:
     fresh(finds_the_same, kind, processes, from_scratch)
@@ -283,7 +288,7 @@ def loses_a_worker(from_scratch: bool) -> None:
 
 
 @FORKS
-@pytest.mark.parametrize("from_scratch", [False, True])
+@pytest.mark.parametrize("from_scratch", daily([True, False]))
 def test_a_worker_that_is_lost_is_named(from_scratch: bool) -> None:
     fresh(loses_a_worker, from_scratch)
 
