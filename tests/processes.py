@@ -45,7 +45,7 @@ while True:
         os.close(stream)
     # Those of the server know whether its own streams could be read from any place, as files can and pipes cannot.
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "rww"[n], (-1, -1, 1)[n], closefd=False) for n in range(3))
-    signal.alarm(600)  # a command that hangs is ended
+    signal.alarm(1800)  # a command that hangs is ended
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
     os.chdir(order["folder"])
     os.environ.clear()
