@@ -129,9 +129,9 @@ _NO_WORDS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 def main() -> None:
     """Runs the command line. A user's mistake ends in one message on stderr and exit code 2."""
-    _bound_waiting()
-    streams.prepare_streams()
-    try:
+    try:  # from the first line on: Ctrl-C may come at once
+        _bound_waiting()
+        streams.prepare_streams()
         _refuse_broken_arguments()
         if "_NMTKIT_COMPLETE" in os.environ:
             _imported("nmtkit.cli.completing").prepare_completion()

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,8 +39,16 @@ def prepare_streams() -> None:
     """Makes the streams UTF-8, their faults clear, and sure that no file is opened in the place of one that is closed.
 
     A closed standard output becomes one that cannot be written, a closed standard error one that is thrown away. Of a
-    closed standard input `sys.stdin` tells: it is None.
+    closed standard input `sys.stdin` tells: it is None. Ctrl-C waits meanwhile: a stream half changed cannot be written.
     """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        _prepare()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _prepare() -> None:
     for number, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)

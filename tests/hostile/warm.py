@@ -248,6 +248,12 @@ def _become(order: dict[str, Any]) -> None:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt as end:
+        if len(list(traceback.walk_tb(end.__traceback__))) <= 2:  # it came here, or as `main` was entered
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        traceback.print_exc()
+        code = 1
     except BaseException:
         traceback.print_exc()
         code = 1
