@@ -39,7 +39,7 @@ def prepare_streams() -> None:
     """Makes the streams UTF-8, their faults clear, and sure that no file is opened in the place of one that is closed.
 
     A closed standard output becomes one that cannot be written, a closed standard error one that is thrown away. Of a
-    closed standard input `sys.stdin` tells: it is None. Ctrl-C waits meanwhile: a stream half changed cannot be written.
+    closed standard input `sys.stdin` tells: it is None. Ctrl-C waits meanwhile: a stream half changed takes no text.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
