@@ -13,16 +13,20 @@ from typing import BinaryIO
 
 from commands import environment
 
-# Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch.
-# Every command is then a copy of this process, with everything of its own.
+# Loads the commands once, and what they load later on: an optimizer loads torch._dynamo, which takes as long as torch,
+# and the first recipe makes what all are checked with. Every command is then a copy of this process, with everything of
+# its own.
 SERVER = """\
 import gc, importlib, json, os, signal, socket, sys
 from nmtkit.cli import COMMANDS, main
+from nmtkit.recipe.loading import load
 
-for name in ["torch._dynamo", *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
+later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu"]
+for name in [*later, *(f"matplotlib.backends.backend_{kind}" for kind in ("agg", "pdf", "svg"))]:
     importlib.import_module(name)
 for name in COMMANDS:
     importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
+load("demo")
 gc.freeze()
 orders = socket.socket(fileno=int(sys.argv[1]))
 while True:

@@ -281,6 +281,7 @@ def test_a_path_longer_than_any_files_is_a_file_that_is_not_there(base: Path, ke
             checks.require_data(loaded)
 
 
+@pytest.mark.slow
 def test_a_model_of_a_recipe_is_written_out_by_a_process_that_made_none() -> None:
     """Settings are built when they are used; what a recipe holds is, whatever the process did before."""
     program = "from nmtkit.recipe import load; print(load('demo').to_yaml() == load('demo').to_yaml())"

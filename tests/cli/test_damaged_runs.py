@@ -134,7 +134,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("text", daily(ODD.values()), ids=ODD.keys())
 def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtkit: Command, text: bytes) -> None:
     log = copied / "metrics.jsonl"
     lines = log.read_bytes()
@@ -146,7 +146,7 @@ def test_a_damaged_log_does_not_stop_a_training(corpus: Path, copied: Path, nmtk
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json", "data/train.json"]
+    "name", daily(["data/train.json", "metrics.jsonl", "vocabulary/tokenizer.json", "vocabulary/sums.json"], 2)
 )
 def test_a_pipe_in_place_of_a_file_is_not_waited_for(corpus: Path, copied: Path, nmtkit: Command, name: str) -> None:
     (copied / name).unlink()

@@ -134,7 +134,7 @@ def test_resume_auto_begins_where_there_is_nothing(corpus: Path, nmtkit: Command
     assert "finished after update 3" in done.err
 
 
-@pytest.mark.parametrize("schedule", ["{kind: linear, over: budget}", "{kind: linear, updates: 6}"])
+@pytest.mark.parametrize("schedule", daily(["{kind: linear, over: budget}", "{kind: linear, updates: 6}"]))
 def test_a_training_cut_short_says_how_to_go_on(corpus: Path, nmtkit: Command, tmp_path: Path, schedule: str) -> None:
     by_loss = ["--set", "training.best_metric=loss", "--set", "training.higher_is_better=false"]
     limits = ["--set", "training.max_updates=6", "--set", "training.validate_every=2"]

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from daily import daily
 from rich.cells import cell_len
 from rich.text import Text
 from terminal import in_terminal
@@ -83,7 +84,7 @@ with TrainingDisplay() as display:
 """
 
 
-@pytest.mark.parametrize("columns", [50, 100])
+@pytest.mark.parametrize("columns", daily([50, 100]))
 def test_training_display_in_a_terminal(columns):
     out = in_terminal(TRAINING_PROGRAM, columns)
     frames = out.split("\x1b[2K")

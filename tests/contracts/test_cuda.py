@@ -13,7 +13,7 @@ from pretended_cuda import CUDA, Fault, PretendedCuda, pretended_cuda
 from test_models import SOURCES, TARGETS, batch_of
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
-from variants import ASKED, EVERY, build, in_turns
+from variants import ASKED, EVERY, FEW, build, in_turns
 from walk import Walk
 
 from nmtkit.data.batch import Batch, Rows
@@ -148,7 +148,7 @@ def test_steps(cuda: PretendedCuda, name: str, dtypes: list[torch.dtype]) -> Non
         walk_on(there(cuda, name, dtype), cuda)
 
 
-@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES))
+@pytest.mark.parametrize(("name", "searches"), in_turns(SEARCHES, few=True))
 def test_search(cuda: PretendedCuda, name: str, searches: list[dict[str, Any]]) -> None:
     """Every search waits for nothing before it reads its result, which is that of the CPU."""
     torch.set_float32_matmul_precision("highest")  # products of other shapes round alike only if they are exact
@@ -324,7 +324,7 @@ def furthest(found: dict[str, Tensor], exact: dict[str, Tensor]) -> tuple[float,
 
 @torch.no_grad()
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", FEW)
 def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
     torch.set_float32_matmul_precision("highest")
     batch = batch_of(SOURCES, TARGETS)
@@ -339,7 +339,7 @@ def test_float32_gives_what_float64_gives(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", FEW)
 def test_bfloat16_gives_nearly_the_gradients_of_float32(name: str, device: str) -> None:
     """Within 5 % of the norm of each parameter's; of very small ones, which rounding drowns, of a tenth of all.
 

@@ -107,7 +107,10 @@ def _together(ensemble: Ensemble, source: Sequence[int], listed: bool) -> refere
     return reference_search.Together(members, shares, config.mean == "log-probabilities")
 
 
-@pytest.mark.parametrize(("model", "means"), in_turns(["probabilities", "log-probabilities"]), indirect=["model"])
+MEANS = in_turns(["probabilities", "log-probabilities"], few=True)
+
+
+@pytest.mark.parametrize(("model", "means"), MEANS, indirect=["model"])
 @torch.no_grad()
 def test_a_model_with_itself_is_itself(model: Seq2Seq, means: list[Mean]) -> None:
     for mean in means:

@@ -83,7 +83,7 @@ def same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
             assert abs(one.attention - other.attention).max() < 1e-6
 
 
-@pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES))))
+@pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES)), few=True))
 def test_recorded_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> None:
     model, whole = build(*EVERY[name]).double().eval(), whole_batch()
     can_record = graphs.can_record

@@ -626,7 +626,7 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     return None
 
 
-@pytest.mark.parametrize("kind", daily(LEARNERS, 3))
+@pytest.mark.parametrize("kind", daily(LEARNERS, 2))
 def test_learns_to_reverse(kind: str, record_property: Callable[[str, object], None]) -> None:
     """Sentences of one to four words, said backwards; every sentence asked for was never seen in training."""
     model = build(kind, {**LEARNERS[kind], "dropout": 0.0}, seed=moved(3))
@@ -641,7 +641,7 @@ def test_learns_to_reverse(kind: str, record_property: Callable[[str, object], N
     assert updates is not None
 
 
-@pytest.mark.parametrize("name", daily(COPIERS, 2))
+@pytest.mark.parametrize("name", daily(COPIERS))
 def test_learns_to_copy_unknown_words(name: str, record_property: Callable[[str, object], None]) -> None:
     """Sentences of one to four words, half of them unknown, said again: an unknown word can only be pointed at."""
     kind, settings = COPIERS[name]

@@ -10,7 +10,7 @@ import reference_search
 import torch
 from test_models import SOURCES, batch_of, model, sentences
 from torch import Tensor
-from variants import EVERY, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
+from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
 from walk import Walk
 
 from nmtkit.data.batch import Batch
@@ -129,6 +129,7 @@ def test_neighbours_and_slots_change_nothing(model: Seq2Seq, asked: list[dict[st
         same(searched(model, sources, config, slots=2), alone)
 
 
+@pytest.mark.parametrize("model", FEW, indirect=True)
 def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
     same(searched(model, SOURCES, shortlist=WHOLE), searched(model, SOURCES, shortlist=None))
     in_float32 = copy.deepcopy(model).float()
@@ -152,6 +153,7 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
             assert all(set(one.ids) <= allowed(packed, source) for one in row)
 
 
+@pytest.mark.parametrize("model", FEW, indirect=True)
 def test_forced_words_are_candidates(model: Seq2Seq) -> None:
     """Whatever the list says; copied ones keep their extended ids."""
     own = [13, 13] if model.config.copies else [8, 8]

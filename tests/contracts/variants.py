@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from daily import daily
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.layers.attention import SCORES
@@ -529,9 +530,11 @@ ONE_OF_EACH_THAT_COPIES = [*ONE_OF_EACH, "transformer-copying-head", "pointer-ge
 SLOW = pytest.mark.slow
 ASKED = [*VARIANTS, *(pytest.param(name, marks=SLOW) for name in OTHERS)]
 """For `parametrize`: all names."""
+FEW = daily([*ONE_OF_EACH_THAT_COPIES, *sorted(EVERY.keys() - ONE_OF_EACH_THAT_COPIES)], len(ONE_OF_EACH_THAT_COPIES))
+"""For `parametrize`: all names, for what hardly depends on a model's choices; `make test` asks one of each kind."""
 
 
-def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = ()) -> list[Any]:
+def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = (), few: bool = False) -> list[Any]:
     """For `parametrize`: each variant with some of the things in its turn; `make test-all` asks it the others too.
 
     Variants of one kind stand together: with six of them or more, each kind meets everything if there is no more than
@@ -541,10 +544,11 @@ def in_turns(things: Iterable[Any], each: int = 1, names: Iterable[str] = ()) ->
         things: what can be asked of any model.
         each: how many of them a variant is asked.
         names: of models; without any, all variants.
+        few: `make test` asks one of each kind only.
     """
     things, names, asked = list(things), list(names), []
     for number, name in enumerate(names or EVERY):
-        in_time = names or name in VARIANTS
+        in_time = names or name in (ONE_OF_EACH_THAT_COPIES if few else VARIANTS)
         turns = [(number * each + more) % len(things) for more in range(each)] if in_time else []
         rest = [thing for turn, thing in enumerate(things) if turn not in turns]
         if turns:

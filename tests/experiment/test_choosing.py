@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from daily import daily
 
 from nmtkit import recipe
 from nmtkit.data.blocks import Example
@@ -309,7 +310,7 @@ ALPHABETS = {
 }
 
 
-@pytest.mark.parametrize("pairs", [2, 7, 50])
+@pytest.mark.parametrize("pairs", daily([7, 2, 50]))
 @pytest.mark.parametrize("spaces", [True, False], ids=["words", "no-spaces"])
 @pytest.mark.parametrize("name", ALPHABETS)
 def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int, made: Made) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Command
+from daily import daily
 from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, tokenizers
 
 import nmtkit
@@ -40,7 +41,7 @@ def exported(kind: dict[str, Any], to: str, folder: Path) -> tuple[Translator, P
     return opened(folder / "run"), folder / to
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", daily(KINDS, 3), ids=str)
 def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) -> None:
     """Twice, for what was imported has two tokenizers over one table."""
     before, folder = exported(kind, "huggingface", tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from daily import daily
 from safetensors import safe_open
 
 from nmtkit import Translator
@@ -94,7 +95,7 @@ def test_numbers_that_fp16_cannot_hold_are_noticed(trained: Path) -> None:
 TIED = [{"kind": kind, "tie": tie} for kind, tie in (("transformer", "all"), ("transformer", "decoder"))]
 
 
-@pytest.mark.parametrize("model", [*({"kind": kind} for kind in MODELS), *TIED], ids=str)
+@pytest.mark.parametrize("model", daily([*TIED, *({"kind": kind} for kind in MODELS)], 3), ids=str)
 def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
     model: dict[str, str], trained: Path, tmp_path: Path
 ) -> None:

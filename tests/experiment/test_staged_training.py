@@ -350,13 +350,16 @@ SHARED = [4, 8, 12]
 
 @pytest.mark.parametrize(
     ("changes", "ends"),
-    [
-        ((), SHARED),
-        (("stages.short.training.max_minutes=8",), [8, 10, 12]),
-        (("stages.short.training.max_updates=2",), [2, 7, 12]),  # what it leaves goes on
-        (("stages.short.training.max_minutes=8", "stages.short.training.max_updates=2"), [2, 7, 12]),
-        (("stages.coverage.training.max_minutes=null", "stages.coverage.training.max_updates=1"), [6, 7, 12]),
-    ],
+    daily(
+        [
+            ((), SHARED),
+            (("stages.short.training.max_minutes=8",), [8, 10, 12]),
+            (("stages.short.training.max_updates=2",), [2, 7, 12]),  # what it leaves goes on
+            (("stages.short.training.max_minutes=8", "stages.short.training.max_updates=2"), [2, 7, 12]),
+            (("stages.coverage.training.max_minutes=null", "stages.coverage.training.max_updates=1"), [6, 7, 12]),
+        ],
+        3,
+    ),
 )
 def test_minutes_of_a_recipe_are_those_of_the_whole_training(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[str, ...], ends: list[int]

@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 from daily import daily
+from processes import Server
 
 from .kills import fault_of
 from .material import Material, differences, tensors
 from .oracle import SHARES, Room
 from .warm import Done, Process, Warm
 
-EXAMPLES = 60
+EXAMPLES = 30
 """In all; the same ones each time."""
-MORE_EXAMPLES = 140
+MORE_EXAMPLES = 170
 LONG = ("--set", "training.max_updates=60", "--set", "training.validate_every=30", "--set", "training.save_every=20")
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
-    with Warm() as process:
+def warm(server: Server) -> Iterator[Warm]:
+    with Warm(copied=server.begin) as process:
         yield process
 
 
@@ -152,14 +153,14 @@ def goes_on(warm: Warm, material: Material, place: Path, run: Path) -> None:
     assert differences(material.folder / "runs/tiny", run) == []
 
 
-@pytest.mark.parametrize("most", [3_000, pytest.param(30_000, marks=pytest.mark.slow), 90_000])
+@pytest.mark.parametrize("most", daily([3_000, 30_000, 90_000]))
 def test_files_that_cannot_grow(warm: Warm, room: Room, place: Path, most: int) -> None:
     run = place / "run"
     check_what_a_full_disk_left(run, warm.run("train", "tiny.yaml", "--run", run, cwd=place, file_size=most))
     goes_on(warm, room.material, place, run)
 
 
-@pytest.mark.parametrize("size", [60, *(pytest.param(size, marks=pytest.mark.slow) for size in (140, 200)), 260])
+@pytest.mark.parametrize("size", daily([260, 60, 140, 200]))
 def test_a_small_disk(warm: Warm, room: Room, place: Path, size: int) -> None:
     disk = place / "disk"
     disk.mkdir()

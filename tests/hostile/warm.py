@@ -1,7 +1,6 @@
 """Real processes that begin with torch loaded: each `nmtkit` here is a fork of one process that has loaded everything.
 
 They can be killed, share a folder, meet a full disk and be counted, and cost a tenth of a start of Python with torch.
-This file is also the program that they are forked from.
 """
 
 import contextlib
@@ -17,7 +16,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,22 +87,28 @@ class Warm:
 
     Args:
         small_shards: preprocessing makes many small shards, with helpers, of text for which one would do.
+        copied: begins it as a copy of a process that has loaded everything (`Server.begin` of tests/processes.py).
     """
 
-    def __init__(self, small_shards: bool = False) -> None:
+    def __init__(
+        self, small_shards: bool = False, copied: Callable[..., AbstractContextManager[Any]] | None = None
+    ) -> None:
         self.codes: dict[int, int] = {}
         self._began: list[int] = []
         self._buffer = b""
         self._streams = tempfile.TemporaryDirectory(prefix="nmtkit-streams-")
         cache = os.path.join(self._streams.name, "cache")  # what is measured here is kept for nobody else
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("NMTKIT_")}
-        words = [sys.executable, __file__, *(["small-shards"] if small_shards else [])]
-        self._server = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**kept, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "XDG_CACHE_HOME": cache},
-        )
+        code = f"import os, sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r}); import hostile.warm as warm; "
+        code += f"warm.serve({small_shards}); os._exit(0)"
+        variables = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "XDG_CACHE_HOME": cache}
+        with contextlib.ExitStack() as ending:
+            if copied:
+                self._server = ending.enter_context(copied(first=code, **variables))
+            else:
+                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                words = [sys.executable, "-c", code]
+                self._server = ending.enter_context(subprocess.Popen(words, **pipes, env={**os.environ, **variables}))
+            self._ending = ending.pop_all()
 
     def __enter__(self) -> "Warm":
         return self
@@ -111,6 +117,7 @@ class Warm:
         assert self._server.stdin is not None
         self._server.stdin.close()  # it ends all that is still there, and itself
         self._server.wait()
+        self._ending.close()
         self._streams.cleanup()
 
     def start(
@@ -177,16 +184,22 @@ class Warm:
 
 def serve(small_shards: bool) -> None:
     """Forks a process for every order, says "PID" then and "PID CODE" when it ends."""
+    signal.alarm(0)  # it lives as long as who gives the orders
+    for name in [name for name in os.environ if name.startswith("NMTKIT_")]:
+        del os.environ[name]
     from nmtkit.cli import COMMANDS
     from nmtkit.data import filling, store, text
+    from nmtkit.recipe.loading import load
 
     if small_shards:
         store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
     drawing = [f"matplotlib.backends.backend_{kind}" for kind in ("agg", "svg", "pdf")]
-    for name in ["torch._dynamo", "sacrebleu", "rouge_score.rouge_scorer", *drawing]:  # what commands load later on
+    later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rouge_score.rouge_scorer"]
+    for name in [*later, *drawing]:  # what commands load later on
         importlib.import_module(name)
     for name in COMMANDS:
         importlib.import_module("nmtkit.cli." + name.replace("-", "_"))
+    load("demo")  # it makes what every recipe is checked with
     gc.freeze()
     _prctl(36)  # PR_SET_CHILD_SUBREAPER: who is left behind becomes a child of this process
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # a copy takes them once it stands where the program begins
@@ -277,7 +290,3 @@ def _prctl(*what: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(*what)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1:] == ["small-shards"])

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
+from daily import daily
 from seeds import moved
 from torch import Tensor
 from walk import Walk
@@ -220,7 +221,7 @@ def copies(random: torch.Generator, count: int) -> list[list[int]]:
     return torch.randint(4, SIZES.src, (count, 9), generator=random).tolist()
 
 
-@pytest.mark.parametrize("window", ["local_m", "local_p"])
+@pytest.mark.parametrize("window", daily(["local_p", "local_m"]))
 def test_a_window_of_five_learns_to_copy_nine_words(
     window: WindowKind, record_property: Callable[[str, object], None]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from daily import daily
 from PIL import Image
 from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
@@ -178,7 +179,7 @@ def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(tmp_p
     np.testing.assert_allclose(np.subtract(*reversed(corners)), [3 * 0.34 * 72, 5 * 0.24 * 72], atol=1e-3)
 
 
-@pytest.mark.parametrize(("length", "words"), [(12, 6), (120, 30), (400, 60), (2000, 8)])
+@pytest.mark.parametrize(("length", "words"), daily([(12, 6), (120, 30), (400, 60), (2000, 8)], 2))
 def test_a_sheet_stays_readable(tmp_path: Path, length: int, words: int):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -240,7 +241,7 @@ def test_a_broken_p_gen_is_told(tmp_path: Path, name: str):
     assert not (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf", "a.html"])
+@pytest.mark.parametrize("name", daily(["a.png", "a.svg", "a.pdf", "a.html"]))
 def test_the_same_summary_gives_the_same_file(tmp_path: Path, name: str):
     save(long_summary(80, 10), tmp_path / name)
     first = (tmp_path / name).read_bytes()

@@ -56,7 +56,7 @@ def refilled(
     ids=str,
 )
 @pytest.mark.parametrize("beam_size", [1, 4])
-@pytest.mark.parametrize("slots", daily([3, 20, 1, 7], 2))
+@pytest.mark.parametrize("slots", daily([3, 20, 1, 7]))
 @pytest.mark.parametrize("orders", [[0, 1], pytest.param([2], marks=pytest.mark.slow)], ids=str)
 def test_slots_that_are_filled_again(
     orders: list[int], slots: int, beam_size: int, settings: dict[str, object]
