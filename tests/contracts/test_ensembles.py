@@ -54,7 +54,7 @@ ASKED: list[Callable[[Seq2Seq], None]] = [
     contract.test_rows_can_repeat_and_leave,
     contract.test_distributions_sum_to_one,
     contract.test_scoring_a_translation_gives_the_score_of_the_search,
-    partial(shortlists.test_neighbours_and_slots_change_nothing, asked=shortlists.BESIDE),
+    partial(shortlists.test_neighbours_and_slots_change_nothing, asked=shortlists.BESIDE[1:]),
 ]
 
 

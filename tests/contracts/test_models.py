@@ -626,7 +626,7 @@ def learn(model: Seq2Seq, sentence: Callable[[], list[int]], answer: Callable[[l
     return None
 
 
-@pytest.mark.parametrize("kind", daily(LEARNERS, 2))
+@pytest.mark.parametrize("kind", daily(LEARNERS))
 def test_learns_to_reverse(kind: str, record_property: Callable[[str, object], None]) -> None:
     """Sentences of one to four words, said backwards; every sentence asked for was never seen in training."""
     model = build(kind, {**LEARNERS[kind], "dropout": 0.0}, seed=moved(3))

@@ -69,9 +69,14 @@ ONE_SIDE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "words", "byte"), ONE_SIDE, ids=[f"{kind}-{n}" for n, (kind, _, _) in enumerate(ONE_SIDE)]
-)
+ODD = [
+    pytest.param(kind, words, byte, id=f"{kind}-{n}", marks=[pytest.mark.slow] * (n > 0 and ONE_SIDE[n - 1][0] == kind))
+    for n, (kind, words, byte) in enumerate(ONE_SIDE)
+]
+"""One of each kind in `make test`."""
+
+
+@pytest.mark.parametrize(("kind", "words", "byte"), ODD)
 def test_odd_characters(tmp_path: Path, kind: str, words: str, byte: int) -> None:
     for side in (0, 1):
         sides = [list(SRC), list(TGT)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import real_looking
+from daily import daily
 
 from nmtkit.data.faults import Place
 from nmtkit.diagnosis.examine import examine
@@ -31,7 +32,7 @@ def parted(folder: Path, src: list[str], tgt: list[str]) -> Place:
 
 @pytest.mark.parametrize(
     ("side", "seed"),
-    [("src", 0), ("tgt", 1), *(pytest.param(*one, marks=pytest.mark.slow) for one in [("tgt", 0), ("src", 1)])],
+    daily([("src", 0), ("tgt", 0), ("tgt", 1), ("src", 1)]),
 )
 def test_lines_taken_out_at_random_places(tmp_path: Path, side: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -85,7 +86,7 @@ def test_a_shift_in_the_middle_of_files_of_equal_length(tmp_path: Path) -> None:
     assert 3_900 <= findings["shift"].count <= 4_300
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("seed", daily([0, 1, 2]))
 def test_no_shift_is_seen_in_clean_files(tmp_path: Path, seed: int) -> None:
     order = random.Random(seed).sample(range(len(SRC)), len(SRC))
     if seed == 2:  # in the order of their length, neighbours are much alike

@@ -181,7 +181,7 @@ def test_killed_in_any_stage_and_resumed(
     assert_same_run(tmp_path / "run", straight[0])
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", daily([1, 2]))
 def test_killed_between_two_stages_and_resumed(
     corpus: Path, straight: tuple[Path, list[Event | StageBegun], list[str]], tmp_path: Path, stage: int
 ) -> None:

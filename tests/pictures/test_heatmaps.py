@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
+from daily import daily
 from PIL import Image
 
 from nmtkit.errors import NmtkitError
@@ -36,6 +37,7 @@ def test_weights_must_fit_the_words():
         AttentionPicture(["a", "b", "c"], ["x", "y"], np.ones((3, 2)))
 
 
+@pytest.mark.slow
 def test_png_grows_with_the_sentence(tmp_path):
     sizes = []
     for n in (4, 12, 45):
@@ -67,6 +69,7 @@ def test_png_is_dark_where_the_weight_is(tmp_path):
     assert len(first) == pytest.approx(63 * 63, rel=0.1)
 
 
+@pytest.mark.slow
 def test_several_pictures_share_a_sheet(tmp_path):
     save(picture(6, 7), tmp_path / "one.png")
     save([picture(6, 7)] * 2, tmp_path / "two.png")
@@ -365,7 +368,7 @@ def size_and_points(path):
     return [float(root.get(side)[:-2]) / 72 for side in ("width", "height")], sizes
 
 
-@pytest.mark.parametrize("grid", [False, True])
+@pytest.mark.parametrize("grid", daily([True, False]))
 def test_a_size_and_a_font_size(tmp_path, grid):
     path = tmp_path / "a.svg"
     save([picture(4, 5), picture(4, 5)], path, grid, Look(size=(4.0, None)))

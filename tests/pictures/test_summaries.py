@@ -179,7 +179,7 @@ def test_the_heat_map_has_columns_for_the_summary_and_rows_for_the_article(tmp_p
     np.testing.assert_allclose(np.subtract(*reversed(corners)), [3 * 0.34 * 72, 5 * 0.24 * 72], atol=1e-3)
 
 
-@pytest.mark.parametrize(("length", "words"), daily([(12, 6), (120, 30), (400, 60), (2000, 8)], 2))
+@pytest.mark.parametrize(("length", "words"), daily([(12, 6), (120, 30), (400, 60), (2000, 8)]))
 def test_a_sheet_stays_readable(tmp_path: Path, length: int, words: int):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -199,6 +199,7 @@ def test_a_sheet_stays_readable(tmp_path: Path, length: int, words: int):
     assert {f"out{i}" for i in range(words)} <= set(found)
 
 
+@pytest.mark.slow
 def test_several_summaries(tmp_path: Path):
     save([summary(), long_summary(100, 20)], tmp_path / "a.pdf")
     assert len(re.findall(rb"/Type /Page\b", (tmp_path / "a.pdf").read_bytes())) == 2

@@ -133,6 +133,7 @@ def test_a_recurrent_model_is_taught_as_well(tmp_path: Path, record_property: Ca
     assert last < first / 2
 
 
+@pytest.mark.slow
 def test_all_heads_of_a_layer_teach_one_of_them(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """The taught head goes where the layer's mean looks, whatever that is; without a teacher it does not."""
     test = next(Reversing(rows=64, seed=9, links=False))
