@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import Command
+from daily import daily
 from processes import Begun, Server
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are looked up in /proc")
@@ -82,7 +83,7 @@ def texts_and_scores(rows: Sequence[str]) -> tuple[list[str], list[float]]:
     return [row[2] for row in fields], [float(row[0]) for row in fields]
 
 
-@pytest.mark.parametrize("options", [["--workers", "2"], ["--device", "cpu,cpu"]], ids=["forks", "from-scratch"])
+@pytest.mark.parametrize("options", daily([["--workers", "2"], ["--device", "cpu,cpu"]]), ids=["forks", "from-scratch"])
 def test_the_text_is_the_same_and_a_lost_worker_ends_the_command(
     trained: Path, nmtkit: Command, server: Server, options: list[str]
 ) -> None:
