@@ -83,7 +83,7 @@ def train(
 
         while (reason := training.reason_to_stop(stop)) is None:
             training.make_update()
-            due_validation = training.update % config.validate_every == 0 and training.has_time_to_validate
+            due_validation = training.is_validation_due
             due_save = due_validation or training.update % config.save_every == 0
             if due_save or training.update % config.log_every == 0 or training.update == 1:
                 yield training.report()

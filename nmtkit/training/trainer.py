@@ -130,10 +130,18 @@ class Trainer:
         return bool(self.validations) and self.validations[-1][0] == self.update
 
     @property
-    def has_time_to_validate(self) -> bool:
-        """Whether there would be time to train after a validation that takes as long as the last one did."""
-        limit = self.config.max_minutes
-        return limit is None or self._used + 2 * self._validating < 60 * limit  # one more follows at the end
+    def is_validation_due(self) -> bool:
+        """Whether to validate after this update.
+
+        The first validation comes when half of the minutes are over, if not before: the last one must end within them,
+        and how long it takes is known from an earlier one. After a validation there must be time left to train.
+        """
+        regular, limit = self.update % self.config.validate_every == 0, self.config.max_minutes
+        if limit is None:
+            return regular
+        if not self.validations:
+            return regular or self._used >= 30 * limit
+        return regular and self._used + 2 * self._validating < 60 * limit  # one more follows at the end
 
     def reason_to_stop(self, stop: Callable[[], bool] | None) -> Reason | None:
         """Why no further update is to be made; None while there is none. The same in all processes."""

@@ -239,6 +239,19 @@ def test_validations_use_up_the_budget_as_well(tmp_path):
     assert (reason, pace.now - Pace(1).now) == ("max_minutes", 30)
 
 
+def test_a_training_whose_last_validation_would_be_its_first_ends_within_its_minutes(tmp_path):
+    pace, begun = Pace(1), []
+
+    def slow(model):
+        begun.append(pace.now - Pace(1).now)
+        pace.now += 10
+        return {"score": 1.0}
+
+    config = settings(max_updates=None, max_minutes=1, validate_every=1000)
+    _, events = run(tmp_path, config, tiny_model(), pace, slow)
+    assert (ended(events)[0], begun, pace.now - Pace(1).now) == ("max_minutes", [30, 50], 60)
+
+
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 def test_over_the_budget_three_updates_and_three_are_six_bit_for_bit(tmp_path, kind):
     schedule = {"kind": kind, "over": "budget", "warmup_share": 0.25}
