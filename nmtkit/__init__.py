@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nmtkit.version import __version__
+from nmtkit.core.version import __version__
 
 if TYPE_CHECKING:
     from nmtkit.experiment.run import Run as Run

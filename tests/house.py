@@ -43,6 +43,18 @@ def length_of(path: Path) -> int:
 
 
 @cache
+def code_of(path: Path) -> int:
+    """Lines of code: neither blank nor within a docstring."""
+    docstrings: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        for one in node.body if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) else []:
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
+                docstrings |= set(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    return sum(bool(line.strip()) and number not in docstrings for number, line in lines)
+
+
+@cache
 def imports(path: Path, nested: bool) -> list[str]:
     """Absolute dotted names imported by a file; `nested` includes those inside functions."""
     tree = tree_of(path)
@@ -53,7 +65,7 @@ def imports(path: Path, nested: bool) -> list[str]:
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            # `from nmtkit.data import batch` may name a module; `from nmtkit.errors import X` names a thing in one.
+            # `from nmtkit.data import batch` may name a module, `from nmtkit.data.batch import X` names a thing in one.
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
 
@@ -89,13 +101,29 @@ def floors() -> dict[str, int]:
 
 
 def names_defined_twice() -> dict[str, list[str]]:
-    """Public classes and functions of several modules; `command` is what every command is called."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    """Public classes and functions that several modules of one room define; every command is called `command`."""
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for path in FILES:
         for node in tree_of(path).body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
-                found[node.name].append(name_of(path))
-    return {name: places for name, places in sorted(found.items()) if len(places) > 1 and name != "command"}
+                found[room_of(name_of(path)), node.name].append(name_of(path))
+    return {f"{room}.{name}": where for (room, name), where in sorted(found.items()) if where[1:] and name != "command"}
+
+
+def sizes_of_rooms() -> dict[str, tuple[int, int, int]]:
+    """Files (those that say what a folder is left out), lines and lines of code of each room."""
+    of_room: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in FILES:
+        of_room[room_of(name_of(path))].append(path)
+    return {
+        room: (
+            sum(path.name != "__init__.py" for path in paths),
+            sum(map(length_of, paths)),
+            sum(map(code_of, paths)),
+        )
+        for room, paths in of_room.items()
+        if room in rooms()
+    }
 
 
 def modules_named_twice() -> dict[str, list[str]]:
@@ -157,9 +185,6 @@ def reads() -> tuple[int, int]:
 def main() -> None:
     lengths = sorted(((length_of(path), name_of(path)) for path in FILES), reverse=True)
     loose = [name for _, name in lengths if "/" not in name and name not in ENTRANCES]
-    by_room: defaultdict[str, list[int]] = defaultdict(list)
-    for length, name in lengths:
-        by_room[room_of(name)].append(length)
     longest = sorted(functions(), reverse=True)
     of_recipe, of_text = reads()
     rows = {
@@ -168,14 +193,14 @@ def main() -> None:
         "files, lines": f"{len(lengths)}, {sum(length for length, _ in lengths):,}",
         f"files under {SHORT} lines": sum(length < SHORT for length, _ in lengths),
         f"functions over {SCREEN} lines": sum(length > SCREEN for length, _ in longest),
-        "names defined in several modules": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
+        "names defined twice in a room": f"{len(names_defined_twice())} {names_defined_twice() or ''}",
         "translate reads its recipe": of_recipe,
         "preprocess reads the text": of_text,
         "modules of one name": f"{len(modules_named_twice())} {modules_named_twice() or ''}",
         "longest files": ", ".join(f"{name} {length}" for length, name in lengths[:10]),
         "longest functions": ", ".join(f"{name} {length}" for length, name in longest[:10]),
-        "rooms (files, lines)": ", ".join(
-            f"{room} {len(sizes)}, {sum(sizes):,}" for room, sizes in sorted(by_room.items()) if room in rooms()
+        "rooms (files, lines, of code)": "; ".join(
+            f"{room} {files}, {lines:,}, {code:,}" for room, (files, lines, code) in sorted(sizes_of_rooms().items())
         ),
     }
     for name, value in rows.items():

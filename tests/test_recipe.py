@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from nmtkit import metrics, recipe
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
 
 TEXT = """\
 task: summarization

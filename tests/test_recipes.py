@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from nmtkit import recipe
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
 from nmtkit.experiment import checks
-from nmtkit.experiment.choosing import PRESETS
 from nmtkit.models.base import MODELS, VocabularySizes
+from nmtkit.presets.choosing import PRESETS
 from nmtkit.training.schedules import TrainingProgress
 
 NAMES = recipe.shipped()

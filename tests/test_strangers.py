@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from nmtkit import recipe
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.registry import Registry
+from nmtkit.core.task import TASKS, TRANSLATION
 from nmtkit.data.batch import collate
-from nmtkit.errors import RecipeError
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, VocabularySizes
-from nmtkit.registry import Registry
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.task import TASKS, TRANSLATION
 from nmtkit.training.events import Evaluated, Step
 
 CPU = torch.device("cpu")

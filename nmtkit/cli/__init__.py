@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from nmtkit.cli import streams
-from nmtkit.errors import NmtkitError
-from nmtkit.version import __version__
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.version import __version__
 
 # name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
 COMMANDS = {
@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the nearest name in the message."""
         if args and args[0] not in {*COMMANDS, *ALIASES} and not args[0].startswith("-"):
-            from nmtkit.registry import near_names
+            from nmtkit.core.registry import near_names
 
             raise click.UsageError(f"no such command {args[0]!r}: {near_names(args[0], [*COMMANDS, *ALIASES])}", ctx)
         return super().resolve_command(ctx, args)
@@ -222,7 +222,7 @@ def _bound_waiting() -> None:
 
     Threads that spin on keep the cores from whatever else runs, another training above all; threads that sleep at once
     are woken for every small product, which halves the speed of small models. Variables that the user set stay. See
-    `nmtkit.device.Courtesy` for what happens where the cores are busy.
+    `nmtkit.core.device.Courtesy` for what happens where the cores are busy.
     """
     if "OMP_WAIT_POLICY" not in os.environ and "GOMP_SPINCOUNT" not in os.environ:
         os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": SPINS, "NMTKIT_WAITING": "bounded"}

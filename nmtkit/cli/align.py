@@ -12,11 +12,11 @@ import click
 from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reporting import tell
-from nmtkit.data.alignments import SYMMETRIZATIONS, SoftAlignment, SoftWriter, Symmetrization, pharaoh
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftWriter, Symmetrization, pharaoh
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.shortlist import LinkCounts, counting
-from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.translator import Translator
 

@@ -7,7 +7,7 @@ import click
 from nmtkit.cli import options
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
-from nmtkit.experiment.saved import average_files, find_run, weights_to_average
+from nmtkit.runs.saved import average_files, find_run, weights_to_average
 from nmtkit.training.schedules import Ending
 
 

@@ -12,17 +12,17 @@ from nmtkit.cli import inference, options
 from nmtkit.cli.options import FILE, NEW_FILE, Number, with_threads
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
-from nmtkit.data.reading import read_pairs
-from nmtkit.data.text import read_lines
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_json
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.bench.decoding import DecodingSpeed, DecodingWork, measure_decoding
 from nmtkit.experiment.bench.machine import spread
 from nmtkit.experiment.bench.updates import a_trial, measure_training
-from nmtkit.experiment.conversion import LIBRARIES
 from nmtkit.experiment.opening import Opening
 from nmtkit.experiment.run import choose_device
-from nmtkit.experiment.saved import find_run
-from nmtkit.files import write_json
+from nmtkit.interchange.conversion import LIBRARIES
+from nmtkit.runs.saved import find_run
 
 COLUMNS = ["engine", "way", "sentences/s", "min-max", "tokens/s", "CPU s", "alone, ms", "p95", "MiB", "of floor"]
 COLUMNS += ["differ", "ties", "cut"]

@@ -13,17 +13,17 @@ import click
 from nmtkit import console
 from nmtkit.cli import options as shared
 from nmtkit.cli.diagnosing import show_examination, write_report
-from nmtkit.data.blocks import Block
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import refuse_records
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.task import TASKS
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import refuse_records
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.mend import LOG, mend, require_new
 from nmtkit.diagnosis.report import Sheet
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.task import TASKS
 
 SPLIT_OPTIONS = ("--valid", "--test")
 RECIPE_ENDS = (".yaml", ".yml")

@@ -12,12 +12,12 @@ from nmtkit.cli import options
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
 from nmtkit.cli.train import begin_training, journalled, train_run
-from nmtkit.errors import RecipeError
-from nmtkit.experiment.folder import RUNS, RunFolder
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import sum_of_bytes
 from nmtkit.experiment.judging import ComparedRun, compare_run
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.files import sum_of_bytes
 from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import RUNS, RunFolder
 
 EDGES = (10, 20, 30, 40)
 

@@ -16,8 +16,8 @@ from click.shell_completion import (
     add_completion_class,
 )
 
-from nmtkit.experiment.folder import RUNS, folders_in
-from nmtkit.settings import beside_package
+from nmtkit.core.settings import beside_package
+from nmtkit.runs.folder import RUNS, folders_in
 
 OF_RECIPES = ("train", "preprocess", "tune", "compare", "check", "recipe show", "recipe check", "bench train")
 """The commands whose arguments are recipes."""

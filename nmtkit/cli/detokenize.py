@@ -6,8 +6,8 @@ import click
 
 from nmtkit.cli import options, results
 from nmtkit.cli.tokenize import open_tokenizer, side_option, write_lines
+from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import MARK
-from nmtkit.errors import DataError
 
 
 @click.command()

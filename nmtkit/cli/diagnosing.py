@@ -7,11 +7,11 @@ from pathlib import Path
 
 from nmtkit import console
 from nmtkit.console import Stream
-from nmtkit.data.faults import LINE_COUNTS, SHIFT
+from nmtkit.core.files import writing
+from nmtkit.corpus.faults import LINE_COUNTS, SHIFT
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import Sheet
-from nmtkit.files import writing
 
 WIDTH = 80
 """Columns of running text and plots, so that a report can be read wherever it ends up."""

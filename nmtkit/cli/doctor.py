@@ -8,12 +8,13 @@ from typing import Any
 import click
 import torch
 
-from nmtkit import console, device
+from nmtkit import console
+from nmtkit.autotune import found as kept
+from nmtkit.autotune.training import TrainingWay
+from nmtkit.core import device
+from nmtkit.core.version import __version__
 from nmtkit.data.workers import cores
-from nmtkit.experiment.tuning import found as kept
-from nmtkit.experiment.tuning.training import TrainingWay
 from nmtkit.translation.inputs import SearchWay
-from nmtkit.version import __version__
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]

@@ -16,10 +16,10 @@ from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.summarize import LONGER
 from nmtkit.corpora.published import published_set
 from nmtkit.experiment.opening import Opening
-from nmtkit.experiment.saved import find_run
 from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS, Comparison, Score, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.recipe import Recipe
+from nmtkit.runs.saved import find_run
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 

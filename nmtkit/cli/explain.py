@@ -13,8 +13,8 @@ from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import note, tell
 from nmtkit.console.trees import show_search
-from nmtkit.data.records import WRITE_OUT, refuse_json_lines
-from nmtkit.data.text import read_lines
+from nmtkit.corpus.records import WRITE_OUT, refuse_json_lines
+from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.pictures.search_trees import SearchTree, require_page, save_search
 from nmtkit.translation import decisions

@@ -7,8 +7,8 @@ import click
 from nmtkit.cli import inference
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
-from nmtkit.experiment.exporting import EXPORTS, export_run
-from nmtkit.experiment.saved import find_run
+from nmtkit.interchange.exporting import EXPORTS, export_run
+from nmtkit.runs.saved import find_run
 
 
 @click.command()

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from nmtkit import console
+from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.corpus_files import largest_first
 from nmtkit.corpora.fetching import Fetched, already_there, cache_folder, fetch
 from nmtkit.corpora.sources import Workplace
-from nmtkit.errors import NmtkitError
 
 CORPORA = Path("corpora")
 VALUES_SHOWN = 4

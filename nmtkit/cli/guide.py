@@ -10,9 +10,9 @@ import click
 from nmtkit import console
 from nmtkit.cli import cli
 from nmtkit.console.markdown import show_page
-from nmtkit.errors import NmtkitError
-from nmtkit.registry import near_names
-from nmtkit.settings import beside_package
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.registry import near_names
+from nmtkit.core.settings import beside_package
 
 PAGES = (
     "first",

@@ -7,11 +7,11 @@ import click
 
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.ctranslate2_model import read_ctranslate2
-from nmtkit.experiment.importing import Imported, import_run, read_hugging_face
-from nmtkit.experiment.joey import read_joey
-from nmtkit.experiment.opennmt import read_opennmt
+from nmtkit.core.errors import NmtkitError
+from nmtkit.interchange.ctranslate2_model import read_ctranslate2
+from nmtkit.interchange.importing import Imported, import_run, read_hugging_face
+from nmtkit.interchange.joey import read_joey
+from nmtkit.interchange.opennmt import read_opennmt
 
 _READERS: dict[str, Callable[[Path], Imported]] = {
     "huggingface": read_hugging_face,

@@ -16,14 +16,14 @@ from nmtkit.cli import options
 from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.results import Prompt, progress
-from nmtkit.data.blocks import Example
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import MOST_THREADS, parse_json
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import MOST_THREADS, parse_json
 from nmtkit.translation.paragraphs import Paragraph
 from nmtkit.translation.result import Translation, copied_spans, moses_line
 from nmtkit.translation.summarizer import Summary

@@ -12,7 +12,7 @@ from nmtkit import console
 from nmtkit.cli.explain import show_trees
 from nmtkit.cli.reporting import note, tell
 from nmtkit.console.tables import console_on, wrapped
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.translation.decisions import search_tree
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator

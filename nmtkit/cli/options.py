@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from nmtkit.errors import DataError
-from nmtkit.settings import LARGEST, MOST_THREADS, shortened
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import LARGEST, MOST_THREADS
+from nmtkit.core.wording import shortened
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

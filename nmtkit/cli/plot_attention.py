@@ -11,8 +11,8 @@ from nmtkit.cli import inference, options
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import look_options, note, save_pictures, tell
 from nmtkit.console.shading import show_attention
-from nmtkit.data.records import WRITE_OUT, refuse_json_lines
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.records import WRITE_OUT, refuse_json_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions

@@ -10,11 +10,11 @@ import click
 from nmtkit import console, pictures
 from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import look_options, save_pictures
-from nmtkit.experiment.log import training_curves
-from nmtkit.experiment.saved import find_run
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.pictures.drawing import Look
+from nmtkit.runs.log import training_curves
+from nmtkit.runs.saved import find_run
 
 
 @click.command("plot-training")

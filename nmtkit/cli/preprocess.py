@@ -7,9 +7,9 @@ from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_report, tell
+from nmtkit.core.settings import MOST_THREADS
 from nmtkit.experiment import checks
 from nmtkit.experiment.run import Run
-from nmtkit.settings import MOST_THREADS
 
 
 @click.command()

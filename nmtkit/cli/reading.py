@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
-from nmtkit.data.records import LOOKED_AT, parse_record, refuse_json_lines, text_of
-from nmtkit.data.text import read_lines, sound_lines
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.records import LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.text import read_lines, sound_lines
 
 STDIN = "standard input"
 

@@ -10,11 +10,11 @@ import click
 
 from nmtkit import console, recipe
 from nmtkit.cli import options
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import write_whole
+from nmtkit.core.registry import MOST_KEYS, near_names
+from nmtkit.core.settings import Settings, paths_of
 from nmtkit.experiment import checks
-from nmtkit.files import write_whole
-from nmtkit.registry import MOST_KEYS, near_names
-from nmtkit.settings import Settings, paths_of
 
 
 @click.group("recipe")

@@ -10,13 +10,13 @@ import click
 
 from nmtkit import console, pictures
 from nmtkit.cli.options import QUIET, Number
-from nmtkit.data.checking import DataReport
+from nmtkit.corpus.checking import DataReport
 from nmtkit.metrics import LengthBucket
 from nmtkit.pictures.curves import save_by_length
 from nmtkit.pictures.drawing import Look
 
 if TYPE_CHECKING:  # torch, which scoring does without, comes with it
-    from nmtkit.experiment.forgetting import TestChange
+    from nmtkit.presets.forgetting import TestChange
 
 tell = partial(console.say, stderr=True)
 """Says something about the results, which have standard output for themselves."""

@@ -10,7 +10,7 @@ from nmtkit.cli import inference, options, results
 from nmtkit.cli.inference import pair_windows, read_translation, write_json_line
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import perplexity
 from nmtkit.translation.result import Translation

@@ -14,8 +14,8 @@ import click
 from nmtkit import console
 from nmtkit.cli.options import NEW_FILE, Decorator, together
 from nmtkit.cli.reporting import is_quiet, note
-from nmtkit.errors import NmtkitError
-from nmtkit.files import replacing, writing
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import replacing, writing
 
 
 class _Output(io.FileIO):

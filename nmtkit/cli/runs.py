@@ -11,9 +11,9 @@ import click
 from nmtkit import console
 from nmtkit.cli import options
 from nmtkit.cli.reporting import tell
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RUNS
-from nmtkit.experiment.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
+from nmtkit.core.errors import NmtkitError
+from nmtkit.runs.folder import RUNS
+from nmtkit.runs.inventory import RunSummary, list_runs, remove_run, rename_run, require_run
 
 SCORES_SHOWN = 2
 

@@ -13,7 +13,7 @@ from nmtkit import console
 from nmtkit.cli import score_alignments, score_summaries, scoring
 from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import draw_lengths, show_lengths
-from nmtkit.data.records import WRITE_OUT
+from nmtkit.corpus.records import WRITE_OUT
 from nmtkit.metrics import METRICS, LengthBucket, Options, Resampling, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import ScoredSystem, bleu_table, require_equal_counts, score_systems, score_table

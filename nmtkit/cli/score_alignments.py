@@ -9,9 +9,9 @@ from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
-from nmtkit.data.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
-from nmtkit.data.records import WRITE_OUT
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
+from nmtkit.corpus.records import WRITE_OUT
 from nmtkit.metrics import Score, aer
 from nmtkit.metrics.systems import named, require_equal_counts, titles
 

@@ -11,9 +11,9 @@ from nmtkit import console
 from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
-from nmtkit.data.records import refuse_json_lines
-from nmtkit.data.text import read_lines
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.records import refuse_json_lines
+from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import (
     MOST_SAMPLES,
     SENTENCE_RULES,

@@ -12,8 +12,8 @@ from nmtkit.cli.inference import Printer, write_found
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import tell
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import lead as lead_of
 from nmtkit.translation.summarizer import Summarizer

@@ -10,10 +10,10 @@ from nmtkit.cli import options, results
 from nmtkit.cli.options import Decorator
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
-from nmtkit.data.records import WRITE_OUT
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.records import WRITE_OUT
 from nmtkit.data.tokenizer import Tokenizer
-from nmtkit.errors import DataError
-from nmtkit.experiment.saved import find_run
+from nmtkit.runs.saved import find_run
 
 AT_ONCE = 1024
 """Lines that are read at a time."""

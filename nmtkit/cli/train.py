@@ -13,22 +13,22 @@ import click
 import torch
 
 from nmtkit import console, recipe
-from nmtkit import device as devices
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_changes, show_report, tell
+from nmtkit.core import device as devices
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.task import TASKS
 from nmtkit.data.workers import cores
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.choosing import PRESETS, TASKS_WITH_PRESETS
-from nmtkit.experiment.folder import RunFolder, quiet
-from nmtkit.experiment.forgetting import score_after, score_before
-from nmtkit.experiment.journal import Journal
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
-from nmtkit.experiment.without_recipe import RecipeRequest, choose_recipe, name_of_run
 from nmtkit.metrics import Comparison, Score
-from nmtkit.task import TASKS
+from nmtkit.presets.choosing import PRESETS, TASKS_WITH_PRESETS
+from nmtkit.presets.forgetting import score_after, score_before
+from nmtkit.presets.without_recipe import RecipeRequest, choose_recipe, name_of_run
+from nmtkit.runs.folder import RunFolder, quiet
+from nmtkit.runs.journal import Journal
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped

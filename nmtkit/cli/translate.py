@@ -13,8 +13,8 @@ from nmtkit.cli.interactive import converse, require_terminal
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import is_quiet, note, tell
-from nmtkit.data.records import WRITE_OUT
-from nmtkit.data.text import read_lines
+from nmtkit.corpus.records import WRITE_OUT
+from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
 from nmtkit.translation.requests import Request, Terminology

@@ -5,18 +5,18 @@ from typing import Any
 import click
 
 from nmtkit import console, recipe
-from nmtkit import device as devices
+from nmtkit.autotune.found import Found
+from nmtkit.autotune.training import find_training_way
 from nmtkit.cli import options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.reporting import show_report, tell
-from nmtkit.data.reading import read_pairs
+from nmtkit.core import device as devices
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment import checks
-from nmtkit.experiment.folder import RunFolder, hold
 from nmtkit.experiment.judging import validation_files
 from nmtkit.experiment.opening import Opening, find_way
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.training import find_training_way
+from nmtkit.runs.folder import RunFolder, hold
 
 
 @click.command()

@@ -18,9 +18,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import Field, Settings
 from nmtkit.corpora.readers import LONGEST, READERS, Pair, Reader, text_lines
-from nmtkit.errors import DataError
-from nmtkit.settings import Field, Settings
 
 MARK_UP = "lines of mark-up about talks: title, description, address and the like"
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import Field
 from nmtkit.corpora.download import file_sum
 from nmtkit.corpora.sources import SOURCES, CorpusSource, Obtained, Workplace
-from nmtkit.errors import DataError
-from nmtkit.settings import Field
 
 # apt reads this after the machine's own settings, so that `#clear` undoes theirs. Commands that the machine runs at an
 # update are for its own state, not ours. Lists are kept as plain text, for us to read.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -9,11 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from nmtkit.corpora.readers import READERS, Reader
-from nmtkit.corpora.sources import SOURCES, CorpusSource
-from nmtkit.errors import RecipeError
-from nmtkit.registry import near_names
-from nmtkit.settings import (
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.registry import near_names
+from nmtkit.core.settings import (
     Field,
     KeyPath,
     Name,
@@ -25,9 +23,11 @@ from nmtkit.settings import (
     model_validator,
     name_in,
     parse,
-    shortened,
 )
-from nmtkit.task import TASKS
+from nmtkit.core.task import TASKS
+from nmtkit.core.wording import shortened
+from nmtkit.corpora.readers import READERS, Reader
+from nmtkit.corpora.sources import SOURCES, CorpusSource
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 

@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import parse_json
+from nmtkit.core.task import TASKS
+from nmtkit.core.version import __version__
 from nmtkit.corpora.catalogue import Corpus, Entry
 from nmtkit.corpora.filters import cleaned, count_words
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained
-from nmtkit.data.splitting import Divider
-from nmtkit.data.text import is_unspaced
-from nmtkit.errors import DataError
-from nmtkit.experiment.corpus_size import Counts
-from nmtkit.settings import parse_json
-from nmtkit.task import TASKS
-from nmtkit.version import __version__
+from nmtkit.corpus.corpus_size import Counts
+from nmtkit.corpus.splitting import Divider
+from nmtkit.corpus.text import is_unspaced
 
 JSON_NAME = "card.json"
 TEXT_NAME = "CARD.md"

@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.apt import package_files
 from nmtkit.corpora.readers import READERS, Pair, Reader
-from nmtkit.errors import DataError
 
 _BULLET = re.compile(r"[-*+o•·] +")
 _VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")

@@ -19,9 +19,9 @@ import requests
 from urllib3 import Retry
 from urllib3.exceptions import HTTPError, InvalidHeader, NewConnectionError
 
-from nmtkit.errors import DataError
-from nmtkit.settings import parse_json
-from nmtkit.version import __version__
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import parse_json
+from nmtkit.core.version import __version__
 
 TIMEOUT = (20.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes."""

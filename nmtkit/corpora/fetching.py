@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import beside_package, dump_yaml, load_yaml
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
     JSON_NAME,
@@ -24,11 +26,9 @@ from nmtkit.corpora.corpus_files import (
 )
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.sources import Obtained, Workplace
-from nmtkit.data.corpus import FILE_KINDS
-from nmtkit.errors import DataError
-from nmtkit.experiment.choosing import choose_preset, recipe_text
-from nmtkit.experiment.folder import user_cache
-from nmtkit.settings import beside_package, dump_yaml, load_yaml
+from nmtkit.corpus.corpus import FILE_KINDS
+from nmtkit.presets.choosing import choose_preset, recipe_text
+from nmtkit.runs.folder import user_cache
 
 
 @dataclass(frozen=True)

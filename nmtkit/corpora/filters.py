@@ -11,8 +11,8 @@ import numpy as np
 
 from nmtkit.corpora.catalogue import Keep
 from nmtkit.corpora.readers import Pair
-from nmtkit.data.hashes import HashSet, PairHashes
-from nmtkit.data.text import is_unspaced
+from nmtkit.corpus.hashes import HashSet, PairHashes
+from nmtkit.corpus.text import is_unspaced
 
 CHUNK = 10_000
 """Pairs that are compared with all earlier ones at once."""

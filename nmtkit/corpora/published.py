@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sacrebleu.dataset import DATASETS
 
-from nmtkit.data.text import read_lines
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.registry import near_names
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.registry import near_names
+from nmtkit.corpus.text import read_lines
 
 WAIT = 30.0
 """Seconds that a server may be silent."""

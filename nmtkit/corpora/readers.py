@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Settings
 from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, StreamOf, members
-from nmtkit.data.text import sound_lines
-from nmtkit.errors import DataError
-from nmtkit.registry import Registry
-from nmtkit.settings import Settings
+from nmtkit.corpus.text import sound_lines
 
 LONGEST = 1 << 24
 """The most bytes of a line: a longer one is no text, and would not fit in memory whatever the file is."""

@@ -12,10 +12,10 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Field, Settings, field_validator, is_name, model_validator
 from nmtkit.corpora.download import Habits, download, file_sum
-from nmtkit.errors import DataError
-from nmtkit.registry import Registry
-from nmtkit.settings import Field, Settings, field_validator, is_name, model_validator
 
 
 @dataclass(frozen=True)

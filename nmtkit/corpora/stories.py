@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import Field, parse_json
 from nmtkit.corpora.archives import members
 from nmtkit.corpora.readers import READERS, Pair, Reader, decoded, file_of, text_lines
-from nmtkit.data.reading import parse_story
-from nmtkit.errors import DataError
-from nmtkit.settings import Field, parse_json
+from nmtkit.corpus.reading import parse_story
 
 UNLISTED = "articles that are in no list of a split"
 MISSING = "articles of the lists that the archives do not have"

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.core.settings import Field, Settings
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.errors import CheckpointError, DataError
-from nmtkit.settings import Field, Settings
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.data.text import read_lines
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import Settings, model_validator
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.tokenizer import MARK
 from nmtkit.data.vocabulary import Vocabulary
-from nmtkit.errors import DataError
-from nmtkit.settings import Settings, model_validator
 
 Side = Literal["src", "tgt"]
 

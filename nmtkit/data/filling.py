@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nmtkit.data.alignments import Links
-from nmtkit.data.blocks import Block
-from nmtkit.data.checking import Checker, Lengths, SplitReport, Verdict
-from nmtkit.data.corpus import DataConfig
-from nmtkit.data.hashes import Mask
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import parse_json
+from nmtkit.corpus.alignments import Links
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.checking import Checker, Lengths, SplitReport, Verdict
+from nmtkit.corpus.corpus import DataConfig
+from nmtkit.corpus.hashes import Mask
 from nmtkit.data.shards import VERSION, Ragged, write_manifest
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
 from nmtkit.data.workers import in_order
-from nmtkit.errors import DataError
-from nmtkit.settings import parse_json
 
 ALONE = 1 << 22
 """So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""

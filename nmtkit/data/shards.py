@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.errors import DataError
-from nmtkit.files import replacing, signed, verified
-from nmtkit.settings import parse_json
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import replacing, signed, verified
+from nmtkit.core.settings import parse_json
 
 Ids: TypeAlias = npt.NDArray[Any]
 Counts: TypeAlias = npt.NDArray[np.int64]

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit.data.alignments import Link
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import replacing, writing
+from nmtkit.corpus.alignments import Link
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import Batch
-from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import PAD, SPECIALS
-from nmtkit.errors import DataError
-from nmtkit.files import replacing, writing
 
 HEAD = "nmtkit shortlist 1"
 END = "end"

@@ -25,6 +25,8 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import signed
 from nmtkit.data.shards import (
     VERSION,
     Ids,
@@ -35,8 +37,6 @@ from nmtkit.data.shards import (
     read_manifest,
     write_manifest,
 )
-from nmtkit.errors import DataError
-from nmtkit.files import signed
 
 SHARD_EXAMPLES = 500_000
 SHARD_SIZE = 1 << 25

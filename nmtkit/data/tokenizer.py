@@ -21,12 +21,12 @@ from typing import Literal, TypeVar
 
 import sentencepiece
 
-from nmtkit.data.blocks import Block, Example
-from nmtkit.data.checking import DataReport
+from nmtkit.core.errors import CheckpointError, DataError, RecipeError
+from nmtkit.core.files import sum_of_bytes
+from nmtkit.core.settings import Field, Settings, model_validator, parse, parse_json
+from nmtkit.corpus.blocks import Block, Example
+from nmtkit.corpus.checking import DataReport
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RENEW, SPECIALS, UNK, Vocabulary, read_file
-from nmtkit.errors import CheckpointError, DataError, RecipeError
-from nmtkit.files import sum_of_bytes
-from nmtkit.settings import Field, Settings, model_validator, parse, parse_json
 
 T = TypeVar("T")
 

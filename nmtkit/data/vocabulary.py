@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from nmtkit.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RENEW = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"

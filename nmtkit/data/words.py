@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.alignments import Link
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import Link
 from nmtkit.data.tokenizer import MARK, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
-from nmtkit.errors import DataError
 
 Share = tuple[int, list[float]]
 """What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""

@@ -16,7 +16,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

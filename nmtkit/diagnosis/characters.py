@@ -8,10 +8,10 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data import faults
-from nmtkit.data.blocks import Block
-from nmtkit.data.faults import Kind
-from nmtkit.data.text import SCRIPTS, UNSPACED, script_of
+from nmtkit.corpus import faults
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.faults import Kind
+from nmtkit.corpus.text import SCRIPTS, UNSPACED, script_of
 
 DIGIT = 100
 """The class of a digit of any script."""

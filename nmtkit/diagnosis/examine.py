@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from nmtkit.data import faults
-from nmtkit.data.blocks import Block
-from nmtkit.data.corpus import Files
-from nmtkit.data.faults import HELD_OUT, Fault, Kind, Rows
-from nmtkit.data.hashes import HashSet, Mask, PairHashes, Sought
-from nmtkit.data.reading import SplitReader
+from nmtkit.corpus import faults
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import HELD_OUT, Fault, Kind, Rows
+from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, Sought
+from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_oddities
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
 from nmtkit.diagnosis.misalignment import ShiftWatch, where_they_part

@@ -7,8 +7,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.faults import UNREADABLE, Kind, Place, Severity
-from nmtkit.data.text import SCRIPTS
+from nmtkit.corpus.faults import UNREADABLE, Kind, Place, Severity
+from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from nmtkit.data.faults import Severity
+from nmtkit.corpus.faults import Severity
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import Histogram, Sheet

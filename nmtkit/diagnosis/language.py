@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.text import SCRIPTS
+from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import DIGIT, NEWLINE, TextArrays, classes
 
 RUN_BUCKETS = 1 << 16

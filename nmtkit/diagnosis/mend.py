@@ -18,15 +18,15 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
-from nmtkit.data.blocks import Block
-from nmtkit.data.corpus import Files
-from nmtkit.data.faults import LINE_ENDS
-from nmtkit.data.reading import COMPANIONS
+from nmtkit.core.errors import NmtkitError
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import LINE_ENDS
+from nmtkit.corpus.reading import COMPANIONS
 from nmtkit.diagnosis.characters import put_right
 from nmtkit.diagnosis.examine import verdicts
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.report import leaves_out, short_names, storable
-from nmtkit.errors import NmtkitError
 
 LOG = "dropped.jsonl"
 """The log, one JSON object for every pair that was left out or mended."""

@@ -12,9 +12,9 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.blocks import Block
-from nmtkit.data.faults import FileFault, Place, excerpt
-from nmtkit.data.text import ROWS, lines_anyhow
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.faults import FileFault, Place, excerpt
+from nmtkit.corpus.text import ROWS, lines_anyhow
 from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")

@@ -10,10 +10,10 @@ from operator import eq
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.blocks import Block
-from nmtkit.data.faults import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED, Kind
-from nmtkit.data.hashes import Mask
-from nmtkit.data.reading import SplitReader
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.faults import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED, Kind
+from nmtkit.corpus.hashes import Mask
+from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.language import TELLING, Languages, OwnWords, in_other_script, own_scripts
 

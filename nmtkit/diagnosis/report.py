@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from nmtkit.data.faults import EMPTY, IN_TRAIN, Kind, Place, Severity
+from nmtkit.corpus.faults import EMPTY, IN_TRAIN, Kind, Place, Severity
 from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nmtkit.data.blocks import Block
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Kind, Place
+from nmtkit.core.errors import RecipeError
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Kind, Place
+from nmtkit.corpus.hashes import Mask
+from nmtkit.corpus.reading import read_pairs, sound_blocks
 from nmtkit.data.filling import Chunk, EncodedBlock, Encoder, encoded_blocks
-from nmtkit.data.hashes import Mask
-from nmtkit.data.reading import read_pairs, sound_blocks
 from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn, learn_from
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import Sheet, share, visible
-from nmtkit.errors import RecipeError
 
 SAMPLE = 100_000
 """Pairs that a tokenizer is learned from where there is none yet."""

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-from nmtkit.data.blocks import Block, LinkBase
-from nmtkit.data.corpus import FILE_KINDS, Files
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.files import write_whole
+from nmtkit.core.settings import beside_package, dump_yaml
+from nmtkit.corpus.blocks import Block, LinkBase
+from nmtkit.corpus.corpus import FILE_KINDS, Files
+from nmtkit.corpus.reading import sound_blocks
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.reading import sound_blocks
 from nmtkit.data.tokenizer import Sample, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
-from nmtkit.errors import DataError, RecipeError
-from nmtkit.experiment.folder import Notify, RunFolder, quiet
-from nmtkit.experiment.origin import Origin, find_origin, tokenizers_of
-from nmtkit.experiment.saved import SavedRun
-from nmtkit.files import write_whole
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
-from nmtkit.settings import beside_package, dump_yaml
+from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.origin import Origin, find_origin, tokenizers_of
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training.weights import weights_of
 
 _MAY_CHANGE = (

@@ -8,24 +8,24 @@ from itertools import islice
 
 import torch
 
-from nmtkit import device as devices
 from nmtkit import metrics
-from nmtkit.data.alignments import parse_alignments
+from nmtkit.core import device as devices
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import write_json, write_whole
+from nmtkit.corpus.alignments import parse_alignments
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import batches_of
-from nmtkit.data.blocks import Example
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
 from nmtkit.data.store import Store
-from nmtkit.data.text import read_lines
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import RecipeError
-from nmtkit.experiment.folder import Notify, RunFolder, quiet
-from nmtkit.experiment.log import Log
 from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
-from nmtkit.experiment.saved import SavedRun
-from nmtkit.files import write_json, write_whole
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.log import Log
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step
 from nmtkit.training.objectives.likelihood import likelihood
 from nmtkit.translation.result import Translation

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from nmtkit import device as devices
+from nmtkit.autotune.found import Found, look_up
+from nmtkit.autotune.searching import quickest_search, search_work
+from nmtkit.autotune.turns import at_most
+from nmtkit.core import device as devices
+from nmtkit.core.errors import NmtkitError, RecipeError
+from nmtkit.core.task import TASKS
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import NmtkitError, RecipeError
-from nmtkit.experiment.saved import SavedRun, find_run
-from nmtkit.experiment.tuning.found import Found, look_up
-from nmtkit.experiment.tuning.searching import quickest_search, search_work
-from nmtkit.experiment.tuning.turns import at_most
 from nmtkit.layers.packed import PrecisionChoice, is_slow, lay_out, narrow
 from nmtkit.models.base import Seq2Seq, headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.recipe import Recipe
+from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import Steps, require_recordable
-from nmtkit.task import TASKS
 from nmtkit.training.weights import count_weights
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator

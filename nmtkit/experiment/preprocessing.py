@@ -3,22 +3,22 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nmtkit.data.blocks import Block, LinkBase
-from nmtkit.data.checking import Checker, DataReport, read_files
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_json
+from nmtkit.core.task import TASKS
+from nmtkit.corpus.blocks import Block, LinkBase
+from nmtkit.corpus.checking import Checker, DataReport, read_files
+from nmtkit.corpus.reading import read_pairs, refuse_records, sound_blocks
 from nmtkit.data.filling import Encoder, FileSums, ShardProgress, fill_store, fingerprint
-from nmtkit.data.reading import read_pairs, refuse_records, sound_blocks
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Sample, TokenizerPair, learn, learn_from
 from nmtkit.data.workers import cores
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import DataError
-from nmtkit.experiment.folder import Notify
-from nmtkit.experiment.origin import Origin, read_origin, tokenizers_of
-from nmtkit.experiment.saved import SavedRun
-from nmtkit.files import write_json
 from nmtkit.recipe import Recipe
-from nmtkit.task import TASKS
+from nmtkit.runs.folder import Notify
+from nmtkit.runs.origin import Origin, read_origin, tokenizers_of
+from nmtkit.runs.saved import SavedRun
 
 
 class Preprocessing:

@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 
-from nmtkit import device as devices
-from nmtkit.data.checking import DataReport
+from nmtkit.autotune.training import OPEN_KEYS, find_training_way
+from nmtkit.core import device as devices
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.files import write_json, write_whole
+from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.diagnosis.findings import Diagnosis
-from nmtkit.errors import RecipeError
 from nmtkit.experiment.checks import (
     differences_of_recipes,
     is_same_text,
@@ -19,15 +21,13 @@ from nmtkit.experiment.checks import (
     require_fitting_stages,
     require_memory,
 )
-from nmtkit.experiment.folder import Hold, Notify, RunFolder, hold, quiet
 from nmtkit.experiment.judging import TestResult, translate_test_set, validation_files
-from nmtkit.experiment.origin import find_origin
 from nmtkit.experiment.preprocessing import Preprocessing
-from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.stages import StageBegun, StagedTraining
-from nmtkit.experiment.tuning.training import OPEN_KEYS, find_training_way
-from nmtkit.files import write_json, write_whole
 from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Hold, Notify, RunFolder, hold, quiet
+from nmtkit.runs.origin import find_origin
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training import distributed, randomness
 from nmtkit.training.events import Event, Saved
 

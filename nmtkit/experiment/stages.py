@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
+from nmtkit.core.files import write_json
+from nmtkit.core.task import TASKS
+from nmtkit.core.wording import in_words
 from nmtkit.data.batch import BatchStream
 from nmtkit.data.embeddings import EmbeddingsConfig, read_vectors
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.checks import embedding_setting
-from nmtkit.experiment.choosing import in_words
-from nmtkit.experiment.folder import Notify, RunFolder
 from nmtkit.experiment.judging import Validation
-from nmtkit.experiment.log import Done, Log
-from nmtkit.experiment.origin import begin_weights, read_origin
-from nmtkit.experiment.saved import SavedRun, SavedStage, build_model
-from nmtkit.files import write_json
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
-from nmtkit.task import TASKS
+from nmtkit.runs.folder import Notify, RunFolder
+from nmtkit.runs.log import Done, Log
+from nmtkit.runs.origin import begin_weights, read_origin
+from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import name_in
 from nmtkit.layers.kernels import additive_energies, masked_softmax
 from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.windows import LocalWindow
-from nmtkit.registry import Registry
-from nmtkit.settings import name_in
 
 
 class AttentionScore(nn.Module, ABC):

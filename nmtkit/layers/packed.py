@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
 
 Precision = Literal["fp32", "fp16", "bf16", "int8"]
 """Of the products of a model that is read."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.packed import Packed
 from nmtkit.layers.past import Past

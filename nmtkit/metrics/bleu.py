@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.registry import near_names
 from nmtkit.metrics.metric import METRICS, Comparison, Options, Resampling, Score, TextMetric, Texts
-from nmtkit.registry import near_names
 
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The tokenizers of sacrebleu that need no model from the network."""

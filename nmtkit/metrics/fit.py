@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nmtkit.data.alignments import Alignment, Links
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.core.version import __version__
+from nmtkit.corpus.alignments import Alignment, Links
 from nmtkit.metrics.metric import METRICS, Metric, Score
-from nmtkit.version import __version__
 
 METRICS.register("loss")(Metric("loss", "loss", higher_is_better=False, needs="probabilities"))
 PERPLEXITY = METRICS.register("perplexity")(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar, Literal, Self
 
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.registry import Registry, near_names
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.registry import Registry, near_names
 
 METRICS: Registry["Metric"] = Registry("metric")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Texts
 from nmtkit.metrics.significance import ExampleMetric
 

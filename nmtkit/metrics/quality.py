@@ -14,10 +14,10 @@ from itertools import chain, takewhile
 
 import numpy as np
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import METRICS, Metric, Score
 from nmtkit.metrics.rouge import split_sentences
-from nmtkit.version import __version__
 
 NGRAM_ORDERS = (1, 2, 3, 4)
 LONG_FRAGMENT = 3

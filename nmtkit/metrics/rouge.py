@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.registry import near_names
 from nmtkit.metrics.metric import METRICS, Options, Resampling, Score, Texts
 from nmtkit.metrics.significance import ExampleMetric
-from nmtkit.registry import near_names
 
 SENTENCE_RULES = ("auto", "tags", "newline", "punctuation")
 

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from nmtkit.core.version import __version__
 from nmtkit.metrics.metric import (
     Bootstrap,
     Comparison,
@@ -19,7 +20,6 @@ from nmtkit.metrics.metric import (
     Texts,
     score_texts,
 )
-from nmtkit.version import __version__
 
 SIGNIFICANT = 0.05
 """A p-value below it marks a difference."""

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.metrics.bleu import BleuScore
 from nmtkit.metrics.metric import Comparison, Options, Resampling, Texts, metric_names, score_texts, text_metrics
 from nmtkit.metrics.significance import SIGNIFICANT

@@ -30,15 +30,15 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import RecipeError
 from nmtkit.layers.copying import mix
 from nmtkit.layers.past import Past
 from nmtkit.models.output import OutputRows, log_probabilities
-from nmtkit.registry import Registry
-from nmtkit.settings import Settings
 
 MODELS: Registry["type[Seq2Seq]"] = Registry("model")
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.layers.elementary import wide
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, without_extension
 from nmtkit.models.output import OutputRows, log_probabilities
-from nmtkit.settings import Field
 
 Mean = Literal["probabilities", "log-probabilities"]
 """Of what the mean is taken. Of probabilities it is a mixture, in which one member that is sure is heard; of

@@ -41,6 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Depth, Field, Width, field_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General
 from nmtkit.layers.elementary import wide
@@ -59,7 +60,6 @@ from nmtkit.models.base import (
 )
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
-from nmtkit.settings import Depth, Field, Width, field_validator
 
 
 class IntraAttentionConfig(RecurrentConfig):

@@ -23,6 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Attention, ScoreKind
 from nmtkit.layers.elementary import without_end
@@ -43,7 +44,6 @@ from nmtkit.layers.windows import WindowKind, build_window
 from nmtkit.models.base import MODELS, Readout, VocabularySizes
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
-from nmtkit.settings import Field, Width, model_validator
 
 
 class LuongConfig(StackedConfig):

@@ -31,6 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
 from nmtkit.layers.elementary import wide
@@ -46,7 +47,6 @@ from nmtkit.models.base import (
 )
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
-from nmtkit.settings import Field, Width
 
 
 class PointerGeneratorConfig(StackedConfig):

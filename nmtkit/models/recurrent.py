@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
 from nmtkit.layers.recurrent import CellKind, EncoderResult, Initialisation, RecurrentEncoder, reversal, take
@@ -19,7 +20,6 @@ from nmtkit.models.base import (
     VocabularySizes,
     refuse_tie_of_two_vocabularies,
 )
-from nmtkit.settings import Depth, Field, Width, model_validator
 
 
 class RecurrentConfig(ModelConfig):

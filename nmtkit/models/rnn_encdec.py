@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Maxout
 from nmtkit.layers.past import Past
@@ -31,7 +32,6 @@ from nmtkit.layers.recurrent import (
 from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
-from nmtkit.settings import Field, Width, model_validator
 
 
 class RnnEncDecConfig(StackedConfig):

@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
 from nmtkit.layers.elementary import Maxout
@@ -29,7 +30,6 @@ from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_brid
 from nmtkit.models.base import MODELS, Readout, VocabularySizes, rows_per_sentence
 from nmtkit.models.output import onto_vocabulary
 from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
-from nmtkit.settings import Field, Width, model_validator
 
 
 class RnnSearchConfig(StackedConfig):

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import Depth, Field, Width, field_validator, model_validator
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.layers.elementary import Dropout, wide, with_little_padding, without_end
 from nmtkit.layers.past import Past
 from nmtkit.layers.transformer import (
@@ -48,7 +49,6 @@ from nmtkit.models.base import (
     without_extension,
 )
 from nmtkit.models.output import onto_vocabulary
-from nmtkit.settings import Depth, Field, Width, field_validator, model_validator
 
 
 class TransformerConfig(ModelConfig):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing, fonts
 from nmtkit.pictures.attended import AttentionPicture, LayeredPicture
 from nmtkit.pictures.drawing import PLAIN, Look

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import drawing
 from nmtkit.pictures.drawing import PLAIN, Look
 from nmtkit.pictures.fonts import printable

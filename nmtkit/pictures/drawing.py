@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import fonts
 from nmtkit.pictures.pages import picture_format, render, write_picture
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures.pages import picture_format, render, write_picture
 
 Fate = Literal["kept", "ended", "pruned", "blocked"]

@@ -4,16 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import nmtkit.models  # noqa: F401  # importing it registers every model
-from nmtkit.data.batch import BatchConfig
-from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.embeddings import EmbeddingsConfig, Side
-from nmtkit.data.tokenizer import TokenizerConfig
-from nmtkit.errors import NmtkitError
-from nmtkit.metrics import METRICS, Options, metric_names
-from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
-from nmtkit.registry import near_names
-from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import (
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.registry import near_names
+from nmtkit.core.settings import (
     Beam,
     Field,
     KeyPath,
@@ -24,9 +17,16 @@ from nmtkit.settings import (
     field_validator,
     model_validator,
     parse,
-    shortened,
 )
-from nmtkit.task import TASKS
+from nmtkit.core.task import TASKS
+from nmtkit.core.wording import shortened
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.data.batch import BatchConfig
+from nmtkit.data.embeddings import EmbeddingsConfig, Side
+from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.metrics import METRICS, Options, metric_names
+from nmtkit.models.base import MODELS, ModelConfig, VocabularySizes
+from nmtkit.search.rules import SearchConfig
 from nmtkit.training.config import TrainingConfig
 
 if TYPE_CHECKING:

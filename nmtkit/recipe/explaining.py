@@ -11,9 +11,9 @@ from dataclasses import dataclass, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import classes_of
 from nmtkit.recipe.composition import Recipe
-from nmtkit.registry import Registry
-from nmtkit.settings import classes_of
 
 KIND = "kind"
 """The key that chooses among the kinds of a group."""

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nmtkit.data.corpus import FILE_KINDS
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.registry import near_names
+from nmtkit.core.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value
+from nmtkit.core.wording import shortened
+from nmtkit.corpus.corpus import FILE_KINDS
 from nmtkit.models.base import MODELS
 from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
-from nmtkit.registry import near_names
-from nmtkit.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value, shortened
 
 PRESET = "preset-"
 """How the name of a recipe begins that has no text of its own: other recipes extend it."""

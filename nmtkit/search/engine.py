@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.errors import RecipeError
 from nmtkit.layers.past import Blocks
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search import graphs

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import Beam, Field, Length, Settings, model_validator
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.errors import RecipeError
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
-from nmtkit.settings import Beam, Field, Length, Settings, model_validator
 
 INFINITY = float("inf")
 IN_PLACES = ("opennmt-py", "joeynmt")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nmtkit.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError
 from nmtkit.search.bank import Integers
 from nmtkit.search.choose import Record
 from nmtkit.search.rules import INFINITY, SearchConfig

@@ -18,9 +18,9 @@ from typing import Any
 
 from torch import Tensor
 
-from nmtkit.errors import CheckpointError, RecipeError
-from nmtkit.files import signed, verified
-from nmtkit.settings import Field, Settings, field_validator, parse
+from nmtkit.core.errors import CheckpointError, RecipeError
+from nmtkit.core.files import signed, verified
+from nmtkit.core.settings import Field, Settings, field_validator, parse
 from nmtkit.training.tensor_files import (
     Head,
     blamed,

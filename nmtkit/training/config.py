@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from nmtkit.settings import MOST_THREADS, Field, field_validator, model_validator
+from nmtkit.core.settings import MOST_THREADS, Field, field_validator, model_validator
 from nmtkit.training.objectives.attention import GuidedAlignment
 from nmtkit.training.objectives.reinforcement import Reinforce
 from nmtkit.training.optimizers import OptimizerSettings

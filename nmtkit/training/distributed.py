@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from nmtkit.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints

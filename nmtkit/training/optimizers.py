@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adadelta, Adagrad, Adam, AdamW, Optimizer
 
-from nmtkit.errors import CheckpointError
-from nmtkit.registry import Registry
-from nmtkit.settings import Field, Settings, field_validator, name_in
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Field, Settings, field_validator, name_in
 
 _STEP = "step"
 """A number that most optimizers keep for every parameter: the steps made."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nmtkit.errors import CheckpointError, TrainingError
+from nmtkit.core.errors import CheckpointError, TrainingError
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from nmtkit.settings import Field, Settings, model_validator
+from nmtkit.core.settings import Field, Settings, model_validator
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.files import SUM, replacing, signed, sum_of_array, verified
 from nmtkit.data.workers import cores
-from nmtkit.errors import CheckpointError
-from nmtkit.files import SUM, replacing, signed, sum_of_array, verified
 
 _FACTS = "facts"
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
+from nmtkit.core.device import give_back_freed_memory
+from nmtkit.core.errors import CheckpointError, TrainingError
+from nmtkit.core.registry import near_names
 from nmtkit.data.batch import Batch
-from nmtkit.device import give_back_freed_memory
-from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.models.base import Seq2Seq
-from nmtkit.registry import near_names
 from nmtkit.training import distributed, randomness
 from nmtkit.training.checkpoint import Checkpoints, Keeping
 from nmtkit.training.config import TrainingConfig

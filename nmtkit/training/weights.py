@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nmtkit.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError
 from nmtkit.training.tensor_files import kind_of, opened_weights, read_tensors, type_of, write_tensors
 
 WEIGHTS, EMA, OPTIMIZER = "weights/", "ema/", "optimizer/"

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit import device as devices
-from nmtkit.data.alignments import SoftAlignment
+from nmtkit.core import device as devices
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.task import TASKS
+from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.data.tokenizer import MARK
 from nmtkit.data.words import Share, cut, known_ids, merge, shown_word_spans
-from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import HeadedModel, headed
 from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow
-from nmtkit.task import TASKS
 from nmtkit.translation.inputs import (
     BATCH_TOKENS,
     SourceLine,

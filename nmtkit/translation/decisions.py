@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
-from nmtkit.errors import DataError
 from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
 from nmtkit.search.rules import SearchConfig
 from nmtkit.search.sentences import TokenTables

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.core.errors import DataError, NmtkitError, RecipeError
 from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
-from nmtkit.errors import DataError, NmtkitError, RecipeError
 from nmtkit.layers.packed import Precision
 from nmtkit.models.base import Readout, Seq2Seq
 from nmtkit.search.constraints import Terms

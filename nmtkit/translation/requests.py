@@ -9,10 +9,10 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from nmtkit.data.records import is_list_of_strings, parse_record
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.records import is_list_of_strings, parse_record
 from nmtkit.data.tokenizer import MARK, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
-from nmtkit.errors import DataError
 
 _UNSPACED = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

@@ -8,7 +8,7 @@ from threading import Condition, Lock, Semaphore, Thread
 
 import torch
 
-from nmtkit import device as devices
+from nmtkit.core import device as devices
 from nmtkit.translation.inputs import FEW, LEAST_ROWS, MOST_OVER, SHORT, SourceLine, TextModel
 from nmtkit.translation.requests import Request
 from nmtkit.translation.result import EMPTY, Translation

@@ -9,9 +9,9 @@ from typing import ClassVar, overload
 
 import torch
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
-from nmtkit.errors import DataError
 from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.search.engine import FEW_SENTENCES, Engine, Steps
 from nmtkit.search.rules import SearchConfig, score_of_given

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
-from nmtkit.errors import DataError
 
 CLOSE = 0.25
 """An unknown source word is preferred to the most attended word if it has at least this share of its weight."""

@@ -1,7 +1,7 @@
 """Processes that search for a translator, each with a core or a device of its own.
 
 On Linux those of a CPU are forks, which share the weights, also those that were packed for this CPU. Each computes in
-one thread, since those of OpenMP do not survive a fork; see `nmtkit.device.may_fork`. Workers on other devices are
+one thread, since those of OpenMP do not survive a fork; see `nmtkit.core.device.may_fork`. Workers on other devices are
 processes from scratch.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 import torch
 
-from nmtkit import device as devices
-from nmtkit.errors import NmtkitError
+from nmtkit.core import device as devices
+from nmtkit.core.errors import NmtkitError
 from nmtkit.translation.result import Translation
 from nmtkit.translation.stream import Answer, Search, Take
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import console, device
+from nmtkit import console
+from nmtkit.core import device
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import write_json
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError
 from nmtkit.experiment.bench import machine
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run
-from nmtkit.files import write_json
+from nmtkit.runs.folder import RunFolder
 
 from . import captions, preprocessing, summarization, training
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmtkit import console
+from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError
 
 from .made_text import write_pairs
 

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmtkit import console, device
+from nmtkit import console
+from nmtkit.core import device
+from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
-from nmtkit.errors import NmtkitError
 from nmtkit.experiment.bench import machine
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtkit.core.errors import NmtkitError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.store import Store
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from nmtkit.models.rnnsearch import RnnSearchConfig
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.runs.folder import RunFolder
 
 from . import captions, summarization
 from .floors import BareRnnSearch, BareTransformer, Floor, load

@@ -10,10 +10,11 @@ from typing import Literal
 
 import torch
 
-from nmtkit import console, device
+from nmtkit import console
+from nmtkit.core import device
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.errors import DataError, NmtkitError
 from nmtkit.experiment.bench import machine
 from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearchConfig

@@ -9,9 +9,9 @@ import pytest
 from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import Translator
-from nmtkit.data.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
 from nmtkit.data.shortlist import read_shortlist
-from nmtkit.errors import DataError
 from nmtkit.metrics import aer
 
 

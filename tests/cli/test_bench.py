@@ -12,8 +12,8 @@ from commands import RECIPE, Command
 
 from nmtkit.experiment.bench import decoding
 from nmtkit.experiment.bench.decoding import Ask, Service
-from nmtkit.experiment.conversion import LIBRARIES
 from nmtkit.experiment.opening import Opening
+from nmtkit.interchange.conversion import LIBRARIES
 
 THERE = [engine for engine, library in LIBRARIES.items() if importlib.util.find_spec(library)]
 SHORT = ["--lines", "12", "--rounds", "2", "--alone", "2", "--device", "cpu"]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.shards import read_manifest
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import CheckpointError, DataError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.log import Log
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.log import Log
 
 GOOD = '{"article": "Ba ce.", "summary": "ba"}\n'
 BROKEN = {

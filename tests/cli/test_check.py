@@ -9,7 +9,7 @@ import pytest
 from commands import Command
 
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.data.faults import EMPTY, Place
+from nmtkit.corpus.faults import EMPTY, Place
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 
 PAIRS = [(f"this is line number {n} of them", f"das ist die Zeile Nummer {n}") for n in range(60)]

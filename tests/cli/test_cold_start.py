@@ -5,11 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nmtkit.device import Courtesy
+from nmtkit.core.device import Courtesy
 from tests.house import opened_and_imported
 
 NEEDLESS = {"jinja2", "matplotlib", "numpy.random", "requests", "rouge_score", "sacrebleu"}
-OURS_NEEDLESS = {"nmtkit.corpora", "nmtkit.diagnosis", "nmtkit.training.trainer", "nmtkit.experiment.tuning.training"}
+OURS_NEEDLESS = {"nmtkit.corpora", "nmtkit.diagnosis", "nmtkit.training.trainer", "nmtkit.autotune.training"}
 NEEDED = ("recipe.yaml", "vocabulary", "checkpoints")
 
 

@@ -9,7 +9,7 @@ import pytest
 from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import metrics, recipe
-from nmtkit.data.reading import read_pairs
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.opening import load_translator
 from nmtkit.recipe import Recipe
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.files import write_whole
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.splitting import choose_held_out, write_splits
 from nmtkit.data.shards import Ragged
-from nmtkit.data.splitting import choose_held_out, write_splits
 from nmtkit.data.store import StoreWriter
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.log import Log
-from nmtkit.files import write_whole
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.log import Log
 from nmtkit.training.events import Evaluated
 
 

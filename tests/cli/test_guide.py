@@ -20,14 +20,14 @@ from torch.distributed.run import get_args_parser
 
 from nmtkit import recipe
 from nmtkit.cli import COMMANDS, cli, guide
-from nmtkit.data.blocks import Example
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import write_json, write_whole
+from nmtkit.core.registry import near_names
+from nmtkit.core.settings import paths_of
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.saved import build_model
-from nmtkit.files import write_json, write_whole
-from nmtkit.registry import near_names
-from nmtkit.settings import paths_of
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import build_model
 from nmtkit.training.weights import save_weights, weights_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ NETWORK = "downloads"
 GPU = "needs a CUDA device"
 SLURM = "needs Slurm"
 LONG = "trains or measures for minutes"
-SUBWORDS = "needs a trained Transformer of subwords; tests/experiment/test_exporting.py has one"
+SUBWORDS = "needs a trained Transformer of subwords; tests/interchange/test_exporting.py has one"
 MEASURES = "asks the machine for a quarter of a minute"
 STAGES = "its stages set their own limits; tests/cli/test_train_summarizer.py trains in stages"
 TRAINED = "is for a run that is trained for minutes"
@@ -72,7 +72,7 @@ PARSED = {
     "srun --nodes=2 --ntasks-per-node=4 --gres=gpu:4 nmtkit train mine.yaml --resume auto": SLURM,
     'sbatch --gres=gpu:1 --time=8:00:00 --signal=TERM@120 --wrap "srun nmtkit train mine.yaml --resume auto"': SLURM,
     "hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de": NETWORK,
-    "nmtkit import opus-mt-en-de": "needs a Marian model; tests/experiment/test_importing.py makes some",
+    "nmtkit import opus-mt-en-de": "needs a Marian model; tests/interchange/test_importing.py makes some",
     "nmtkit export runs/mine mine-hf --to huggingface --license cc-by-4.0": SUBWORDS,
     "nmtkit export runs/mine mine-ct2 --to ctranslate2": SUBWORDS,
     "nmtkit import mine-ct2": "needs a model of CTranslate2; test_ctranslate2_import.py writes some",

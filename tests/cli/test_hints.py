@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from commands import Command
 
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.stages import more_time
+from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
 
 

@@ -11,14 +11,14 @@ from commands import RECIPE, Command, sentence_pairs, write_pairs
 from daily import daily
 from processes import Begun, Server
 
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment.folder import RunFolder, hold
-from nmtkit.experiment.saved import find_run
+from nmtkit.core.errors import NmtkitError
+from nmtkit.runs.folder import RunFolder, hold
+from nmtkit.runs.saved import find_run
 
 HOLDER = """\
 import sys
 from pathlib import Path
-from nmtkit.experiment.folder import RunFolder, hold
+from nmtkit.runs.folder import RunFolder, hold
 held = hold(RunFolder(Path(sys.argv[1])), print)
 print("held", flush=True)
 sys.stdin.read()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from commands import RECIPE, Command, sentence_pairs
 
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
-from nmtkit.data.records import LOOKED_AT, refuse_json_lines
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.records import LOOKED_AT, refuse_json_lines
 
 PAIRS = sentence_pairs(80, 5)
 JSONL = "".join(json.dumps({"article": src, "summary": tgt}) + "\n" for src, tgt in PAIRS)

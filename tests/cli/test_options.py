@@ -10,10 +10,10 @@ from commands import Command, Finished
 from nmtkit.cli import cli
 from nmtkit.cli.inference import SEARCH, search_type
 from nmtkit.cli.options import Number
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.settings import LARGEST
 from nmtkit.metrics import compare
 from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import LARGEST
 
 FILES = "--source a --target b"
 ENDLESS = "1" + "0" * 30

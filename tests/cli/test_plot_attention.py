@@ -13,7 +13,7 @@ from commands import RECIPE, Command
 
 from nmtkit import Translator
 from nmtkit.cli import cli
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.models.base import MODELS
 from nmtkit.translation.attending import positions
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from commands import Command
 
 from nmtkit.cli import cli
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 
 
 def plot(*words: object) -> Result:

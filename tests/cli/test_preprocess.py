@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from commands import Command, Finished
 
-from nmtkit.data import filling, store, text
+from nmtkit.corpus import text
+from nmtkit.data import filling, store
 from nmtkit.data.store import Store
 
 STOPPED = """
 import os, signal
-from nmtkit.data import filling, store, text
+from nmtkit.data import filling, store
+from nmtkit.corpus import text
 from nmtkit.data.filling import ShardProgress
 
 store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1

@@ -12,7 +12,7 @@ from daily import daily
 from torch import Tensor
 
 from nmtkit import recipe
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.experiment.checks import dry_run
 from nmtkit.experiment.run import Run
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes

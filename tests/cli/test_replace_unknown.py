@@ -8,7 +8,7 @@ import pytest
 from commands import RECIPE, WORDS, Command, write_pairs
 
 from nmtkit import Translator
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 
 
 def pairs_with_names(count: int, seed: int) -> list[tuple[str, str]]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from nmtkit.experiment.folder import RunFolder, hold, quiet
-from nmtkit.experiment.journal import Journal, code_state
-from nmtkit.experiment.saved import SavedRun
-from nmtkit.version import __version__
+from nmtkit.core.version import __version__
+from nmtkit.runs.folder import RunFolder, hold, quiet
+from nmtkit.runs.journal import Journal, code_state
+from nmtkit.runs.saved import SavedRun
 
 
 @pytest.fixture

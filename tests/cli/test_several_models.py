@@ -8,10 +8,10 @@ import pytest
 from commands import Command, Finished
 
 from nmtkit import Translator
-from nmtkit.data.blocks import Example
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.saved import SavedRun, build_model
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training.weights import save_weights, weights_of
 
 

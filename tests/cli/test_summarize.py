@@ -9,12 +9,12 @@ import torch
 from commands import Command
 
 from nmtkit import Translator
-from nmtkit.data.blocks import Example
+from nmtkit.core.files import write_json, write_whole
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import learn
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.saved import build_model
-from nmtkit.files import write_json, write_whole
 from nmtkit.recipe import load
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import build_model
 from nmtkit.training.weights import save_weights, weights_of
 from nmtkit.translation.summarizer import Summarizer
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from commands import Command
 
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.run import Run
 from nmtkit.experiment.stages import more_time
 from nmtkit.recipe import load
-from nmtkit.task import SUMMARIZATION
+from nmtkit.runs.folder import RunFolder
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.events import Stopped
 

@@ -13,7 +13,7 @@ import pytest
 from commands import Command, Finished, environment
 
 from nmtkit import metrics, recipe
-from nmtkit.data.text import TextFile
+from nmtkit.corpus.text import TextFile
 from nmtkit.experiment.run import Run
 
 DEMO = Path(__file__).resolve().parents[2] / "data" / "demo-en-fr"
@@ -67,7 +67,7 @@ def test_the_text_is_read_once_to_choose_and_once_to_be_divided(
             super().__init__(path, *given, **more)
             opened[path] += 1
 
-    monkeypatch.setattr("nmtkit.data.reading.TextFile", Counted)
+    monkeypatch.setattr("nmtkit.corpus.reading.TextFile", Counted)
     done = console("train", *pair(texts), *QUICK)
     assert done.code == 0, done
     user = {path: count for path, count in opened.items() if path.startswith(str(texts))}

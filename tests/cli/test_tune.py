@@ -6,15 +6,15 @@ import pytest
 import torch
 from commands import Command
 
-from nmtkit import device as devices
 from nmtkit import recipe
+from nmtkit.autotune import found
+from nmtkit.autotune import training as tuning
 from nmtkit.cli import doctor, train
+from nmtkit.core import device as devices
 from nmtkit.experiment import judging
 from nmtkit.experiment.opening import Opening
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.experiment.saved import SavedRun
-from nmtkit.experiment.tuning import found
-from nmtkit.experiment.tuning import training as tuning
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training import distributed
 from nmtkit.translation.translator import Translator
 

@@ -13,7 +13,7 @@ from test_models import SOURCES, agree, batch_of, model
 from variants import VARIANTS, VOCABULARY, enlarged, in_turns
 from walk import Walk
 
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.search.engine import beam_search

@@ -31,8 +31,8 @@ from test_shortlists import SHORTLIST
 from torch import Tensor
 from variants import ONE_OF_EACH_THAT_COPIES, VOCABULARY, in_turns
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
-from nmtkit.errors import RecipeError
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.ensemble import Ensemble
 from nmtkit.search.constraints import Terms

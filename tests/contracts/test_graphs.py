@@ -13,8 +13,8 @@ from test_models import SOURCES, batch_of
 from torch.utils._python_dispatch import TorchDispatchMode
 from variants import EVERY, build, in_turns
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
-from nmtkit.errors import RecipeError
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search import graphs
 from nmtkit.search.bank import Bank

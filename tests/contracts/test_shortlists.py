@@ -13,10 +13,10 @@ from torch import Tensor
 from variants import EVERY, FEW, ONE_OF_EACH_THAT_COPIES, VOCABULARY, build, in_turns
 from walk import Walk
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.errors import RecipeError
 from nmtkit.layers.packed import Precision, lay_out, precisions
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import Engine, Feed, beam_search

@@ -8,8 +8,8 @@ import pytest
 from debian_archive import Archive, Debian, has_apt, workplace
 from web_server import QuietServer, Site, handler_of
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.apt import AptDescriptions
-from nmtkit.errors import DataError
 
 
 @pytest.fixture

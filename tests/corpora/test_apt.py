@@ -10,9 +10,9 @@ import pytest
 from debian_archive import Archive, build, has_apt, workplace
 from web_server import Site
 
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.corpora.apt import Apt, AptDescriptions, AptPackage, package_files
-from nmtkit.errors import DataError, RecipeError
-from nmtkit.settings import parse
 
 NOBODY = 65534
 needs_dpkg = pytest.mark.skipif(not has_apt(), reason="there is no dpkg-deb on this machine")

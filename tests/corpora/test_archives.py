@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora import archives
 from nmtkit.corpora.archives import Limits, members
-from nmtkit.errors import DataError
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
 BUILDERS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import beside_package
 from nmtkit.corpora.catalogue import Catalogue, Keep
 from nmtkit.corpora.sources import Address
-from nmtkit.errors import DataError, RecipeError
-from nmtkit.settings import beside_package
 
 PLAIN = """\
 ours:

@@ -13,14 +13,14 @@ import pytest
 from layouts import LAYOUTS, Layout
 from web_server import Site
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import load_yaml
 from nmtkit.corpora.aligned import Aligned, TabSeparated
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import Fetched, fetch
 from nmtkit.corpora.readers import Reader
 from nmtkit.corpora.sources import Address, Workplace
 from nmtkit.corpora.stories import Pages, Stories
-from nmtkit.errors import DataError
-from nmtkit.settings import load_yaml
 
 CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))

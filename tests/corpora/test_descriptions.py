@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from debian_archive import Debian
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.catalogue import Keep
 from nmtkit.corpora.debian import (
     DebianDescriptions,
@@ -16,8 +17,7 @@ from nmtkit.corpora.debian import (
 )
 from nmtkit.corpora.filters import cleaned
 from nmtkit.corpora.readers import Pair
-from nmtkit.data.splitting import Divider
-from nmtkit.errors import DataError
+from nmtkit.corpus.splitting import Divider
 
 PACKAGES = """\
 Package: frob

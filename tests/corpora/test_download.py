@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora import download as module
 from nmtkit.corpora.download import Habits, download, file_sum
-from nmtkit.errors import DataError
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()

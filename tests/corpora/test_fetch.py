@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from nmtkit import recipe
+from nmtkit.core.errors import DataError
 from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
 from nmtkit.corpora.fetching import already_there, cache_folder, fetch
 from nmtkit.corpora.sources import Workplace
-from nmtkit.data.reading import read_pairs
-from nmtkit.errors import DataError
+from nmtkit.corpus.reading import read_pairs
 
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from debian_archive import Debian, build, has_apt
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.apt import AptPackage
 from nmtkit.corpora.debian import LibreOfficeHelp, page_paragraphs, pages
 from nmtkit.corpora.readers import Pair
-from nmtkit.errors import DataError
 
 needs_dpkg = pytest.mark.skipif(not has_apt(), reason="there is no dpkg-deb on this machine")
 

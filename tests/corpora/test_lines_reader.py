@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from published import gzipped, tarred, zipped
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.aligned import Aligned, Part
 from nmtkit.corpora.readers import Pair
-from nmtkit.errors import DataError
 
 EN = ["A dog runs.", "Two women sing.", "The bus is late."]
 DE = ["Ein Hund rennt.", "Zwei Frauen singen.", "Der Bus hat Verspätung."]

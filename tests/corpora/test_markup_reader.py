@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from published import tarred, zipped
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.aligned import MARK_UP, Aligned, Part, unescaped
 from nmtkit.corpora.readers import Pair
-from nmtkit.errors import DataError
 
 TAGS_DE = """<url>http://www.example.org/talks/7</url>
 <keywords>sea, ships</keywords>

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from published import tarred
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, Pages, Stories
-from nmtkit.errors import DataError
 
 STORY = """A ferry ran aground {where} .
 

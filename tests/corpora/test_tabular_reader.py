@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from published import gzipped, zipped
 
+from nmtkit.core.errors import DataError
 from nmtkit.corpora.aligned import TabSeparated
 from nmtkit.corpora.readers import Pair
-from nmtkit.errors import DataError
 
 NEW = (
     "Go.\tGeh.\tCC-BY 2.0 (France) Attribution: tatoeba.org #1 (a) & #2 (b)\n"

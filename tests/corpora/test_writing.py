@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import parse
 from nmtkit.corpora import filters
 from nmtkit.corpora.catalogue import Entry, Keep
 from nmtkit.corpora.corpus_files import Written, recipe_data, write_pairs
 from nmtkit.corpora.filters import Filter, count_words, one_line, share_of_letters
 from nmtkit.corpora.readers import Pair
-from nmtkit.errors import DataError
-from nmtkit.settings import parse
 
 
 def entry(**changes: Any) -> Entry:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from stored import write_store
 
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 

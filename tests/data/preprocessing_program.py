@@ -9,10 +9,10 @@ from pathlib import Path
 
 from stored import blocks_of, write_store
 
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import Checker, DataReport, SplitReport
+from nmtkit.corpus.corpus import DataConfig
 from nmtkit.data import filling, store
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import Checker, DataReport, SplitReport
-from nmtkit.data.corpus import DataConfig
 from nmtkit.data.filling import ShardProgress
 from nmtkit.data.store import Store, StoreWriter
 

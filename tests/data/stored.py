@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from nmtkit.data.blocks import Block, Example
-from nmtkit.data.checking import Checker
+from nmtkit.corpus.blocks import Block, Example
+from nmtkit.corpus.checking import Checker
 from nmtkit.data.filling import Encoder, ShardProgress, fill_store
 from nmtkit.data.tokenizer import TokenizerPair
 

@@ -10,15 +10,15 @@ import torch
 from stored import write_store
 
 from nmtkit import recipe
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.corpus.blocks import Block, Example, LinkBase
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
-from nmtkit.data.blocks import Block, Example, LinkBase
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import SplitReader, read_pairs
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.words import cut, share_table, token_links, token_spans
-from nmtkit.errors import DataError, RecipeError
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
 

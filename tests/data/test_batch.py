@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream, batches_of, collate, in_order_batches
-from nmtkit.data.blocks import Example
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.errors import CheckpointError, DataError
 
 Build = Callable[..., Store]
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from stored import write_store
 
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Block, Example
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig
 from nmtkit.data.batch import BatchConfig, BatchStream, batches_of
-from nmtkit.data.blocks import Block, Example
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
-from nmtkit.errors import DataError
 
 # Known words are a to d, with ids 4 to 7; V is 8.
 KNOWN = WordTokenizer(TokenizerConfig(kind="word"), Vocabulary([*SPECIALS, "▁a", "▁b", "▁c", "▁d"]))

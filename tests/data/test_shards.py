@@ -15,16 +15,16 @@ from daily import daily
 from preprocessing_program import preprocess
 from stored import write_store
 
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import Checker, DataReport, SplitReport
+from nmtkit.corpus.corpus import DataConfig
 from nmtkit.data import filling, store
 from nmtkit.data.batch import BatchConfig, BatchStream
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import Checker, DataReport, SplitReport
-from nmtkit.data.corpus import DataConfig
 from nmtkit.data.filling import ShardProgress
 from nmtkit.data.shards import Ragged
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
-from nmtkit.errors import DataError
 
 SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicates": True}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data import shortlist as shortlists
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import LinkCounts, Shortlist, counting, read_shortlist, shortlist_lines
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
-from nmtkit.errors import DataError, NmtkitError
 
 SIZE = 60
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from stored import write_store
 
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import Checker, DataReport
-from nmtkit.data.corpus import DataConfig
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig
 from nmtkit.data.filling import fingerprint
 from nmtkit.data.shards import Ragged
 from nmtkit.data.store import Store, StoreWriter
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import DataError
 
 Build = Callable[..., Store]
 

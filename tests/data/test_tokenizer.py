@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import DataReport
+from nmtkit.core.errors import CheckpointError, DataError, RecipeError
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import DataReport
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer, learn
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
-from nmtkit.errors import CheckpointError, DataError, RecipeError
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto opens the window and Süßmann sees the bridge."

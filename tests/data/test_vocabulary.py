@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.errors import CheckpointError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
-from nmtkit.errors import CheckpointError
 
 SPECIALS = ["<pad>", "<unk>", "<s>", "</s>"]
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.checking import DataReport
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer
 from nmtkit.data.batch import BatchConfig, BatchStream
-from nmtkit.data.blocks import Example
-from nmtkit.data.checking import DataReport
-from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import read_pairs
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn
-from nmtkit.errors import RecipeError
-from nmtkit.settings import parse
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)

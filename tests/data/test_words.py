@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.data.blocks import Example
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
 from nmtkit.data.words import TABLE, WordCut, cut, known_ids, merge, share_table, shares, word_spans
-from nmtkit.errors import DataError
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto  opens the\twindow, and Süßmann sees the bridge."

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data.alignments import parse_pharaoh_line
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.corpus.alignments import parse_pharaoh_line
 from nmtkit.data.workers import in_order
-from nmtkit.errors import DataError, NmtkitError
 
 # The other process looks work up by its name, so what is done here comes from libraries.
 DOUBLE = partial(operator.mul, 2)
@@ -120,7 +120,7 @@ PROGRAM = """
 import operator, os, signal, sys, time
 from contextlib import suppress
 from functools import partial
-from nmtkit.data.alignments import parse_pharaoh_line
+from nmtkit.corpus.alignments import parse_pharaoh_line
 from nmtkit.data.workers import in_order
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it

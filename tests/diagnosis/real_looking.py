@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from nmtkit.data.corpus import Files
+from nmtkit.corpus.corpus import Files
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import real_looking
 
-from nmtkit.data.corpus import Files
-from nmtkit.data.faults import KINDS
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import KINDS
 from nmtkit.diagnosis.characters import read_again
 from nmtkit.diagnosis.examine import examine, verdicts
 from nmtkit.diagnosis.findings import Diagnosis, Finding, SplitDiagnosis

@@ -1,6 +1,6 @@
 """The types of the data doctor: counting, the first few places, the table of kinds."""
 
-from nmtkit.data.faults import DUPLICATE, ENCODING, KINDS, MARKUP, Place
+from nmtkit.corpus.faults import DUPLICATE, ENCODING, KINDS, MARKUP, Place
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, SplitDiagnosis
 
 

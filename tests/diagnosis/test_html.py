@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.data.faults import DUPLICATE, ENCODING, Place
+from nmtkit.corpus.faults import DUPLICATE, ENCODING, Place
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.report import Sheet

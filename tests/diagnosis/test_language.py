@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import real_looking
 
-from nmtkit.data.reading import SplitReader
-from nmtkit.data.text import SCRIPTS
+from nmtkit.corpus.reading import SplitReader
+from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.language import FEW_LINES, Languages, in_other_script, own_scripts

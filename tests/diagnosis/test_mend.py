@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from nmtkit.data.corpus import Files
-from nmtkit.data.reading import read_pairs
+from nmtkit.core.errors import NmtkitError
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.diagnosis.characters import put_right
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.mend import LOG, MendedSplit, mend
-from nmtkit.errors import NmtkitError
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]

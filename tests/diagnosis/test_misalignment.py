@@ -8,7 +8,7 @@ import pytest
 import real_looking
 from daily import daily
 
-from nmtkit.data.faults import Place
+from nmtkit.corpus.faults import Place
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data import faults
-from nmtkit.data.corpus import Files
-from nmtkit.data.faults import Kind
+from nmtkit.corpus import faults
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import Kind
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.data.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, SHIFT, Kind, Place
+from nmtkit.corpus.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, SHIFT, Kind, Place
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmtkit.data.text import SCRIPTS
+from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis import findings
 from nmtkit.diagnosis.characters import BOM, CONTROL, NUL, REPLACED, SEPARATOR, TextArrays, classes
 from nmtkit.diagnosis.findings import MOST, MOST_RATIO, SplitDiagnosis

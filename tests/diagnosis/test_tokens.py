@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.data.checking import DataReport
-from nmtkit.data.corpus import DataConfig, Files
-from nmtkit.data.reading import read_pairs, sound_blocks
+from nmtkit.corpus.checking import DataReport
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.reading import read_pairs, sound_blocks
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis

@@ -10,12 +10,12 @@ import torch
 from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import recipe
-from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.experiment.opening import load_translator
-from nmtkit.experiment.origin import read_origin
 from nmtkit.experiment.run import Run
-from nmtkit.experiment.saved import SavedRun
 from nmtkit.recipe import Recipe
+from nmtkit.runs.origin import read_origin
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Evaluated, Step
 from nmtkit.training.weights import read_weights
 

@@ -11,13 +11,13 @@ from daily import daily
 from safetensors import safe_open
 
 from nmtkit import Translator
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import dump_yaml, load_yaml
 from nmtkit.experiment import opening
 from nmtkit.experiment.opening import Opening, fits_half, open_run
-from nmtkit.experiment.saved import build_model, find_run
 from nmtkit.layers.packed import Packed, PackedCell, Precision, precisions
 from nmtkit.models.base import MODELS
-from nmtkit.settings import dump_yaml, load_yaml
+from nmtkit.runs.saved import build_model, find_run
 from nmtkit.training.weights import save_weights, weights_of
 
 

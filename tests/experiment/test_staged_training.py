@@ -11,13 +11,13 @@ import torch
 from daily import daily
 
 from nmtkit import recipe
-from nmtkit.errors import CheckpointError, RecipeError
+from nmtkit.core.errors import CheckpointError, RecipeError
+from nmtkit.core.task import SUMMARIZATION
 from nmtkit.experiment.checks import require_fitting_stages
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.experiment.run import Run
-from nmtkit.experiment.saved import SavedRun
 from nmtkit.experiment.stages import StageBegun
-from nmtkit.task import SUMMARIZATION
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
 from nmtkit.training import trainer as trainers
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.events import Evaluated, Event, Saved, Step, Stopped

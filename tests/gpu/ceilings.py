@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from nmtkit import device
+from nmtkit.core import device
 from nmtkit.experiment.bench import machine
 
 from .results import Given, given, middle

@@ -16,13 +16,13 @@ from nmtkit.data.batch import Batch, collate, in_order_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
-from nmtkit.experiment import conversion
 from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.engines import generate
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.saved import SavedRun
+from nmtkit.interchange import conversion
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
 from nmtkit.search.engine import Engine, Steps
 from nmtkit.search.rules import SearchConfig
 from tests.bench.training import SMALL

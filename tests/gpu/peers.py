@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment import conversion
+from nmtkit.core.errors import NmtkitError
+from nmtkit.interchange import conversion
 
 from .results import Given, given, middle
 

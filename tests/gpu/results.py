@@ -21,8 +21,9 @@ from xml.etree import ElementTree
 
 import torch
 
-from nmtkit import console, device
-from nmtkit.errors import NmtkitError
+from nmtkit import console
+from nmtkit.core import device
+from nmtkit.core.errors import NmtkitError
 from nmtkit.experiment.bench import machine
 
 SHOWN = 10

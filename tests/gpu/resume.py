@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from nmtkit import recipe
-from nmtkit.experiment.folder import RunFolder
+from nmtkit.core.settings import dump_yaml
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.settings import dump_yaml
+from nmtkit.runs.folder import RunFolder
 from nmtkit.training.events import Stopped
 
 from .results import Given, given

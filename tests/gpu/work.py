@@ -3,9 +3,9 @@
 import torch
 
 from nmtkit.data.store import Store
-from nmtkit.experiment.folder import RunFolder
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
+from nmtkit.runs.folder import RunFolder
 from tests.bench import captions, training
 
 from . import fixed_length

@@ -188,7 +188,8 @@ def serve(small_shards: bool) -> None:
     for name in [name for name in os.environ if name.startswith("NMTKIT_")]:
         del os.environ[name]
     from nmtkit.cli import COMMANDS
-    from nmtkit.data import filling, store, text
+    from nmtkit.corpus import text
+    from nmtkit.data import filling, store
     from nmtkit.recipe.loading import load
 
     if small_shards:

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.layers import kernels
 from nmtkit.layers.attention import (
     SCORES,

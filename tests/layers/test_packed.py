@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtkit.errors import RecipeError
+from nmtkit.core.errors import RecipeError
 from nmtkit.layers import packed
 from nmtkit.layers.packed import (
     FORMS,

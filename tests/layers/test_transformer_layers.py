@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
 from nmtkit.layers.transformer import (
     CrossAttention,

@@ -20,10 +20,13 @@ from xml.etree import ElementTree
 PLACES = [
     f"tests/{name}"
     for name in (
+        "autotune",
         "contracts",
         "experiment",
+        "interchange",
         "layers",
         "models",
+        "runs",
         "search",
         "training",
         "translation",

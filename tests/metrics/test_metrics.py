@@ -9,8 +9,8 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
 from nmtkit import metrics
-from nmtkit.data.alignments import parse_alignments
-from nmtkit.errors import DataError, NmtkitError
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.corpus.alignments import parse_alignments
 from nmtkit.metrics import Bootstrap, Options, significance
 
 # ---- BLEU

@@ -10,7 +10,7 @@ import pytest
 from commands import Command
 
 from nmtkit import metrics, recipe
-from nmtkit.errors import DataError, RecipeError
+from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.metrics import METRICS
 
 HYPS = ["the cat sat", "a dog barked at it", "no"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.metrics.quality import Fragment, copied_fragments, quality, sentence_words
 
 ARTICLE = "The cat sat on the mat. A dog barked at the cat. It was late."

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from nmtkit import metrics, recipe
 from nmtkit.cli import cli
-from nmtkit.errors import NmtkitError, RecipeError
+from nmtkit.core.errors import NmtkitError, RecipeError
 from nmtkit.metrics import METRICS, ExampleMetric, Options, Texts
 
 

@@ -8,12 +8,12 @@ from gradients import add_gradients
 from torch import Tensor
 from walk import Walk
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, UNK
-from nmtkit.errors import RecipeError
 from nmtkit.models.base import Readout, VocabularySizes
 from nmtkit.models.intra_attention import IntraAttention, IntraAttentionConfig, IntraAttentionMemory
-from nmtkit.settings import parse
 
 V = 12
 # Unknown words of the articles have the ids 12 and 13; one is asked for, and one article is nothing else.

@@ -10,16 +10,16 @@ from seeds import moved
 from torch import Tensor
 from walk import Walk
 
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.errors import DataError, RecipeError
 from nmtkit.layers.attention import SCORES
 from nmtkit.layers.windows import WindowKind
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import parse
 
 SIZES = VocabularySizes(9, 9, shared=True)
 SMALL = {"embedding_size": 3, "hidden_size": 4, "attention_size": 5, "window_size": 2, "max_positions": 16}

@@ -12,9 +12,9 @@ from gradients import add_gradients
 from seeds import moved
 from walk import Walk
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import EOS, UNK
-from nmtkit.errors import RecipeError
 from nmtkit.layers.attention import CoveredAdditive
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.pointer_generator import PointerGenerator, PointerGeneratorConfig

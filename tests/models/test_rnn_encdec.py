@@ -2,12 +2,12 @@ import pytest
 import torch
 from walk import Walk
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.errors import RecipeError
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnn_encdec import RnnEncDec, RnnEncDecConfig
-from nmtkit.settings import parse
 
 SIZES = VocabularySizes(7, 9, shared=False)
 SUTSKEVER = {"cell": "lstm", "layers": 2, "maxout_size": None, "feed_context": False, "reverse_source": True}

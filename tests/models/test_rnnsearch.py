@@ -2,13 +2,13 @@ import pytest
 import torch
 from walk import Walk
 
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS
-from nmtkit.errors import DataError, RecipeError
 from nmtkit.layers.attention import SCORES
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
-from nmtkit.settings import parse
 
 SIZES = VocabularySizes(7, 9, shared=False)
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from walk import Walk
 
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch
-from nmtkit.errors import DataError, RecipeError
 from nmtkit.layers.transformer import DecoderLayer
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig, TransformerMemory
-from nmtkit.settings import parse
 
 V = 23
 SHARED = VocabularySizes(V, V, shared=True)

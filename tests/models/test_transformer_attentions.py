@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
-from nmtkit.errors import RecipeError
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
 from nmtkit.models.base import Seq2Seq, VocabularySizes, headed
@@ -18,7 +19,6 @@ from nmtkit.models.rnnsearch import RnnSearch
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.search.engine import beam_search
 from nmtkit.search.rules import SearchConfig
-from nmtkit.settings import parse
 
 Array = NDArray[np.float64]
 

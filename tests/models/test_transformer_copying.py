@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from walk import Walk
 
+from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import RecipeError
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.transformer import Transformer, TransformerConfig
 

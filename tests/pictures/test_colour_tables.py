@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.pictures import AttentionPicture, LayeredPicture
 from nmtkit.pictures.colour_tables import Entropies, entropy, of_heads, of_words, save_entropies, save_positions

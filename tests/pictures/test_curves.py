@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import Look, PictureWarning
 from nmtkit.pictures.curves import Training, save_by_length, save_training
 

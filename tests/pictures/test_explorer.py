@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from explorer_example import SRC, TGT, layered
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import LayeredPicture
 from nmtkit.pictures.pages import DIGITS, pack, save_layered
 

@@ -15,7 +15,7 @@ import pytest
 from daily import daily
 from PIL import Image
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import AttentionPicture, Look, PictureWarning, SourceWindow, picture_format, save
 
 

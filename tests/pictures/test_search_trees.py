@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures.search_trees import COLUMN, Continuation, RankedResult, SearchTree, save_search
 
 

@@ -13,7 +13,7 @@ from daily import daily
 from PIL import Image
 from summary_example import ARTICLE, COVERAGE, P_GEN, SUMMARY, WEIGHTS, long_summary, summary
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.pictures import AttentionPicture, SourceWindow, drawing, panels, save
 from nmtkit.pictures.attended import condense
 from nmtkit.pictures.panels import COPIED, COPYING, GENERATING, MOST_ROWS

@@ -11,8 +11,8 @@ import torch
 from table_model import START, TableModel, random_tables, sources
 from torch import Tensor
 
+from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.errors import CheckpointError, RecipeError
 from nmtkit.layers.past import Past
 from nmtkit.models.base import DecoderState, Memory, Readout
 from nmtkit.search import choose, engine

@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.data.vocabulary import EOS, PAD, UNK
-from nmtkit.errors import RecipeError
 from nmtkit.search.rules import (
     RuleSettings,
     SearchConfig,
@@ -19,7 +20,6 @@ from nmtkit.search.rules import (
     least_lengths,
     length_limits,
 )
-from nmtkit.settings import parse
 
 
 def uniform(rows: int, size: int = 8) -> torch.Tensor:

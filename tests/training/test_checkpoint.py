@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_training import run, same_weights, settings, tiny_model
 
-from nmtkit.errors import CheckpointError
+from nmtkit.core.errors import CheckpointError
 from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
 from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, weights_of
 

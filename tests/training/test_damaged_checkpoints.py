@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tiny_training import TinyStream, run, same_weights, settings, tiny_model
 
-from nmtkit.errors import CheckpointError, NmtkitError
+from nmtkit.core.errors import CheckpointError, NmtkitError
 from nmtkit.training.checkpoint import Checkpoints, Keeping, Kept
 from nmtkit.training.weights import average_weights, load_weights, read_weights, save_weights, vocabulary_of, weights_of
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_training import Pace, TinyStream, constant_score, ended, run, settings, tiny_model
 
-from nmtkit.errors import NmtkitError
+from nmtkit.core.errors import NmtkitError
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.loop import train

@@ -21,8 +21,8 @@ from tiny_training import (
     tiny_model,
 )
 
+from nmtkit.core.errors import CheckpointError, TrainingError
 from nmtkit.data.batch import Batch
-from nmtkit.errors import CheckpointError, TrainingError
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.events import Evaluated, Saved
 from nmtkit.training.objectives.likelihood import likelihood

@@ -6,9 +6,9 @@ import pytest
 import torch
 from gradients import add_gradients
 
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import collate
 from nmtkit.models.base import MODELS, Output, Seq2Seq, VocabularySizes
-from nmtkit.settings import parse
 from nmtkit.training.objectives.attention import AlignmentLoss, alignment_loss
 from nmtkit.training.objectives.likelihood import likelihood
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from nmtkit.errors import TrainingError
+from nmtkit.core.errors import TrainingError
 from nmtkit.training import randomness
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from walk import Walk
 
 import nmtkit.models  # noqa: F401  # fills the registry
+from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.past import Past
 from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
-from nmtkit.settings import parse
 from nmtkit.training.objectives.reinforcement import (
     Reinforce,
     Rollouts,

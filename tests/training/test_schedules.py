@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 
-from nmtkit.errors import RecipeError
-from nmtkit.settings import parse
+from nmtkit.core.errors import RecipeError
+from nmtkit.core.settings import parse
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.schedules import (
     Constant,

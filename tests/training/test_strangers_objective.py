@@ -14,16 +14,16 @@ from torch.optim import RMSprop
 
 from nmtkit.cli.train import _show
 from nmtkit.console import TrainingDisplay
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.experiment.folder import RunFolder
-from nmtkit.experiment.log import Log
 from nmtkit.layers.attention import SCORES, AttentionScore
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.recipe import load
-from nmtkit.registry import Registry
-from nmtkit.settings import Settings
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.log import Log
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step

@@ -13,12 +13,12 @@ import torch
 from test_distributed import start_two
 from tiny_training import TinyModel
 
-from nmtkit import device as devices
+from nmtkit.autotune import found as kept
+from nmtkit.autotune import training as tuning
+from nmtkit.autotune.found import Found
+from nmtkit.autotune.training import TrainingWay, Trial, planned_seconds, quickest_training, ways_to_train
+from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, collate
-from nmtkit.experiment.tuning import found as kept
-from nmtkit.experiment.tuning import training as tuning
-from nmtkit.experiment.tuning.found import Found
-from nmtkit.experiment.tuning.training import TrainingWay, Trial, planned_seconds, quickest_training, ways_to_train
 from nmtkit.models.base import Seq2Seq, VocabularySizes
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig

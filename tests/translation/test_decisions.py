@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from untrained_copying import COPYING, LINES, learned_words, untrained
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.decisions import search_in_words, search_tree
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
-from nmtkit.data.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.data.vocabulary import EOS
-from nmtkit.errors import DataError, NmtkitError
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
 from nmtkit.models.transformer import Transformer, TransformerConfig

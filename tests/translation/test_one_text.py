@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit import Translator
-from nmtkit.errors import DataError
+from nmtkit.core.errors import DataError
 from nmtkit.metrics import bleu, compare, rouge
 from nmtkit.translation.summarizer import Summarizer
 

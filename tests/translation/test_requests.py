@@ -8,9 +8,9 @@ import pytest
 import torch
 from commands import Command
 
+from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
-from nmtkit.errors import DataError
 from nmtkit.experiment.opening import Opening, open_run
 from nmtkit.layers.copying import by_place
 from nmtkit.translation.requests import Request, Terminology, amiss, begins_word, term_tokens, words_of

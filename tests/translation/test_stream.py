@@ -22,10 +22,10 @@ from daily import daily
 from processes import Server
 
 import nmtkit.models  # noqa: F401  # fills the registry
-from nmtkit import device as devices
-from nmtkit.data.blocks import Example
+from nmtkit.core import device as devices
+from nmtkit.core.errors import NmtkitError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, learn
-from nmtkit.errors import NmtkitError
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream

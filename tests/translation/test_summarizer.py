@@ -9,9 +9,9 @@ import torch
 from copy_model import CopyModel
 
 from nmtkit import Summarizer
-from nmtkit.data.blocks import Example
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
-from nmtkit.errors import DataError
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request

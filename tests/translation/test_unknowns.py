@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nmtkit.data.blocks import Example
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
-from nmtkit.errors import DataError
 from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]

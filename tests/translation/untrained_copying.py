@@ -3,7 +3,7 @@
 import torch
 
 import nmtkit.models  # noqa: F401  # fills the registry
-from nmtkit.data.blocks import Example
+from nmtkit.corpus.blocks import Example
 from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig

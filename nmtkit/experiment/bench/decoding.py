@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from nmtkit import device as devices
 from nmtkit import metrics
+from nmtkit.autotune.turns import in_turns
+from nmtkit.core import device as devices
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.task import TASKS
 from nmtkit.data.workers import Helper
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment import conversion
 from nmtkit.experiment.bench import machine
-from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting, require_comparable
+from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
 from nmtkit.experiment.bench.products import Products
 from nmtkit.experiment.opening import Opening
-from nmtkit.experiment.saved import SavedRun, find_run
-from nmtkit.experiment.tuning.turns import in_turns
-from nmtkit.task import TASKS
+from nmtkit.interchange import conversion
+from nmtkit.interchange.exporting import require_comparable
+from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.translation.result import Translation
 
 TRIED = 1000

@@ -11,24 +11,21 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from nmtkit import device as devices
+from nmtkit.autotune.searching import ways_to_search
+from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, in_order_batches
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.errors import NmtkitError
-from nmtkit.experiment import conversion
 from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
-from nmtkit.experiment.saved import find_run
-from nmtkit.experiment.tuning.searching import ways_to_search
+from nmtkit.interchange import conversion
+from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.packed import Precision, precisions
+from nmtkit.runs.saved import find_run
 from nmtkit.search.rules import SearchConfig, length_limits
 from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 EXACT = "fp32"
-EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
-"""What Hugging Face calls our rules of `stop` where it has them."""
-_STOPS = {"huggingface": tuple(EARLY_STOPPING), "ctranslate2": ("first_k",)}
 _BATCHES = {"cpu": (32, 64, 128), "cuda": (64, 256, 512)}
 
 
@@ -336,28 +333,6 @@ class CTranslate2(_Peer):
 def _alpha(config: SearchConfig) -> float:
     """The exponent of the length that a log-probability is divided by."""
     return config.alpha if config.length_penalty == "average" else 0.0
-
-
-def require_comparable(engine: str, config: SearchConfig) -> None:
-    """Refuses a search that another engine cannot do.
-
-    Raises:
-        NmtkitError: with all settings that it has nothing like.
-    """
-    lacking = []
-    if config.length_penalty == "gnmt" and config.alpha:
-        lacking.append("length_penalty gnmt (take average or none)")
-    if config.coverage_penalty:
-        lacking.append(f"coverage_penalty {config.coverage_penalty} (take 0)")
-    if config.stop not in _STOPS[engine]:
-        lacking.append(f"stop {config.stop} (take first_k)")
-    if config.min_length_ratio:
-        lacking.append(f"min_length_ratio {config.min_length_ratio} (take 0)")
-    for key, none in (("word_reward", 0.0), ("repetition_penalty", 1.0), ("patience", 1.0), ("no_repeat_except", "")):
-        if getattr(config, key) != none:
-            lacking.append(f"{key} {getattr(config, key)} (take {none or 'none'})")
-    if lacking:
-        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(lacking)}")
 
 
 CONTESTANTS: dict[str, type[Ours] | type[HuggingFace] | type[CTranslate2]] = {

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import device
+from nmtkit.autotune.found import processor
+from nmtkit.core import device
 from nmtkit.data.workers import cores
-from nmtkit.experiment.tuning.found import processor
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0

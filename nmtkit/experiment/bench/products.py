@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from nmtkit import device as devices
+from nmtkit.core import device as devices
 from nmtkit.experiment.bench import machine
 
 _FIRST = {

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit import device as devices
-from nmtkit.errors import DataError, NmtkitError
-from nmtkit.experiment import checks
-from nmtkit.experiment.bench import machine
-from nmtkit.experiment.bench.products import Products
-from nmtkit.experiment.folder import Notify, RunFolder, quiet
-from nmtkit.experiment.run import Run
-from nmtkit.experiment.tuning.training import (
+from nmtkit.autotune.training import (
     Repeated,
     TrainingWay,
     Trial,
@@ -23,7 +16,14 @@ from nmtkit.experiment.tuning.training import (
     quickest_training,
     trial_of,
 )
+from nmtkit.core import device as devices
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.experiment import checks
+from nmtkit.experiment.bench import machine
+from nmtkit.experiment.bench.products import Products
+from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, quiet
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.trainer import Trainer
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import wide
-from nmtkit.settings import Field, Settings
 from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen
 
 Teacher = Literal["file", "model"]

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from nmtkit.core.registry import Registry
+from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Memory, Readout, Seq2Seq, headed
-from nmtkit.registry import Registry
-from nmtkit.settings import Settings
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
 """Every objective under the key of `training` whose value makes one; see `Objective.of`."""

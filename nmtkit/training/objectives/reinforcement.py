@@ -28,12 +28,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from nmtkit.core.settings import Field, Length, Settings
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.layers.elementary import wide
 from nmtkit.layers.past import Past
 from nmtkit.models.base import Memory, Seq2Seq
-from nmtkit.settings import Field, Length, Settings
 from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen, Update
 

@@ -1,0 +1,1 @@
+"""Measures the fastest settings of this machine, and caches them."""

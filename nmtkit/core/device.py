@@ -1,0 +1,260 @@
+"""Which device the work runs on, and the few process-wide switches that make a CPU fast."""
+
+import atexit
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
+from typing import Literal, TypeVar
+
+import torch
+
+from nmtkit.core.errors import NmtkitError
+
+MatmulPrecision = Literal["highest", "high", "medium"]
+Work = TypeVar("Work")
+
+_TORCH_THREADS = torch.get_num_threads()
+"""What torch chose when it was loaded: one thread a core, or what OMP_NUM_THREADS says."""
+
+
+def available() -> list[str]:
+    """The devices that `choose` accepts here, best first."""
+    names = [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return [*names, "cpu"]
+
+
+def choose(name: str = "auto") -> torch.device:
+    """The device of that name; `auto` takes the first CUDA device, else the CPU.
+
+    Raises:
+        NmtkitError: there is no such device here; nothing is ever moved to the CPU in silence.
+    """
+    if name == "auto":
+        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+    names = available()
+    if name not in names and not (name == "cuda" and "cuda:0" in names):
+        raise NmtkitError(f"no such device: {name!r}; here there is: {', '.join(names)} (`nmtkit doctor` says why)")
+    return torch.device(name)
+
+
+def describe(device: torch.device) -> str:
+    """The device in words, e.g. `cuda:0 (NVIDIA H200)` or `cpu (2 threads)`."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    if device.type != "cpu":
+        return str(device)
+    count = torch.get_num_threads()
+    return f"{device} ({count} thread{'s' if count > 1 else ''})"
+
+
+def cpu_threads() -> int:
+    """How many CPU threads torch should use unless somebody says otherwise: one a core that this process may use."""
+    return _at_most_cores(_TORCH_THREADS)
+
+
+def _at_most_cores(threads: int) -> int:
+    """At most one a core that this process may use, unless the user has set how many there are to be."""
+    if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return threads
+    return min(threads, len(os.sched_getaffinity(0)))
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """The C library, if it is the one whose allocator the functions below steer."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL("libc.so.6")
+    except OSError:
+        return None
+
+
+def keep_memory_in_heap() -> bool:
+    """Tells glibc to keep freed blocks instead of giving every large one back to the kernel at once.
+
+    A training step on the CPU frees and asks for the same large blocks thousands of times; handing them back costs a
+    page fault for every 4 KiB of each. Returns whether it could be set (Linux with glibc only).
+    """
+    library = _glibc()
+    mmap_max, trim_threshold, top_pad = -4, -1, -2
+    options = [(mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)]
+    return library is not None and all(library.mallopt(option, value) for option, value in options)
+
+
+def give_back_freed_memory() -> None:
+    """Gives the pages of freed blocks back to the kernel; the other half of `keep_memory_in_heap`.
+
+    glibc does not put an aligned block, as every tensor is, into the gap of a freed one of the same size, so the heap
+    grows with every training update until the gaps are emptied.
+    """
+    library = _glibc()
+    if library is not None:
+        library.malloc_trim(0)
+
+
+WAITING = "NMTKIT_WAITING"
+"""The variable by which the command line says that it chose how OpenMP's threads wait, and not the user."""
+
+
+class Courtesy(threading.Thread):
+    """Keeps OpenMP's threads from spinning while something else wants the cores.
+
+    A thread that spins a moment before it sleeps makes small models quicker on a quiet machine. Where two trainings
+    share the cores it spins while the thread that it waits for has no core, and slows both down. So this looks twice a
+    second at how long the process's threads had to wait for a core. If it was long, it makes libgomp manage more
+    threads than there are cores, by a team of one more thread; then none of them spins. That team ends when the cores
+    have been free for a while. No result depends on it.
+
+    `read` gives for each thread of the process by its number the nanoseconds it has run and those it has waited to run.
+    """
+
+    PERIOD = 0.5
+    """Seconds between two looks."""
+    BUSY, FREE = 0.1, 0.03
+    """Shares of waiting in waiting and running: above the first none spins, below the second all may again ..."""
+    LOOKS = 20
+    """... after so many looks."""
+
+    def __init__(self, read: Callable[[], dict[str, tuple[int, int]]]) -> None:
+        super().__init__(daemon=True, name="courtesy")
+        self._read = read
+        self._before = read()
+        self._free_looks = 0
+        self._release: threading.Event | None = None
+        self._team: threading.Thread | None = None
+        self._ended = threading.Event()
+
+    @property
+    def holds(self) -> bool:
+        """Whether none spins."""
+        return self._release is not None
+
+    def run(self) -> None:
+        """Looks, and acts, until the end."""
+        while not self._ended.wait(self.PERIOD):
+            self.look()
+
+    def end(self) -> None:
+        """Waits for its threads: Python ends the process by an abort where one of them is within torch at the exit."""
+        self._ended.set()
+        self.join()
+        if self._release is not None and self._team is not None:
+            self._release.set()
+            self._team.join()
+
+    def look(self) -> None:
+        """One look at what happened since the last one."""
+        now = self._read()
+        ran, waited = (
+            sum(now[thread][kind] - self._before[thread][kind] for thread in now.keys() & self._before.keys())
+            for kind in (0, 1)
+        )
+        self._before = now
+        share = waited / max(ran + waited, 1)
+        self._free_looks = self._free_looks + 1 if share < self.FREE else 0
+        if share > self.BUSY and self._release is None:
+            self._release = threading.Event()
+            self._team = threading.Thread(target=_with_threads_of_its_own, args=(self._release,), daemon=True)
+            self._team.start()
+        elif self._release is not None and self._free_looks >= self.LOOKS:
+            self._release.set()
+            self._release = None
+
+
+def _with_threads_of_its_own(release: threading.Event) -> None:
+    """Has OpenMP give this thread a team, by an operation that is large enough to be shared out, until `release`.
+
+    libgomp counts one thread, and of every team all but its first. So a team of as many threads as there are cores
+    makes the count larger than that, together with any other team of two or more, however few cores that one uses.
+    """
+    before = torch.get_num_threads()
+    # Of this thread and of ones to come, none of which is begun yet.
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.ones(1 << 20).add_(1)
+    torch.set_num_threads(before)
+    release.wait()
+
+
+def _times_of_threads() -> dict[str, tuple[int, int]]:
+    """What the kernel says of this process's threads: nanoseconds run, and waited for a core; of Linux only."""
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError, ValueError), open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+            ran, waited, _ = map(int, file.read().split())
+            found[thread] = ran, waited
+    return found
+
+
+@cache
+def _be_courteous() -> None:
+    """Starts `Courtesy` once, where the kernel tells what it needs."""
+    with suppress(OSError):
+        courtesy = Courtesy(_times_of_threads)
+        courtesy.start()
+        atexit.register(courtesy.end)
+
+
+def prepare(
+    device: torch.device, matmul_precision: MatmulPrecision | Literal["auto"] = "highest", threads: int | None = None
+) -> None:
+    """Sets the process up for work on `device`.
+
+    Args:
+        device: where the work will run.
+        matmul_precision: torch's float32 matrix product setting; below `highest` products may use tf32 or bf16 inside,
+            on CUDA those of cuDNN's recurrent layers as well. `auto`, which nobody has measured here, is `highest`.
+        threads: CPU threads; None leaves those that torch has, as far as there are cores for them.
+    """
+    torch.set_float32_matmul_precision("highest" if matmul_precision == "auto" else matmul_precision)
+    torch.backends.cudnn.allow_tf32 = torch.get_float32_matmul_precision() != "highest"
+    torch.set_num_threads(threads or _at_most_cores(torch.get_num_threads()))
+    if device.type == "cpu":
+        keep_memory_in_heap()
+        if torch.get_num_threads() > 1 and WAITING in os.environ:
+            _be_courteous()
+
+
+_IN_THREADS = threading.Event()
+"""Set once threads have computed side by side."""
+
+
+def take_one_core() -> None:
+    """Makes this thread, one of several that compute side by side, do so with one core."""
+    _IN_THREADS.set()
+    torch.set_num_threads(1)
+
+
+def may_fork() -> bool:
+    """Whether a fork of this process can compute, with one core.
+
+    Not once threads have computed side by side: MKL keeps account of every thread's memory under a lock, which a thread
+    of theirs may hold while the process is forked. On other systems than Linux the libraries do not bear a fork at all.
+    """
+    return sys.platform.startswith("linux") and not _IN_THREADS.is_set()
+
+
+def on_each(
+    work: Callable[[Work], None], batches: Iterable[Work], device: torch.device, one_a_core: bool = True
+) -> None:
+    """Calls `work` on every batch; on a CPU on several at a time, each with one core to itself, unless told otherwise.
+
+    The products of one decoding step are so small that two cores at the same product wait for each other.
+    """
+    given = list(batches)
+    threads = torch.get_num_threads()
+    if device.type != "cpu" or threads == 1 or len(given) < 2 or not one_a_core:
+        for batch in given:
+            work(batch)
+        return
+    try:
+        with ThreadPoolExecutor(threads, initializer=take_one_core) as pool:
+            list(pool.map(work, given))
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,70 @@
+"""Names for the things a recipe can choose from."""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from nmtkit.core.errors import RecipeError
+
+T = TypeVar("T")
+
+
+MOST_NAMES = 60
+"""How many valid names a message lists; of more it lists the nearest."""
+MOST_KEYS = 20
+"""The same for the keys of a recipe."""
+_NEAR = 5
+"""How many of more names than that."""
+
+
+def near_names(given: str, valid: Iterable[str], most: int = MOST_NAMES, what: str = "valid names") -> str:
+    """Says which valid name is nearest to the one given, and lists them; one sentence each.
+
+    Args:
+        given: the wrong name.
+        valid: the names that there are.
+        most: list so many at most: of more the nearest, and how many others there are.
+        what: what the list is called.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    if len(names) <= most:
+        return f"{hint}{what}: {', '.join(names)}"
+    near = difflib.get_close_matches(given, names, n=_NEAR, cutoff=0.4) or names[:_NEAR]
+    return f"{hint}{what}: {', '.join(near)} and {len(names) - len(near):,} others"
+
+
+class Registry(Generic[T]):
+    """A table from names to things, filled by decorators where the things are defined.
+
+    `what` the members are is for messages: "model", "tokenizer".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._members: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Returns a decorator that enters its argument under `name`; a name can be taken once."""
+
+        def enter(member: T) -> T:
+            assert name not in self._members, f"{self.what} {name!r} is registered twice"
+            self._members[name] = member
+            return member
+
+        return enter
+
+    def get(self, name: str) -> T:
+        """The member of that name; raises RecipeError if there is none."""
+        if name not in self._members:
+            raise RecipeError(f"unknown {self.what} {name!r}: {near_names(name, self._members)}")
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """All names in the order in which they were entered."""
+        return iter(self._members)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._members)

@@ -1,0 +1,76 @@
+"""What a model is for: the words for it, how its output is judged, and how its files are laid out.
+
+A recipe names its task (`task: summarization`). What differs from task to task is asked of this table, nowhere else.
+"""
+
+from dataclasses import dataclass
+
+from nmtkit.core.registry import Registry
+
+TASKS: Registry["Task"] = Registry("task")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task."""
+
+    name: str
+    command: str
+    """Does it with a trained model."""
+    sides: tuple[str, str]
+    """The texts of the two sides, in the plural."""
+    done: str
+    """What was done with a line: "translated"."""
+    result: str
+    """What it became: "translation"."""
+    fields: tuple[str, str]
+    """The keys of the two sides in JSON lines."""
+    validated: tuple[str, ...]
+    """The metrics of validation beside `loss` and `perplexity`; a recipe may name others."""
+    tested: tuple[str, ...]
+    """The metrics of the test set."""
+    in_one_language: bool
+    """Whether both sides are in one language: then the target is short, and an empty one is a fault."""
+    reads_beginnings: bool
+    """Whether a model that was trained on the beginnings of sources reads the beginnings; else it reads all."""
+    demo: str
+    """The recipe that shows it."""
+    presets: str = ""
+    """How the names of its presets begin, before the size; empty where it has none."""
+
+
+TRANSLATION = TASKS.register("translation")(
+    Task(
+        name="translation",
+        command="translate",
+        sides=("sources", "targets"),
+        done="translated",
+        result="translation",
+        fields=("src", "tgt"),
+        validated=("bleu",),
+        tested=("bleu", "chrf"),
+        in_one_language=False,
+        reads_beginnings=False,
+        demo="demo",
+        presets="preset-",
+    )
+)
+
+_ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+SUMMARIZATION = TASKS.register("summarization")(
+    Task(
+        name="summarization",
+        command="summarize",
+        sides=("articles", "summaries"),
+        done="summarized",
+        result="summary",
+        fields=("article", "summary"),
+        validated=_ROUGE,
+        tested=_ROUGE,
+        in_one_language=True,
+        reads_beginnings=True,
+        demo="demo-news-pointer-generator",
+        presets="preset-summaries-",
+    )
+)

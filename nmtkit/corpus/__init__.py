@@ -1,0 +1,1 @@
+"""From text files to checked examples; no tensors."""

@@ -1,0 +1,399 @@
+"""Word alignments: the formats they are written in, how they are read off attention, how two directions are combined.
+
+Nothing here knows a model. Positions count from 0 in memory; whoever reads a file says what it counts from.
+"""
+
+import io
+import json
+import re
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TextIO, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import replacing, writing
+
+Link = tuple[int, int]
+"""Source position and target position, both counted from 0."""
+Links = frozenset[Link]
+"""The alignment of one sentence pair."""
+
+Form = Literal["pharaoh", "naacl"]
+USUAL_BASE: dict[Form, int] = {"pharaoh": 0, "naacl": 1}
+"""What the words of a format are usually counted from."""
+
+_LINK = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
+_NAACL_LINE = re.compile(r"(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A hand-made alignment of one sentence pair: links that must be there are sure, those that may be, possible."""
+
+    sure: Links
+    possible: Links
+    """All sure links are among them."""
+
+
+@dataclass(frozen=True)
+class AlignmentFile:
+    """What a file of alignments holds."""
+
+    pairs: list[Alignment]
+    """One for each sentence pair. A naacl file ends with the last pair that has a link."""
+    form: Form
+    base: int
+    """What the file counts words from, 0 or 1."""
+
+    @property
+    def doubt(self) -> str:
+        """What `doubt_of` finds; empty for a file that counts from 1."""
+        return "" if self.base else doubt_of(pair.possible for pair in self.pairs)
+
+
+# ------------------------------------------------------------------------------------------------------ first words
+
+RARE = 0.05
+"""A first word that is linked in so small a part of the pairs in which another place is linked does not count."""
+ENOUGH = 20
+"""Pairs with links at one and the same place of a side, from which on a side by itself is doubted."""
+
+
+def doubt_of(alignments: Iterable[Links]) -> str:
+    """What speaks against a file counting words from 0, such as "no link holds a first word"; empty if nothing does.
+
+    A first word has links about as often as any other. Where it hardly ever has one, the words of that side are most
+    likely counted from 1. Links that are rare everywhere raise no doubt.
+    """
+    linked: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    for links in alignments:
+        for side, counts in enumerate(linked):
+            counts.update({link[side] for link in links})
+    most = [max(counts.values(), default=0) for counts in linked]
+    rare = [side for side in (0, 1) if linked[side][0] <= RARE * most[side] and most[side]]
+    if not rare or (len(rare) == 1 and most[rare[0]] < ENOUGH):
+        return ""
+    how_many = "hardly a" if any(linked[side][0] for side in rare) else "no"
+    which = "" if len(rare) == 2 else ("source ", "target ")[rare[0]]
+    return f"{how_many} link holds a first {which}word"
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+DIGITS = 9
+"""The most digits of a number."""
+LONGEST = 40
+"""So many characters of what is no link are shown."""
+FAR = 100
+"""The highest sentence pair of a naacl file is at most so many times the number of its links, plus 1000."""
+
+
+def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) -> AlignmentFile:
+    """Reads alignments of either format; the first line that is not empty tells which, for no line is of both.
+
+    pharaoh: a line for each sentence pair, links separated by white space. `i-j` is a sure link between source word i
+    and target word j, `i?j` or `ipj` a possible one. An empty line is a pair without links. TALP files are the same.
+
+    naacl (Mihalcea and Pedersen 2003, "An Evaluation Exercise for Word Alignment"): a line for each link, "PAIR SOURCE
+    TARGET", then optionally S (sure, the default) or P (possible), then optionally a confidence, which is left out.
+    Pairs are counted from 1, in any order; pairs without links have no line. A pair whose number lies far above the
+    number of links is taken for a slip: whoever reads the file makes room for all pairs before it.
+
+    Messages call the file `place`. Words are counted from `base`, 0 or 1; None stands for `USUAL_BASE` of the format.
+
+    Raises:
+        DataError: a line is not of the format, or holds a word 0 where words are counted from 1; names file and line.
+    """
+    numbered = enumerate(lines, start=1)
+    before: list[tuple[int, str]] = []
+    for number, line in numbered:
+        before.append((number, line.strip()))
+        if line.strip():
+            break
+    form: Form = "naacl" if before and _NAACL_LINE.fullmatch(before[-1][1]) else "pharaoh"
+    base = USUAL_BASE[form] if base is None else base
+    rows = chain(before, numbered)
+    if form == "naacl":
+        return AlignmentFile(_parse_naacl(rows, place, base), form, base)
+    return AlignmentFile([parse_pharaoh_line(row, f"{place}, line {n}", base) for n, row in rows], form, base)
+
+
+def parse_pharaoh_line(line: str, place: str, base: int = 0) -> Alignment:
+    """Reads one line of a Pharaoh file, as `parse_alignments` does; `place` is its file and number.
+
+    Raises:
+        DataError: the line is not of the format, or holds a word 0 where words are counted from 1.
+    """
+    sure, possible = set(), set()
+    for token in line.split():
+        match = _LINK.fullmatch(token)
+        if match is None:
+            raise DataError(f"{place}: {_shown(token)} is not a link; write 3-4 (sure) or 3?4 (possible)")
+        link = _counted(match[1], match[3], base, f"{place}: link {_shown(token)}")
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return Alignment(frozenset(sure), frozenset(possible))
+
+
+def _parse_naacl(lines: Iterable[tuple[int, str]], place: str, base: int) -> list[Alignment]:
+    sure: defaultdict[int, set[Link]] = defaultdict(set)
+    possible: defaultdict[int, set[Link]] = defaultdict(set)
+    last, said, links = 0, 0, 0
+    for number, line in lines:
+        if not line.strip():
+            continue
+        match = _NAACL_LINE.fullmatch(line.strip())
+        what = f"{place}, line {number}: {_shown(line.strip())}"
+        if match is None:
+            raise DataError(f"{what} is not a link; write PAIR SOURCE TARGET and S or P, such as 12 3 4 S")
+        pair = _number(match[1], what)
+        if pair == 0:
+            raise DataError(f"{place}, line {number}: sentence pair 0; sentence pairs are counted from 1")
+        last, said, links = max(pair, last), number if pair > last else said, links + 1
+        link = _counted(match[2], match[3], base, what)
+        possible[pair].add(link)
+        if match[4] != "P":
+            sure[pair].add(link)
+    if last > FAR * links + 1000:
+        raise DataError(
+            f"{place}, line {said}: sentence pair {last}, though the file has only {links} "
+            f"link{'s' if links > 1 else ''}; pairs are counted from 1, one by one: correct the number"
+        )
+    pairs = range(1, last + 1)
+    return [Alignment(frozenset(sure.get(pair, ())), frozenset(possible.get(pair, ()))) for pair in pairs]
+
+
+def _counted(source: str, target: str, base: int, what: str) -> Link:
+    link = (_number(source, what) - base, _number(target, what) - base)
+    if min(link) < 0:
+        raise DataError(
+            f"{what} holds a word 0, but words are counted from 1; if the file counts from 0, say so "
+            "(score-alignments: --hyp-base 0 or --ref-base 0; in a recipe alignment_base: 0); if its 0 stands for no "
+            "word, take the link out"
+        )
+    return link
+
+
+def _number(digits: str, what: str) -> int:
+    if len(digits) > DIGITS:
+        raise DataError(f"{what} holds a number of {len(digits)} digits; no text has so many words: correct the link")
+    return int(digits)
+
+
+def _shown(text: str) -> str:
+    """What a file holds, for a message: quoted, and only its beginning if it is long."""
+    return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
+
+
+def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
+    """One line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
+    certain = set(sure)
+    links = sorted(certain | set(possible))
+    return " ".join(f"{i + base}{'-' if (i, j) in certain else 'p'}{j + base}" for i, j in links)
+
+
+def reversed_links(links: Iterable[Link]) -> Links:
+    """The links of the other direction: source and target change places."""
+    return frozenset((target, source) for source, target in links)
+
+
+# ------------------------------------------------------------------------------------------------- from attention
+
+
+@dataclass(frozen=True)
+class SoftAlignment:
+    """How much each target word looks at each source word."""
+
+    src_words: list[str]
+    tgt_words: list[str]
+    weights: NDArray[np.float64]
+    """`(T,S)`, not negative. A row sums to one less what its word gave to the end of the sentence."""
+    src_ids: list[list[int]] = field(default_factory=list)
+    """The tokens of each source word; a token of two words comes with both."""
+    tgt_ids: list[list[int]] = field(default_factory=list)
+
+    def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
+        """Links of two directions, see `symmetrize`; without another model's, `links_of_columns` stands for them."""
+        other = self.links_of_columns() if reverse is None else reversed_links(reverse.links())
+        return symmetrize(self.links(), other, method)
+
+    def links(self, threshold: float | None = None) -> Links:
+        """Each target word with the source word that it looks at most, or as `threshold` says; see `links_of`."""
+        return links_of(self.weights, threshold)
+
+    def links_of_columns(self) -> Links:
+        """Each source word with the target word that looks at it most: the same attention, read the other way."""
+        return reversed_links(links_of(self.weights.T))
+
+
+def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
+    """The links that attention `(T,S)` stands for; a row without any weight has none.
+
+    Without a threshold every target word is linked to the one source word that it looks at most, the first of equals,
+    as Luong et al. 2015 do in section 5.4. With one, it is linked to every source word that has at least that weight.
+    The caller leaves the column of EOS out: EOS is no word, and a target word is linked even if it looks there most.
+    """
+    if threshold is not None:
+        found = np.argwhere((weights >= threshold) & (weights > 0))
+        return frozenset((int(source), int(target)) for target, source in found)
+    if weights.size == 0:
+        return frozenset()
+    best = weights.argmax(axis=1)
+    return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
+
+
+class SoftWriter:
+    """Writes weights between words as JSON or as numpy arrays; memory does not grow with their number.
+
+    The file, NAME.json or NAME.npz, appears under its name when all is written: one that is there is whole.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix not in (".json", ".npz"):
+            raise DataError(f"{str(path)!r} must end in .json or .npz, for weights are written in one of these formats")
+        self._path = path
+        self._count = 0
+        self._text: TextIO | None = None
+        self._archive: zipfile.ZipFile | None = None
+        self._opened = ExitStack()
+
+    def __enter__(self) -> "SoftWriter":
+        with writing(self._path), ExitStack() as opened:
+            beside = opened.enter_context(replacing(self._path))
+            if self._path.suffix == ".json":
+                self._text = opened.enter_context(beside.open("w", encoding="utf-8"))
+                self._text.write("[")
+            else:
+                self._archive = opened.enter_context(zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED))
+            self._opened = opened.pop_all()
+        return self
+
+    def add(self, alignment: SoftAlignment, reverse: SoftAlignment | None) -> None:
+        """Writes the next pair, and what the other direction's model says of it."""
+        self._count += 1
+        with writing(self._path):
+            if self._text is not None:
+                record = {"source": alignment.src_words, "target": alignment.tgt_words, "weights": _rounded(alignment)}
+                if reverse is not None:
+                    record["reverse_weights"] = _rounded(reverse)
+                self._text.write(",\n" if self._count > 1 else "\n")
+                self._text.write(json.dumps(record, ensure_ascii=False))
+            else:
+                self._add_array(str(self._count), alignment.weights)
+                if reverse is not None:
+                    self._add_array(f"{self._count}.reverse", reverse.weights)
+
+    def _add_array(self, name: str, weights: NDArray[np.float64]) -> None:
+        assert self._archive is not None
+        packed = io.BytesIO()
+        np.save(packed, weights.astype(np.float32))
+        self._archive.writestr(f"{name}.npy", packed.getvalue())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with writing(self._path), self._opened:
+                if self._text is not None:
+                    self._text.write("\n]\n")
+        else:
+            with suppress(OSError):
+                self._opened.__exit__(kind, fault, traceback)
+
+
+def _rounded(alignment: SoftAlignment) -> list[list[float]]:
+    return [[round(weight, 6) for weight in row] for row in alignment.weights.tolist()]
+
+
+# ------------------------------------------------------------------------------------------------- two directions
+
+Symmetrization = Literal[
+    "intersection",
+    "union",
+    "grow-diag",
+    "grow-diag-final",
+    "grow-diag-final-and",
+    "grow-diag-strict",
+    "grow-diag-final-strict",
+]
+SYMMETRIZATIONS: tuple[Symmetrization, ...] = get_args(Symmetrization)
+
+# Steps of (source, target). The order is part of the definition: which links are added depends on which come first.
+_NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
+    """Combines the alignments of two directions, both as (source, target) of the first, into one.
+
+    Koehn, Och and Marcu 2003, "Statistical Phrase-Based Translation", section 4, and Koehn et al. 2005, "Edinburgh
+    System Description for the 2005 IWSLT Speech Translation Evaluation":
+
+    * intersection: the links of both; union: the links of either.
+    * grow-diag begins with the intersection. Again and again, until nothing changes, it goes through its links, source
+      word by source word, and adds those of their eight neighbours that are in the union and whose source *or* target
+      word has no link yet.
+    * grow-diag-final then adds other links, first of the forward, then of the backward direction, whose source *or*
+      target word still has none; grow-diag-final-and adds those whose source *and* target word have none.
+    * grow-diag-strict and grow-diag-final-strict: the same two, where every link that is added must join a source *and*
+      a target word that have none. So the published alignment-scripts of Zenkel et al. 2019 do it under the names
+      grow-diagonal and grow-diagonal-final.
+    """
+    if method == "intersection":
+        return forward & backward
+    if method == "union":
+        return forward | backward
+    strict = method.endswith("-strict")
+    grown = _Growing(forward & backward)
+    grown.grow(forward | backward, both=strict)
+    if method.startswith("grow-diag-final"):
+        for direction in (forward, backward):
+            for link in sorted(direction):
+                grown.add(link, both=strict or method.endswith("-and"))
+    return frozenset(grown.links)
+
+
+class _Growing:
+    """Links to which others are added, and which words have one."""
+
+    def __init__(self, links: Links) -> None:
+        self.links = set(links)
+        self._sources = {source for source, _ in links}
+        self._targets = {target for _, target in links}
+
+    def grow(self, union: Links, both: bool) -> None:
+        """Adds neighbours until nothing changes."""
+        # A pass goes over the grid of words; a link added ahead of it is met in the same pass, one behind in the next.
+        changed = True
+        while changed:
+            changed = False
+            ahead = sorted(self.links)  # a sorted list is a heap
+            while ahead:
+                source, target = heappop(ahead)
+                for source_step, target_step in _NEIGHBOURS:
+                    link = (source + source_step, target + target_step)
+                    if link in union and self.add(link, both):
+                        changed = True
+                        if link > (source, target):
+                            heappush(ahead, link)
+
+    def add(self, link: Link, both: bool) -> bool:
+        """Adds a link if one of its words has none so far, or, with `both`, if neither has one."""
+        source, target = link
+        free = (source not in self._sources, target not in self._targets)
+        if not (all(free) if both else any(free)):
+            return False
+        self.links.add(link)
+        self._sources.add(source)
+        self._targets.add(target)
+        return True

@@ -1,0 +1,244 @@
+"""Neighbouring pairs of a split: what is read, checked, examined and encoded, one block after the other."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from operator import not_
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.alignments import Links, doubt_of, parse_pharaoh_line
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import ENCODING, Fault, Kind, Place, Rows, excerpt
+from nmtkit.corpus.hashes import Mask, PairHashes
+from nmtkit.corpus.text import explain_bytes, first_wrong_byte, not_utf8
+
+SAMPLE = 20_000
+"""Pairs of a file whose links say what it counts words from."""
+PAIR_WIDTH = 60
+"""Characters that are shown of each side of a pair."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence or document to translate, with its translation where there is one."""
+
+    src: str
+    tgt: str | None
+    line: int
+    """The line it came from, from 1 over all files of the split; a story is one."""
+    links: Links | None = None
+    """Links between words; None where no alignment was given."""
+    src_words: str | None = None
+    """The source with white space between the words that the links count; None where these are its own."""
+    tgt_words: str | None = None
+    file: int = field(default=0, compare=False)
+    """Which of the files (or folders of stories) of the split it came from, from 0."""
+
+
+@dataclass
+class Block:
+    """Neighbouring pairs of one split as they are read from its files, with what is wrong with them."""
+
+    split: str
+    src_file: str
+    tgt_file: str
+    """The same as `src_file` for JSONL and stories, "" without targets."""
+    first: int
+    """The line of the first pair in its files, from 1; of stories always 1."""
+    src: list[str]
+    tgt: list[str] | None
+    position: int | list[int] = 0
+    """Which of the files of the split they are from, from 0; of stories the folder of each."""
+    beside: dict[str, list[Any]] = field(default_factory=dict)
+    """What the files have beside the pairs ("alignment", "src_words", "tgt_words"); fewer lines where it ends."""
+    before: int = 0
+    """Pairs of the split that come before."""
+    links: list[Links] | None = None
+    """Links between words, of sound blocks."""
+    faults: list[Fault] = field(default_factory=list)
+    unread: set[int] = field(default_factory=set)
+    """Pairs, by their place in the block, with a line that could not be read; nothing else is said about them."""
+    messages: list[tuple[int, str]] = field(default_factory=list)
+    """For each of these lines the pair, and the message for those who need sound lines."""
+    names: list[str] = field(default_factory=list)
+    """The files of stories."""
+    marks: tuple[int, int] = (0, 0)
+    """Bytes of the byte-order marks at the beginning of the source and target file, which are no part of line 1."""
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def examples(self) -> Iterator[Example]:
+        """Pair by pair."""
+        columns = self.tgt, self.lines.tolist(), self.links, self.beside.get("src_words"), self.beside.get("tgt_words")
+        return map(Example, self.src, *(column or repeat(None) for column in columns), self.files.tolist())
+
+    def part(self, start: int, end: int) -> "Block":
+        """Some pairs of a sound block, counted from 0."""
+        return replace(
+            self,
+            first=self.line(start),
+            src=self.src[start:end],
+            tgt=None if self.tgt is None else self.tgt[start:end],
+            position=self.position if isinstance(self.position, int) else self.position[start:end],
+            beside={kind: lines[start:end] for kind, lines in self.beside.items()},
+            before=self.before + start,
+            links=None if self.links is None else self.links[start:end],
+            names=self.names[start:end],
+        )
+
+    @property
+    def lines(self) -> NDArray[np.int64]:
+        """`(n,)`: the line of each pair, counted from 1 over all files of the split."""
+        return np.arange(self.before + 1, self.before + 1 + len(self))
+
+    @property
+    def files(self) -> NDArray[np.int64]:
+        """`(n,)`: which of the files of the split each pair is from."""
+        return np.broadcast_to(np.array(self.position, dtype=np.int64), len(self))
+
+    def empty_targets(self) -> Mask:
+        """For each pair, whether there is a target and it is empty."""
+        return np.zeros(len(self), dtype=bool) if self.tgt is None else _blank(self.tgt)
+
+    def empty(self) -> Mask:
+        """For each pair, whether a side is empty."""
+        return _blank(self.src) | self.empty_targets()
+
+    def hashes(self) -> PairHashes:
+        """By which pairs are known again."""
+        return PairHashes.of(self.src, self.tgt)
+
+    def add(self, kind: Kind, rows: Sequence[int] | Rows, place: Callable[[int], Place] | None = None) -> None:
+        """Notes a fault of some pairs, and where it is in each; by default both sides are shown."""
+        found = np.asarray(rows, dtype=np.int64)
+        if self.unread:
+            found = found[~np.isin(found, list(self.unread))]
+        if len(found):
+            self.faults.append(Fault(kind, found, place or self.pair))
+
+    def pair(self, row: int) -> Place:
+        """Where a pair is; both sides are shown."""
+        src = excerpt(self.src[row], width=PAIR_WIDTH)
+        text = src if self.tgt is None else f"{src} ||| {excerpt(self.tgt[row], width=PAIR_WIDTH)}"
+        return Place(self._file("src", row), self.line(row), text=text)
+
+    def side(self, side: str, row: int, start: int = 0) -> Place:
+        """Where something is in one side ("src" or "tgt") of a pair, at the character `start`, from 0."""
+        text = self.src[row] if side == "src" else (self.tgt or [])[row]
+        byte = None
+        if self.src_file != self.tgt_file:  # in JSON a character may be written in several ways
+            mark = self.marks[0 if side == "src" else 1] if self.line(row) == 1 else 0
+            byte = mark + len(text[:start].encode("utf-8", "surrogatepass")) + 1
+        return Place(self._file(side, row), self.line(row), byte, excerpt(text, start))
+
+    def line(self, row: int) -> int:
+        """The line of a pair in its files."""
+        return 1 if self.names else self.first + row
+
+    def _file(self, side: str, row: int) -> str:
+        return self.names[row] if self.names else self.src_file if side == "src" else self.tgt_file
+
+    def note_not_utf8(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
+        """Notes lines of a side that are not UTF-8; its file begins with a byte-order mark of `mark` bytes."""
+
+        def place(row: int) -> Place:
+            byte = mark * (self.line(row) == 1) + first_wrong_byte(lines[row]) + 1
+            return Place(path, self.line(row), byte, explain_bytes(lines[row]))
+
+        self.add(ENCODING, rows, place)
+        self.note_unsound(rows, lines, path, mark)
+
+    def note_unsound(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
+        """Notes such lines only for those who must have sound text."""
+        for row in rows:
+            number = self.line(row)
+            self.messages.append((row, not_utf8(f"{path}, line {number}", lines[row], mark * (number == 1))))
+
+    def note_unusable(self, kind: Kind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
+        """Notes pairs that cannot be used: why, and what a place shows of them."""
+        self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
+        self.messages += why.items()
+
+
+def _blank(lines: Sequence[str]) -> Mask:
+    spaces, nothing = (np.fromiter(map(test, lines), dtype=bool, count=len(lines)) for test in (str.isspace, not_))
+    blank: Mask = spaces | nothing
+    return blank
+
+
+# --------------------------------------------------------------------------------------------------------------- links
+
+
+def read_links(block: Block, files: Files) -> list[Links]:
+    """All links of each pair, sure and possible ones.
+
+    Raises:
+        DataError: a link is malformed or names a word that its sentence does not have.
+    """
+    name = files.alignment_field
+    path = block.src_file if name else files.alignment[int(block.files[0])]
+    words = [block.beside.get(kind) or repeat("") for kind in ("src_words", "tgt_words")]
+    texts = zip(block.beside["alignment"], block.src, block.tgt or (), *words, strict=False)
+    found = []
+    for row, (text, src, tgt, src_words, tgt_words) in enumerate(texts):
+        where = f"{path}, line {block.line(row)}"
+        if name:
+            if not isinstance(text, str):
+                raise DataError(f"{where}: field {name!r} (alignment_field) is not a string of links such as '0-0 1-2'")
+            where += f", field {name!r}"
+        found.append(_links(text, src_words or src, tgt_words or tgt, where, files.alignment_base))
+    return found
+
+
+def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None) -> Links:
+    """The links of a line; none may lie outside of the sentences, words between white space."""
+    from_ = base or 0
+    links = parse_pharaoh_line(text, where, from_).possible
+    for number, (side, line) in enumerate((("source", src), ("target", tgt))):
+        most, words = max((link[number] for link in links), default=-1), len(line.split())
+        if most >= words:
+            raise DataError(
+                f"{where}: a link names {side} word {most + from_}, but there are {words}, counted from {from_}; is it "
+                "the alignment of these very files, source first? Words are what white space separates; if it counts "
+                "others, name files of them with src_words and tgt_words"
+                + ("" if base == 1 else "; if it counts them from 1, set alignment_base: 1")
+            )
+    return links
+
+
+class LinkBase:
+    """Makes sure, by the first pairs of each file, that links count words from 0, unless the settings say what from."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._links: dict[str, list[Links]] = {}
+        self._fault: DataError | None = None
+
+    def see(self, block: Block) -> None:
+        """Takes the next block."""
+        files = self._files
+        if files.alignment_base is not None or not files.has_links or block.messages or self._fault is not None:
+            return
+        path = block.src_file if files.alignment_field else files.alignment[int(block.files[0])]
+        known = self._links.setdefault(path, [])
+        if len(known) < SAMPLE and len(block.beside["alignment"]) == len(block):
+            try:
+                known += read_links(block, files)
+            except DataError as fault:
+                self._fault = fault
+
+    def require(self) -> None:
+        """Raises a DataError if hardly a link holds a first word, or a link is faulty."""
+        if self._fault is not None:
+            raise self._fault
+        for path, links in self._links.items():
+            if doubt := doubt_of(links[:SAMPLE]):
+                raise DataError(
+                    f"{path}: words are taken to be counted from 0, but {doubt}; if they are counted from 1, set "
+                    "alignment_base: 1 beside the file in the recipe; if it is right so, alignment_base: 0"
+                )

@@ -1,0 +1,240 @@
+"""The check of a corpus before training: what is faulty, what is left out, and the report of what was found."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Block
+from nmtkit.corpus.corpus import DataConfig
+from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, Kind
+from nmtkit.corpus.hashes import HashSet, Mask, Sought
+
+NOTEWORTHY = 0.0005
+"""From this share of unknown tokens on, they are told of."""
+
+Lengths: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass
+class Handled:
+    """How many pairs of a split have one kind of fault, and what was done about it: kept, dropped or truncated."""
+
+    count: int = 0
+    first_line: int = 0
+    """From 1."""
+    action: str = "kept"
+
+
+@dataclass
+class SplitReport:
+    """What was found in one split: pairs read and kept, and of the kept ones the tokens of each side, without EOS.
+
+    A dropped pair is counted under one kind of fault, the first that applies.
+    """
+
+    read: int = 0
+    kept: int = 0
+    src_tokens: int = 0
+    tgt_tokens: int = 0
+    src_unknown: int = 0
+    tgt_unknown: int = 0
+    src_longest: int = 0
+    """The most tokens of a source."""
+    tgt_longest: int = 0
+    links: int | None = None
+    """Links between tokens; None where no alignment was given."""
+    findings: dict[str, Handled] = field(default_factory=dict)
+    """By `Kind.counted`."""
+
+    def found(self, kind: Kind, lines: Lengths, action: str) -> None:
+        """Counts the pairs of these lines under one kind of fault."""
+        if len(lines):
+            self.findings.setdefault(kind.counted, Handled(0, int(lines[0]), action)).count += len(lines)
+
+    def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
+        """Counts the tokens of one side ("src" or "tgt") of kept pairs, of which some are unknown, `(n,)` each."""
+        for what, count in (("tokens", lengths.sum()), ("unknown", unknown.sum())):
+            setattr(self, f"{side}_{what}", getattr(self, f"{side}_{what}") + int(count))
+        setattr(self, f"{side}_longest", max(getattr(self, f"{side}_longest"), int(lengths.max(initial=0))))
+
+    def told(self, name: str) -> str:
+        """Pairs of the split called `name`, and of train tokens, in a few words."""
+        of = "" if self.kept == self.read else f" of {self.read:,}"
+        facts = []
+        if (self.tgt_tokens or self.src_tokens) and name == "train":
+            a_pair = (f"{count / max(1, self.kept):.1f}" for count in (self.src_tokens, self.tgt_tokens))
+            facts.append(f"{' and '.join(a_pair)} tokens a pair, at most {self.src_longest} and {self.tgt_longest}")
+        if self.links is not None:
+            facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
+        return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
+
+    def unknown_shares(self) -> tuple[float, float]:
+        """The parts of the source's and of the target's tokens that the vocabulary lacks."""
+        return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        return {**vars(self), "findings": {kind: dict(vars(finding)) for kind, finding in self.findings.items()}}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
+        """The report whose `as_dict` gave the values; a TypeError if they are not such."""
+        findings = {kind: Handled(**finding) for kind, finding in values["findings"].items()}
+        return cls(**{**values, "findings": findings})
+
+
+@dataclass
+class DataReport:
+    """What the check of a corpus found, split by split, and what its tokenizer was learned from."""
+
+    splits: dict[str, SplitReport] = field(default_factory=dict)
+    tokenizer: dict[str, str | int] = field(default_factory=dict)
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
+    """For each split the checksums of its files, see `nmtkit.data.filling.FileSums`."""
+
+    def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
+        """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
+        self.tokenizer = {"kind": kind, "src_size": src_size, "tgt_size": tgt_size, "pairs_used": used, "pairs": of}
+
+    def line(self) -> str:
+        """The whole text in one line: pairs, tokens a pair, unknown tokens, what was left out, the tokenizer."""
+        parts = ["the data: " + ", ".join(split.told(name) for name, split in self.splits.items())]
+        unknown = [(name, split.unknown_shares()) for name, split in self.splits.items()]
+        told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
+        parts += [f"unknown source and target tokens: {', '.join(told)}"] if told else []
+        kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._found() if action == "kept"]
+        parts.append("nothing was left out" if not self.left_out() else "left out or cut: see below")
+        parts += [f"found and kept: {', '.join(kept)}"] if kept else []
+        if t := self.tokenizer:
+            sizes = f"{t['src_size']:,}" if t["src_size"] == t["tgt_size"] else f"{t['src_size']:,}/{t['tgt_size']:,}"
+            learned = (
+                f" learned from {t['pairs_used']:,} of {t['pairs']:,} pairs" if t["pairs_used"] != t["pairs"] else ""
+            )
+            parts.append(f"{t['kind']} tokenizer of {sizes}{learned}")
+        return "; ".join(parts)
+
+    def left_out(self) -> list[tuple[str, str, str, str, str]]:
+        """What was not taken as it stands, as a table: split, fault, how many pairs, the first line, what was done."""
+        found = [entry for entry in self._found() if entry[-1] != "kept"]
+        return [(name, kind, f"{count:,}", str(first), action) for name, kind, count, first, action in found]
+
+    def _found(self) -> list[tuple[str, str, int, int, str]]:
+        return [
+            (name, kind, finding.count, finding.first_line, finding.action)
+            for name, split in self.splits.items()
+            for kind, finding in split.findings.items()
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain values, for JSON."""
+        return {
+            "tokenizer": dict(self.tokenizer),
+            "files": self.files,
+            "splits": {name: split.as_dict() for name, split in self.splits.items()},
+        }
+
+
+def read_files(report: Path) -> dict[str, dict[str, str]]:
+    """The `files` of a report that was written as JSON; nothing if there is none, or an earlier version wrote it."""
+    try:
+        files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return files
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the text of some pairs shows before it is cut into tokens."""
+
+    keep: Mask
+    """`(n,)`: whether each pair stays."""
+    found: list[tuple[Kind, Lengths, str]]
+    """Kinds of faults, the lines of the pairs that have them, and what is done with these."""
+
+
+class Checker:
+    """Finds the faulty pairs of a corpus, counts them in the report and says which to leave out.
+
+    The other splits are made known first (`seek`), then train goes by, then they. Memory: 8 bytes for a training pair,
+    16 at times (see `HashSet`), and 18 for a pair of another split.
+
+    With `need_references` an empty target outside of train is refused: for tasks whose metric says nothing about it.
+    """
+
+    def __init__(self, config: DataConfig, report: DataReport, need_references: bool = False) -> None:
+        self.config = config
+        self.report = report
+        self._need_references = need_references
+        self._pairs = HashSet()
+        self._sought_pairs = Sought()
+        self._sought_sources = Sought()
+
+    def seek(self, block: Block) -> None:
+        """Makes pairs of another split known, so that they are recognised when train goes by."""
+        hashes = block.hashes()
+        self._sought_pairs.seek(hashes.pairs)
+        self._sought_sources.seek(hashes.src)
+
+    def judge(self, block: Block) -> Verdict:
+        """Checks the raw text of the next pairs: empty sides, duplicates, overlap with train of what `seek` knows.
+
+        Raises:
+            DataError: a reference is empty that must not be.
+        """
+        lines, empty, hashes = block.lines, block.empty(), block.hashes()
+        if block.split == "train":
+            keep = ~empty
+            self._sought_sources.meet(hashes.src[keep])
+            self._sought_pairs.meet(hashes.pairs[keep])
+            double = np.zeros_like(keep)
+            double[keep] = self._pairs.add(hashes.pairs[keep])
+            action = "dropped" if self.config.drop_duplicates else "kept"
+            found = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
+            return Verdict(keep & ~double if self.config.drop_duplicates else keep, found)
+        if self._need_references and (without := block.empty_targets()).any():
+            raise DataError(
+                f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
+                "by it; take the example out of the file"
+            )
+        in_train = self._sought_pairs.was_met(hashes.pairs) & ~empty
+        source_in_train = self._sought_sources.was_met(hashes.src) & ~in_train & ~empty
+        masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
+        return Verdict(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+
+    def count(self, split: str, verdict: Verdict) -> SplitReport:
+        """Counts what `judge` has found; gives the report of the split."""
+        report = self.report.splits.setdefault(split, SplitReport())
+        report.read += len(verdict.keep)
+        for found in verdict.found:
+            report.found(*found)
+        return report
+
+    def lengths(self, split: str, lines: Lengths, src: Lengths, tgt: Lengths | None) -> Mask:
+        """Checks lengths in tokens, EOS not counted; for each example, whether it stays. All are `(n,)`.
+
+        With `over_long: truncate` the caller cuts what is longer.
+        """
+        report = self.report.splits[split]
+        action = "dropped" if split == "train" else "kept"
+        drop = np.zeros(len(lines), dtype=bool)
+        src_limit, tgt_limit = self.config.limits
+        over = src > src_limit
+        if tgt is not None:
+            over |= tgt > tgt_limit
+        truncate = self.config.over_long == "truncate"
+        report.found(OVER_LONG, lines[over], "truncated" if truncate else action)
+        if action == "dropped" and not truncate:
+            drop |= over
+        if self.config.max_ratio is not None and tgt is not None:
+            uneven = ~drop & (np.maximum(src, tgt) > self.config.max_ratio * np.minimum(src, tgt))
+            report.found(TOKEN_RATIO, lines[uneven], action)
+            if action == "dropped":
+                drop |= uneven
+        return ~drop

@@ -1,0 +1,191 @@
+"""The settings `data:` of a recipe: where the pairs of each split are, and which of them are left out of training."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtkit.core.settings import Field, Settings, field_validator, model_validator
+
+FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
+"""The settings of `Files` that name files or folders."""
+
+MOST_TIMES = 10_000
+"""How often an epoch may hold the same pair."""
+
+
+class Files(Settings):
+    """Where the pairs of one split are: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
+
+    Several files of a kind are read one after the other.
+    """
+
+    src: list[str] = Field(default_factory=list)
+    """Source text, one sentence a line."""
+    tgt: list[str] = Field(default_factory=list)
+    """Target text. Line n belongs to line n of the source. A test set may have none."""
+    jsonl: list[str] = Field(default_factory=list)
+    """Instead of src and tgt: one JSON object a line."""
+    src_field: str = "src"
+    """jsonl: the key of the source; its value is a string, or a list of strings to be joined by spaces."""
+    tgt_field: str = "tgt"
+    """jsonl: the key of the target."""
+    alignment: list[str] = Field(default_factory=list)
+    """Pharaoh files, one for each of src: in train for guided training, in test to measure the model's alignments. Line
+    n holds the links of pair n as i-j, source word i and target word j, counted from alignment_base; it is empty where
+    there are none. Words are what white space separates."""
+    src_words: list[str] = Field(default_factory=list)
+    """Lines of src cut into the words that the alignment counts, if they differ from src's own."""
+    tgt_words: list[str] = Field(default_factory=list)
+    """Lines of tgt cut into the words that the alignment counts."""
+    alignment_base: Literal[0, 1] | None = None
+    """The number that links give to the first word. Default: 0. Training links that look as if they counted from 1 are
+    refused until this is set."""
+    alignment_field: str = ""
+    """jsonl: the key of the links, a string like a line of `alignment`; if not given there are none."""
+    stories: list[str] = Field(default_factory=list)
+    """Instead of src and tgt: folders of .story files as CNN/DailyMail is distributed: an article, then the sentences
+    of its summary, each below a line `@highlight`."""
+    story_lists: list[str] = Field(default_factory=list)
+    """stories: files that select the split, one story a line: the name of its file, or the address of its web page, of
+    which the name is the SHA-1 sum. Without them all files of the folders are taken, by name."""
+    weights: list[float] = Field(default_factory=list)
+    """In train, one for each of src, jsonl or stories: how often its pairs come in an epoch. 2 is twice; 0.25 is a
+    quarter of them, drawn anew in each epoch; 1.5 is once, and half of them once more. They also say how much each
+    counts when the tokenizer is learned. Default: 1 for all."""
+
+    @field_validator(*FILE_KINDS, mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("weights")
+    @classmethod
+    def _above_zero(cls, value: list[float]) -> list[float]:
+        if any(weight <= 0 for weight in value):
+            raise ValueError("a weight must be above 0; to leave a corpus out, do not name its files")
+        if any(weight > MOST_TIMES for weight in value):
+            raise ValueError(f"a weight is at most {MOST_TIMES:,}: an epoch holds each pair so many times")
+        return value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> "Files":
+        forms = sum(map(bool, (self.src, self.jsonl, self.stories)))
+        if not forms:
+            raise ValueError(
+                "give either src (and tgt), or jsonl, or stories: none of them names a file; to leave out the test "
+                "set, write `--set data.test=null`, or `test: null` in the recipe"
+            )
+        if forms > 1:
+            raise ValueError(
+                "give either src (and tgt), or jsonl, or stories; to take back what the extended recipe gives, write "
+                "an empty list, e.g. `jsonl: []`"
+            )
+        if self.jsonl and self.tgt:
+            raise ValueError(
+                "tgt is for text files; a jsonl file holds both sides: name the keys with src_field, tgt_field"
+            )
+        if self.stories and (self.tgt or self.alignment or self.src_words or self.tgt_words):
+            raise ValueError("tgt, alignment, src_words and tgt_words are for text files; a story holds both sides")
+        if self.story_lists and not self.stories:
+            raise ValueError("story_lists select from folders of stories: name them with `stories`")
+        if self.tgt and len(self.src) != len(self.tgt):
+            raise ValueError(f"src names {len(self.src)} files and tgt {len(self.tgt)}: they must be paired")
+        if self.jsonl and (self.alignment or self.src_words or self.tgt_words):
+            raise ValueError("alignment, src_words and tgt_words are for text files; a jsonl file has alignment_field")
+        if self.alignment_field and not self.jsonl:
+            raise ValueError("alignment_field is the key of a jsonl file; of text files the links are in `alignment`")
+        for name in ("alignment", "src_words", "tgt_words"):
+            count = len(getattr(self, name))
+            if count not in (0, len(self.src)):
+                raise ValueError(f"src names {len(self.src)} files and {name} {count}: they must be paired")
+        if (self.src_words or self.tgt_words) and not self.alignment:
+            raise ValueError("src_words and tgt_words say which words an alignment counts: name the alignment as well")
+        if self.alignment_base is not None and not self.has_links:
+            raise ValueError("alignment_base says what an alignment counts from: name the alignment as well")
+        corpora = self.src or self.jsonl or self.stories
+        if self.weights and self.story_lists:
+            raise ValueError("weights are of folders of stories, and story_lists select from all of them together")
+        if len(self.weights) not in (0, len(corpora)):
+            kind = next(kind for kind in ("src", "jsonl", "stories") if getattr(self, kind))
+            raise ValueError(f"{kind} names {len(corpora)} and weights {len(self.weights)}: they must be paired")
+        return self
+
+    @property
+    def has_links(self) -> bool:
+        """Whether every pair comes with word alignments."""
+        return bool(self.alignment or self.alignment_field)
+
+    def texts(self) -> list[str]:
+        """The files of the text itself, or their folders."""
+        return [*self.src, *self.tgt, *self.jsonl, *self.stories]
+
+    def paths(self) -> list[str]:
+        """All files and folders."""
+        return [path for kind in FILE_KINDS for path in getattr(self, kind)]
+
+    def within(self, folder: str) -> "Files":
+        """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
+
+        def settle(paths: list[str]) -> list[str]:
+            return [str(Path(folder, path)) if os.path.exists(os.path.join(folder, path)) else path for path in paths]
+
+        return self.model_copy(update={kind: settle(getattr(self, kind)) for kind in FILE_KINDS})
+
+
+class DataConfig(Settings):
+    """The corpora, and which training pairs are left out. Valid and test pairs are never left out."""
+
+    folder: str = ""
+    """Where relative paths begin; a file that is not there is looked for from the current folder."""
+    train: Files
+    """Pairs for training."""
+    valid: Files | None = None
+    """Pairs for validation during training."""
+    test: Files | None = None
+    """Pairs to translate and score after training. null: no test set, e.g. --set data.test=null where the extended
+    recipe has one."""
+    max_length: int = Field(default=256, ge=1)
+    """The most tokens of a side of a training pair; a longer one is handled as `over_long` says."""
+    max_tgt_length: int | None = Field(default=None, ge=1)
+    """Another limit for targets. Default: max_length."""
+    over_long: Literal["drop", "truncate"] = "drop"
+    """drop: leave such pairs out of training. truncate: cut them to max_length, in all splits. A cut target
+    ends there like any other: its last token is followed by EOS."""
+    max_ratio: float | None = Field(default=None, gt=1.0)
+    """Leave out pairs whose longer side has more than this many times the tokens of the shorter. Default: no limit."""
+    drop_duplicates: bool = False
+    """Keep only the first of equal pairs."""
+
+    @model_validator(mode="after")
+    def _has_targets(self) -> "DataConfig":
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if files is not None and files.src and not files.tgt:
+                raise ValueError(f"{name}: tgt is missing; only a test set may go without targets")
+        if self.valid is not None and self.valid.has_links:
+            raise ValueError("valid: alignments guide the training or measure the test; only train and test name them")
+        for name, files in (("valid", self.valid), ("test", self.test)):
+            if files is not None and files.weights:
+                raise ValueError(
+                    f"{name}: weights say how often pairs are trained on, and here every pair is taken once; only "
+                    "train has weights"
+                )
+        return self
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The most tokens of a source and of a target."""
+        return self.max_length, self.max_tgt_length or self.max_length
+
+    @property
+    def cuts(self) -> tuple[int, int] | None:
+        """Where sources and targets are cut, in tokens; None where nothing is."""
+        return self.limits if self.over_long == "truncate" else None
+
+    def splits(self) -> dict[str, Files]:
+        """The splits that were given, by name: train, then valid, then test; their paths begin at `folder`."""
+        given = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: files.within(self.folder) for name, files in given.items() if files is not None}
+
+    def paths(self) -> list[str]:
+        """All files of all splits; they begin at `folder`."""
+        return [path for files in self.splits().values() for path in files.paths()]

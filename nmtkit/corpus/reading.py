@@ -1,0 +1,296 @@
+"""From files to pairs, in blocks: line-aligned text, JSON lines and stories, plain or compressed.
+
+A `SplitReader` gives whatever there is, with its faults; `sound_blocks` and `read_pairs` stop at the first fault.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Block, Example, read_links
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FileFault, Place, excerpt
+from nmtkit.corpus.records import AS_JSONL, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.text import TextFile, Watch, read_lines
+
+STORIES = 256
+"""Stories in a block."""
+MOST_OPEN = 100
+"""The beginnings of so many files of a split are held when read ahead; others are read once more."""
+COMPANIONS = ("alignment", "src_words", "tgt_words")
+"""Files that are line-aligned with the text."""
+
+Item: TypeAlias = Block | FileFault
+"""What reading gives: pairs, and what is wrong with whole files, where it is found."""
+
+
+class SplitReader:
+    """Reads the pairs of a split in blocks, in their order, each line of its files once; faults do not stop it.
+
+    `watch` is told what bytes are read of each text file. With `pipes` text may come from something else than files.
+    """
+
+    def __init__(self, split: str, files: Files, watch: Watch | None = None, pipes: bool = False) -> None:
+        self._split = split
+        self._files = files
+        self._watch = watch
+        self._pipes = pipes
+        self.parts = len(files.src or files.jsonl) or 1
+        """How many files, or pairs of files, there are; all stories are one."""
+        self._begun: dict[int, tuple[list[Item], Iterator[Item]]] = {}
+
+    def ahead(self, part: int) -> Iterator[Block]:
+        """The first blocks of one of its files, as many as are taken; they come again when all is read."""
+        kept = part < MOST_OPEN
+        items = self._part(part, self._watch if kept else None)
+        held: list[Item] = []
+        if kept:
+            self._begun[part] = held, items
+        for item in items:
+            if kept:
+                held.append(item)
+            if isinstance(item, Block):
+                yield item
+
+    def __iter__(self) -> Iterator[Item]:
+        before = 0
+        for part in range(self.parts):
+            held, items = self._begun.pop(part) if part in self._begun else ([], self._part(part, self._watch))
+            for item in chain(held, items):
+                if isinstance(item, Block):
+                    item.before = before
+                    before += len(item)
+                yield item
+
+    def _part(self, part: int, watch: Watch | None) -> Iterator[Item]:
+        if self._files.stories:
+            return self._stories()
+        if self._files.jsonl:
+            return self._records(part, TextFile(self._files.jsonl[part], watch, self._pipes))
+        sides = {kind: getattr(self._files, kind) for kind in ("src", "tgt", *COMPANIONS)}
+        given = {kind: TextFile(paths[part], watch, self._pipes) for kind, paths in sides.items() if paths}
+        texts = [given.pop(kind) for kind in ("src", "tgt") if kind in given]
+        return self._aligned(part, texts, given)
+
+    def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[Item]:
+        src, tgt = texts[0], texts[1] if len(texts) > 1 else None
+        first = 1
+        while count := min(file.fill() for file in texts):
+            yield from (fault for file in texts for fault in file.found())
+            taken = [file.take(count) for file in texts]
+            block = Block(
+                split=self._split,
+                src_file=src.path,
+                tgt_file=tgt.path if tgt else "",
+                first=first,
+                src=taken[0][0],
+                tgt=taken[1][0] if tgt else None,
+                position=part,
+                marks=(src.mark, tgt.mark if tgt else 0),
+            )
+            for file, (lines, faulty) in zip(texts, taken, strict=True):
+                block.note_not_utf8(faulty, lines, file.path, file.mark)
+            block.unread.update(*(faulty for _, faulty in taken))
+            for kind, file in beside.items():
+                file.fill(count)
+                block.beside[kind], faulty = file.take(count)
+                block.note_unsound(faulty, block.beside[kind], file.path, file.mark)
+            yield block
+            first += count
+        for file in texts:
+            file.rest()
+            yield from file.found()
+        if tgt and src.whole and tgt.whole and src.count != tgt.count:
+            yield _different(src, tgt, "be the translation of")
+        for file in beside.values() if src.whole else ():
+            file.rest()
+            yield from file.found()
+            if file.whole and file.count != src.count:
+                yield _different(src, file, "belong to")
+
+    def _records(self, part: int, file: TextFile) -> Iterator[Item]:
+        first = 1
+        while count := file.fill():
+            yield from file.found()
+            yield self._record_block(part, file, first, *file.take(count))
+            first += count
+        yield from file.found()
+
+    def _record_block(self, part: int, file: TextFile, first: int, lines: list[str], faulty: list[int]) -> Block:
+        """The pairs of some JSON lines."""
+        names = [(self._files.src_field, "set src_field"), (self._files.tgt_field, "set tgt_field")]
+        sides, links = [("", "")] * len(lines), list[Any]([None]) * len(lines)
+        unread, why = set(faulty), dict[int, str]()
+        for row, line in enumerate(lines):
+            if row not in unread:
+                where = f"{file.path}, line {first + row}"
+                try:
+                    record = parse_record(line, where)
+                    src, tgt = (text_of(record, name, where, remedy) for name, remedy in names)
+                    sides[row], links[row] = (src, tgt), record.get(self._files.alignment_field)
+                except DataError as fault:
+                    why[row] = str(fault)
+        src_lines, tgt_lines = [src for src, _ in sides], [tgt for _, tgt in sides]
+        block = Block(self._split, file.path, file.path, first, src_lines, tgt_lines, part)
+        block.beside = {"alignment": links, "record": lines}
+        block.note_not_utf8(faulty, lines, file.path, file.mark)
+
+        def told(row: int) -> str:
+            place = f"{file.path}, line {first + row}: "
+            return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
+
+        block.note_unusable(JSON, why, told)
+        block.unread.update(faulty, why)
+        return block
+
+    def _stories(self) -> Iterator[Item]:
+        paths = story_files(self._files)
+        folder = self._files.stories[0]
+        try:
+            while found := list(islice(paths, STORIES)):
+                yield self._story_block(folder, found)
+        except DataError as fault:
+            yield FileFault(MISSING, Place(folder, 1, text=str(fault)), str(fault))
+
+    def _story_block(self, folder: str, found: list[tuple[int, Path]]) -> Block:
+        """The pairs of some stories."""
+        why: dict[int, str] = {}
+        sides = [("", "")] * len(found)
+        for row, (_, path) in enumerate(found):
+            try:
+                sides[row] = read_story(path)
+            except DataError as fault:
+                why[row] = str(fault)
+        src, tgt = map(list, zip(*sides, strict=True))
+        block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
+        block.names = [str(path) for _, path in found]
+        block.note_unusable(STORY, why, why.__getitem__)
+        block.unread.update(why)
+        return block
+
+
+def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
+    """Two files differ in their number of lines."""
+    message = (
+        f"{src.path} has {src.count} lines, but {other.path} has {other.count}: "
+        f"line n of one must {rule} line n of the other"
+    )
+    line, count = min(src.count, other.count) + 1, abs(src.count - other.count)
+    if rule != "belong to":
+        return FileFault(LINE_COUNTS, Place(src.path, line), message, count, (src.count, other.count), other.path)
+    text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
+    return FileFault(LINE_COUNTS, Place(other.path, line, text=text), message, count)
+
+
+# --------------------------------------------------------------------------------------------------------- sound pairs
+
+
+def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Watch | None = None) -> Iterator[Block]:
+    """The pairs of one split in blocks, with their links; stops at the first fault.
+
+    Targets that are JSON texts are refused unless `json_target`; `watch` is that of a `SplitReader`.
+
+    Raises:
+        DataError: a file cannot be read, line-aligned files differ in length or are JSON lines, a JSONL line lacks a
+            field, a link is malformed or names a word that its sentence does not have, or a file is no story.
+    """
+    for item in SplitReader(split, files, watch, pipes=True):
+        if isinstance(item, FileFault):
+            if item.message:
+                raise DataError(item.message)
+            continue
+        refuse_records(item, files, json_target=json_target)
+        if item.messages:
+            raise DataError(min(item.messages, key=lambda found: found[0])[1])
+        if any(len(lines) < len(item) for lines in item.beside.values()):
+            continue  # there is no more of it, as is told at the end
+        if files.has_links:
+            item.links = read_links(item, files)
+        yield item
+
+
+def refuse_records(block: Block, files: Files, remedy: str = AS_JSONL, json_target: bool = False) -> None:
+    """Refuses JSON lines where the first block of plain text should be.
+
+    Raises:
+        DataError: they are JSON lines; `remedy` is what to do then.
+    """
+    if files.src and block.first == 1:
+        refuse_json_lines(block.src, block.src_file, remedy)
+        if not json_target:
+            refuse_json_lines(block.tgt or (), block.tgt_file, remedy)
+
+
+def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
+    """The pairs of one split, one at a time; see `sound_blocks`."""
+    return (example for block in sound_blocks("", files, json_target) for example in block.examples())
+
+
+# ------------------------------------------------------------------------------------------------------------- stories
+
+_HIGHLIGHT = "@highlight"
+_ENDED = re.compile(r"[.!?:;\u2026][\"'\u201d\u2019)\]]*$")
+
+
+def read_story(path: str | Path) -> tuple[str, str]:
+    """The article and the summary of one .story file, each as one line.
+
+    Raises:
+        DataError: the file cannot be read, or has no highlight.
+    """
+    return parse_story(read_lines(path), str(path))
+
+
+def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
+    """The article and the summary of one story by its lines, each as one line; messages call it `where`.
+
+    Below every line `@highlight` comes one sentence of the summary, as a rule without its full stop. One is added where
+    no other mark ends the sentence: what looks for sentences later must find where they end.
+
+    Raises:
+        DataError: it has no highlight.
+    """
+    article: list[str] = []
+    highlights: list[list[str]] = []
+    for line in lines:
+        text = " ".join(line.split())
+        if text == _HIGHLIGHT:
+            highlights.append([])
+        elif text:
+            (highlights[-1] if highlights else article).append(text)
+    if not highlights:
+        raise DataError(f"{where}: no line {_HIGHLIGHT}, so it is not a story with a summary; leave the file out")
+    sentences = [" ".join(lines) for lines in highlights if lines]
+    return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
+
+
+def story_files(files: Files) -> Iterator[tuple[int, Path]]:
+    """The stories of a split, in the order of its lists, or by name where there are none; first, which folder's.
+
+    Raises:
+        DataError: there are none, or a list names one that is not there.
+    """
+    if not files.story_lists:
+        for position, folder in enumerate(files.stories):
+            found = sorted(Path(folder).glob("*.story"))
+            if not Path(folder).is_dir():
+                raise DataError(f"{folder}: there is no such folder of .story files")
+            if not found:
+                raise DataError(f"{folder}: there are no .story files in this folder; name the one that has them")
+            yield from ((position, path) for path in found)
+    for name in files.story_lists:
+        for number, line in enumerate(read_lines(name), start=1):
+            given = line.strip()
+            if not given:
+                continue
+            stem = hashlib.sha1(given.encode("utf-8")).hexdigest() if "://" in given else given.removesuffix(".story")
+            places = [Path(folder, f"{stem}.story") for folder in files.stories]
+            found_in = [position for position, place in enumerate(places) if place.is_file()]
+            if not found_in:
+                where = " or ".join(files.stories)
+                raise DataError(f"{name}, line {number}: there is no story {stem}.story in {where}; correct the list")
+            yield found_in[0], places[found_in[0]]

@@ -1,0 +1,78 @@
+"""The fields of JSON lines, and text that turns out to be JSON lines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nmtkit.core.errors import DataError
+from nmtkit.core.settings import parse_json
+from nmtkit.core.wording import shortened
+
+LOOKED_AT = 64
+"""Lines at the beginning of a text by which it is told from JSON lines."""
+WRITE_OUT = "write its text out first, e.g. by `jq -r .KEY`"
+AS_JSONL = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {WRITE_OUT}"
+
+
+def parse_record(line: str, where: str) -> dict[str, Any]:
+    """The object that a line of JSON holds.
+
+    Raises:
+        DataError: it holds none; `where` is what the message calls the line.
+    """
+    record = parse_json(line, where)
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: expected a JSON object, found a {type(record).__name__}")
+    return record
+
+
+def field_of(record: Mapping[str, Any], name: str, where: str, remedy: str) -> Any:
+    """The value of a field.
+
+    Raises:
+        DataError: there is no such field; `remedy` is what to do, such as "set src_field".
+    """
+    if name not in record:
+        raise DataError(f"{where}: no field {name!r}; it has {shortened(', '.join(record)) or 'none'}: {remedy}")
+    return record[name]
+
+
+def is_list_of_strings(value: object) -> bool:
+    """Whether a value is a list of strings, such as the sentences of a summary."""
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+
+
+def text_of(record: Mapping[str, Any], name: str, where: str, remedy: str, joint: str = " ") -> str:
+    """The text of a field that holds a string, or a list of strings to be put together with `joint`.
+
+    With a space as joint the text becomes one line, as one example is one line in references and hypotheses.
+
+    Raises:
+        DataError: there is no such field, or it holds something else.
+    """
+    value = field_of(record, name, where, remedy)
+    text = joint.join(value) if is_list_of_strings(value) else value
+    if not isinstance(text, str):
+        raise DataError(f"{where}: field {name!r} is neither a string nor a list of strings")
+    return " ".join(text.splitlines()) if joint == " " else text
+
+
+def refuse_json_lines(lines: Sequence[str], where: str, remedy: str) -> None:
+    """Refuses JSON lines where plain text is read: a model answers braces and keys as fluently as text.
+
+    The first lines are JSON lines if all that are not empty are objects with keys; text may have one such line.
+
+    Raises:
+        DataError: they are JSON lines.
+    """
+    keys: list[str] = []
+    for line in filter(str.strip, lines[:LOOKED_AT]):
+        try:
+            record = parse_json(line, where) if line.lstrip()[0] == "{" else None
+        except DataError:
+            return
+        if not isinstance(record, dict) or not record:
+            return
+        keys = keys or list(record)
+    if keys:
+        shown = shortened(", ".join(keys))
+        raise DataError(f"{where}: each line is a JSON object (with {shown}), and plain text is read here; {remedy}")

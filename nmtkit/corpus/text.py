@@ -1,0 +1,379 @@
+r"""Bytes to lines of text, for all that is read: files, standard input, members of archives.
+
+Only \n and \r\n end a line, so that line numbers agree with every other tool; a byte-order mark at the beginning is not
+part of the text. The first bytes tell what is gzip-compressed. Lines are read in blocks, which is many times faster
+than one by one. `read_lines` is for sound text and stops at the first fault; a `TextFile` notes faults and goes on.
+"""
+
+import codecs
+import gzip
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FileFault, Kind, Place, excerpt
+
+BYTES = 1 << 19
+"""How much of a file is read at once where blocks of lines are wanted ..."""
+FEW_BYTES = 1 << 14
+"""... and where lines are given one by one, which must be few in memory."""
+ROWS = 4096
+"""With so many lines ready, no more of a file is read."""
+
+Watch: TypeAlias = Callable[[str], Callable[[bytes], object]]
+"""Is told which file is opened; what it gives is told all bytes of that file as they lie on the disk."""
+
+_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_WRONG = re.compile("[\udc80-\udcff]")
+_PLAIN_END = re.compile(r"(?<!\r)\n")
+
+
+class TextBlock(NamedTuple):
+    """Some lines of a text that follow each other."""
+
+    lines: list[str]
+    """Without their ends; bytes that are not UTF-8 are lone surrogates, as Python keeps them."""
+    faulty: list[int]
+    """The lines that are not UTF-8, by their place in the block."""
+    mark: int
+    """Bytes of the byte-order mark before the first line."""
+    data: bytes
+    """The lines as the file has them."""
+
+
+class _LineTooLong(Exception):
+    """A line has more bytes than it may."""
+
+
+def text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
+    """The lines of a stream in blocks, each as soon as it is there; a fault of the stream comes after whole lines."""
+    mark = codecs.BOM_UTF8
+    for data in _whole_lines(stream, size, longest):
+        length = len(mark) if mark and data.startswith(mark) else 0
+        yield _decoded(data[length:], length)
+        mark = b""  # further on it is a part of the text
+
+
+def _whole_lines(stream: BinaryIO, size: int, longest: int | None) -> Iterator[bytes]:
+    """The bytes of a stream in blocks of whole lines; the last one may lack its end."""
+    parts: list[bytes] = []
+    held = 0
+    for piece in _pieces(stream, size):
+        end = piece.rfind(b"\n") + 1
+        if longest is not None and held + (piece.index(b"\n") if end else len(piece)) > longest:
+            raise _LineTooLong
+        if end:
+            yield b"".join([*parts, piece[:end]])
+            parts, held = [], 0
+        if end < len(piece):
+            parts.append(piece[end:])
+            held += len(piece) - end
+    if parts:
+        yield b"".join(parts)
+
+
+def _pieces(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """What a stream gives, at once; of a packed one, which gives little at a time, about `size` bytes."""
+    pieces: list[bytes] = []
+    packed = isinstance(stream, gzip.GzipFile)
+    try:
+        while piece := stream.read1(size):  # type: ignore[attr-defined]  # all that are opened here have it
+            pieces.append(piece)
+            if not packed or sum(map(len, pieces)) >= size:
+                yield b"".join(pieces)
+                pieces = []
+    except _BROKEN:
+        yield b"".join(pieces)  # what could be read of it
+        raise
+    if pieces:
+        yield b"".join(pieces)
+
+
+def _decoded(data: bytes, mark: int) -> TextBlock:
+    text = data.replace(b"\r\n", b"\n") if b"\r" in data else data
+    faulty: list[int] = []
+    try:
+        lines = text.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        lines = text.decode("utf-8", errors="surrogateescape").split("\n")
+        faulty = [row for row, line in enumerate(lines) if _WRONG.search(line)]
+    if text.endswith(b"\n"):
+        lines.pop()
+    elif lines[-1].endswith("\r"):  # a last line that is cut off in the middle of its end
+        lines[-1] = lines[-1][:-1]
+    return TextBlock(lines, faulty, mark, data)
+
+
+def first_wrong_byte(line: str) -> int:
+    """The byte, from 0, at which a line is not UTF-8."""
+    return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
+
+
+def not_utf8(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
+    """The message of a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
+    return f"{where}: not UTF-8 (byte {mark + first_wrong_byte(line) + 1} of the line){remedy}"
+
+
+# --------------------------------------------------------------------------------------------------------- sound text
+
+
+def read_lines(path: str | Path) -> Iterator[str]:
+    """The lines of a text file, plain or gzip-compressed, one at a time, without line ends; it may be a pipe.
+
+    Raises:
+        DataError: the file is missing, not UTF-8 (with the line), or a broken gzip file.
+    """
+    try:
+        with open(path, "rb") as raw:
+            yield from sound_lines(_unpacked(raw, None, FEW_BYTES), str(path))
+    except OSError as fault:
+        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
+
+
+def sound_lines(
+    stream: BinaryIO,
+    where: str,
+    convert: str = "; convert it",
+    again: str = "fetch or compress it again",
+    longest: int | None = None,
+) -> Iterator[str]:
+    """The lines of an open stream, which messages call `where`; a fault is raised after the lines before it.
+
+    Raises:
+        DataError: a line is not UTF-8 (the remedy is `convert`), has more than `longest` bytes, or the gzip file is
+            broken (the remedy is `again`).
+    """
+    count = 0
+    try:
+        for lines, faulty, mark, _ in text_blocks(stream, FEW_BYTES, longest):
+            good = lines[: faulty[0]] if faulty else lines
+            if longest is not None and max(map(len, good), default=0) > longest:
+                good = good[: next(row for row, line in enumerate(good) if len(line) > longest)]
+                faulty = []
+            yield from good
+            count += len(good)
+            if faulty:
+                bom = 0 if count else mark
+                raise DataError(not_utf8(f"{where}, line {count + 1}", lines[len(good)], bom, convert))
+            if len(good) < len(lines):
+                raise _LineTooLong
+    except _LineTooLong:
+        raise DataError(f"{where}, line {count + 1}: more than {longest:,} bytes without a line end; no text") from None
+    except _BROKEN as fault:
+        raise DataError(f"{where}: broken gzip file after line {count} ({fault}); {again}") from fault
+
+
+# ------------------------------------------------------------------------------------------------- text with its faults
+
+
+class _Watched:
+    """A file whose beginning can be looked at before it is read, and which tells what bytes are read of it."""
+
+    def __init__(self, raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> None:
+        self._raw = raw
+        self._told = told
+        self._ahead = self._tell(raw.read1(max(2, size)))  # type: ignore[attr-defined]  # a pipe cannot be wound back
+        self.is_packed = self._ahead[:2] == b"\x1f\x8b"
+
+    def _tell(self, data: bytes) -> bytes:
+        if self._told is not None:
+            self._told(data)
+        return data
+
+    def read(self, size: int) -> bytes:
+        if not self._ahead:
+            return self._tell(self._raw.read(size))
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return data
+
+    def read1(self, size: int) -> bytes:
+        return self.read(size) if self._ahead else self._tell(self._raw.read1(size))  # type: ignore[attr-defined]
+
+
+def _unpacked(raw: BinaryIO, told: Callable[[bytes], object] | None, size: int) -> BinaryIO:
+    """A file, or what is packed in it."""
+    watched: Any = _Watched(raw, told, size)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=watched) if watched.is_packed else watched)
+
+
+class TextFile:
+    """The lines of one file, plain or gzip-compressed, in order, whatever is wrong with it.
+
+    With `pipes` it may be something else than a file.
+    """
+
+    def __init__(self, path: str, watch: Watch | None = None, pipes: bool = False) -> None:
+        self.path = path
+        self.count = 0
+        """Lines read so far."""
+        self.mark = 0
+        """Bytes of the byte-order mark at its beginning."""
+        self.whole = True
+        """Whether nothing kept it from being read to its end, so far."""
+        self._watch = watch
+        self._pipes = pipes
+        self._found: list[FileFault] = []
+        self._blocks = self._read()
+        self._ready: list[str] = []
+        self._faulty: list[int] = []
+
+    def fill(self, least: int = 0) -> int:
+        """Reads on if few lines are ready; returns how many are then: 0, or fewer than `least`, at the end only."""
+        if len(self._ready) < ROWS:
+            self._ready += next(self._blocks, [])
+        while len(self._ready) < least and (more := next(self._blocks, None)):
+            self._ready += more
+        return len(self._ready)
+
+    def take(self, count: int) -> tuple[list[str], list[int]]:
+        """The next lines, as many as are ready, and which of them are not UTF-8, by their place in the list."""
+        first = self.count - len(self._ready)
+        lines, self._ready = self._ready[:count], self._ready[count:]
+        faulty = [number - first for number in self._faulty if number < first + count]
+        self._faulty = self._faulty[len(faulty) :]
+        return lines, faulty
+
+    def rest(self) -> None:
+        """Reads to the end, for the number of lines."""
+        while count := self.fill():
+            self.take(count)
+
+    def found(self) -> list[FileFault]:
+        """What was found wrong with the file as a whole since this was asked before."""
+        found, self._found = self._found, []
+        return found
+
+    def _read(self) -> Iterator[list[str]]:
+        ends = _LineEnds()
+        try:
+            if not self._pipes and not Path(self.path).is_file() and Path(self.path).exists():
+                raise OSError("it is not a file")
+            with open(self.path, "rb") as raw:
+                told = self._watch and self._watch(self.path)
+                for block in text_blocks(_unpacked(raw, told, BYTES), BYTES):
+                    if not self.count:
+                        if block.data.startswith(_UTF16_MARKS):
+                            self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
+                            return
+                        self.mark = block.mark
+                    ends.see(block.data, self.count)
+                    self._faulty += [self.count + row for row in block.faulty]
+                    self.count += len(block.lines)
+                    yield block.lines
+        except _BROKEN as fault:
+            message = f"broken gzip file after line {self.count} ({fault}); fetch or compress it again"
+            self._broken(GZIP, self.count + 1, str(fault), message)
+            return
+        except OSError as fault:
+            why = fault.strerror or str(fault)
+            self._broken(MISSING, 1, why, f"cannot read it: {why}")
+            return
+        if (mixed := ends.mixed()) is not None:
+            self._found.append(FileFault(LINE_ENDS, Place(self.path, mixed[0]), "", mixed[1]))
+
+    def _broken(self, kind: Kind, line: int, text: str, message: str, where: str = "") -> None:
+        self.whole = False
+        self._found.append(FileFault(kind, Place(self.path, line, text=text), f"{self.path}{where}: {message}"))
+
+
+def lines_anyhow(path: str) -> Iterator[str]:
+    """The lines of a text file as far as it can be read; bytes that are not UTF-8 are lone surrogates."""
+    file = TextFile(path)
+    while count := file.fill():
+        yield from file.take(count)[0]
+
+
+class _LineEnds:
+    r"""Counts lines that end in \n and in \r\n, and keeps the first of each."""
+
+    def __init__(self) -> None:
+        self._counts = [0, 0]
+        self._firsts = [0, 0]
+
+    def see(self, block: bytes, before: int) -> None:
+        """Counts the lines of a block, `before` lines into the file."""
+        windows = block.count(b"\r\n") if b"\r" in block else 0
+        if windows and not self._counts[1]:
+            self._firsts[1] = before + block.count(b"\n", 0, block.index(b"\r\n") + 1) + 1
+        self._counts[1] += windows
+        plain = block.count(b"\n") - windows
+        if plain and not self._counts[0]:
+            end = _PLAIN_END.search(block.decode("latin-1")) if windows else None
+            self._firsts[0] = before + 1 + (block.count(b"\n", 0, end.start()) if end else 0)
+        self._counts[0] += plain
+
+    def mixed(self) -> tuple[int, int] | None:
+        """The first of the lines that end otherwise than most, and how many there are; None if all end alike."""
+        if not all(self._counts):
+            return None
+        fewer = self._counts.index(min(self._counts))
+        return self._firsts[fewer], self._counts[fewer]
+
+
+# ---------------------------------------------------------------------------------------------- bytes that are no text
+
+
+def explain_bytes(line: str) -> str:
+    """What is wrong with a line that is not UTF-8, and how it reads in another encoding if it makes sense there."""
+    raw, start = line.encode("utf-8", "surrogateescape"), first_wrong_byte(line)
+    what = _what(raw, start)
+    if what == "a stray byte":
+        for encoding, name in (("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):
+            try:
+                return f"{what}; as {name}: {excerpt(raw.decode(encoding), start)}"
+            except UnicodeDecodeError:
+                continue
+    return f"{what}: {excerpt(line, len(raw[:start].decode('utf-8')))}"  # up to the first fault it is sound
+
+
+def _what(line: bytes, start: int) -> str:
+    """The fault at a byte in a few words."""
+    lead = line[start]
+    follows = len(list(takewhile(lambda byte: 0x80 <= byte < 0xC0, line[start + 1 : start + 4])))
+    if follows >= {0xC0: 1, 0xC1: 1, 0xE0: 2, 0xF0: 3}.get(lead, 4):
+        return "an overlong sequence"
+    if lead == 0xED and follows >= 2:
+        return "a lone surrogate"
+    needed = 1 if 0xC2 <= lead < 0xE0 else 2 if 0xE0 <= lead < 0xF0 else 3 if 0xF0 <= lead < 0xF5 else 0
+    # A letter behind the lead byte speaks for another encoding; the end of the line, or a part of what is needed, for
+    # a character that was cut.
+    if needed and follows < needed and (follows or start + 1 == len(line)):
+        return "a cut-off character"
+    return "a stray byte"
+
+
+# ------------------------------------------------------------------------------------------------------------- scripts
+
+SCRIPTS = (
+    "",
+    *("Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew", "Devanagari", "Thai"),
+    *("Armenian", "Georgian", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam"),
+    *("Sinhala", "Lao", "Tibetan", "Myanmar", "Ethiopic", "Cherokee", "Khmer", "Mongolian", "Bopomofo", "Thaana"),
+    *("Syriac", "Tifinagh", "Nko", "Javanese"),
+)
+"""Names of scripts by their numbers; 0 is what is no letter of any of them."""
+UNSPACED = ("Han", "Hiragana", "Katakana", "Thai", "Lao", "Tibetan", "Myanmar", "Khmer")
+"""Scripts that are written without spaces between words ..."""
+UNSPACED_LANGUAGES = {"ja", "zh", "th", "lo", "km", "my", "bo", "dz"}
+"""... and the languages that use them."""
+
+_NAMES = {name.upper(): number for number, name in enumerate(SCRIPTS)} | {"CJK": SCRIPTS.index("Han")}
+
+
+def script_of(letter: str) -> int:
+    """The number of a letter's script, by the name of the letter."""
+    words = unicodedata.name(letter, "").split()
+    if words and words[0] in ("HALFWIDTH", "FULLWIDTH"):
+        del words[0]
+    return _NAMES.get(words[0], 0) if words else 0
+
+
+def is_unspaced(language: str) -> bool:
+    """Whether a language, by its code such as zh_CN, is written without spaces between words."""
+    return re.split(r"[-_@.]", language)[0].lower() in UNSPACED_LANGUAGES

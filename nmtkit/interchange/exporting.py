@@ -1,0 +1,259 @@
+"""Runs as other programs open them: a folder for Hugging Face or CTranslate2, or a run without its training."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import new_folder, write_json, write_whole, writing
+from nmtkit.core.version import __version__
+from nmtkit.corpus.corpus import FILE_KINDS, Files
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.interchange.conversion import (
+    NEVER,
+    hugging_face_layers,
+    hugging_face_settings,
+    plain_weights,
+    position_table,
+    require_convertible,
+    to_ctranslate2,
+)
+from nmtkit.interchange.model_card import model_card
+from nmtkit.models.base import Seq2Seq
+from nmtkit.models.transformer import TransformerConfig
+from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.saved import SavedRun
+from nmtkit.search.rules import SearchConfig
+from nmtkit.training.tensor_files import write_plain_tensors
+from nmtkit.training.weights import save_weights, weights_of
+
+_LONGEST = 1024
+"""Positions of an exported model, where they are not learned and the recipe needs no more."""
+
+_ARCHITECTURES = {"pre": ("pegasus", "PegasusForConditionalGeneration"), "post": ("marian", "MarianMTModel")}
+"""The kind and the class of Hugging Face's that normalize so, and are otherwise alike."""
+
+EARLY_STOPPING: dict[str, bool | str] = {"first_k": True, "huggingface": False, "exact": "never"}
+"""What Hugging Face calls our rules of `stop` where it has them."""
+_STOPS = {"huggingface": tuple(EARLY_STOPPING), "ctranslate2": ("first_k",)}
+
+
+def export_run(
+    run: SavedRun,
+    to: str,
+    folder: Path,
+    weights: str = "auto",
+    licence: str | None = None,
+    notify: Notify = quiet,
+) -> None:
+    """Writes a trained run into a new folder, with a model card.
+
+    Args:
+        run: with weights.
+        to: `huggingface`, `ctranslate2` or `safetensors`.
+        folder: not there yet, or empty.
+        weights: which, as `SavedRun.weights` takes it.
+        licence: of the model, for its card; None takes that of an imported one.
+        notify: told in a sentence what the other program's search lacks of the recipe's.
+
+    Raises:
+        NmtkitError: the folder is not free, the run cannot be opened, or the other program has nothing like its model.
+    """
+    with new_folder(folder, "name another folder") as beside:
+        model, tokenizers, recipe = run.open_model(torch.device("cpu"), weights)
+        EXPORTS[to](model, tokenizers, recipe, beside)
+        if to != "safetensors":
+            try:
+                require_comparable(to, recipe.search)
+            except NmtkitError as lacking:
+                notify(f"warning: {lacking}; with the same weights its texts may differ")
+        for part in (run.folder.imported, run.folder.report, run.folder.test_scores) if to == "safetensors" else ():
+            if part.is_file():
+                with writing(folder):
+                    shutil.copyfile(part, beside / part.name)
+        write_whole(beside / "README.md", model_card(run.folder, recipe, model, to, licence))
+
+
+def require_comparable(engine: str, config: SearchConfig) -> None:
+    """Refuses a search that another engine cannot do.
+
+    Raises:
+        NmtkitError: with all settings that it has nothing like.
+    """
+    lacking = []
+    if config.length_penalty == "gnmt" and config.alpha:
+        lacking.append("length_penalty gnmt (take average or none)")
+    if config.coverage_penalty:
+        lacking.append(f"coverage_penalty {config.coverage_penalty} (take 0)")
+    if config.stop not in _STOPS[engine]:
+        lacking.append(f"stop {config.stop} (take first_k)")
+    if config.min_length_ratio:
+        lacking.append(f"min_length_ratio {config.min_length_ratio} (take 0)")
+    for key, none in (("word_reward", 0.0), ("repetition_penalty", 1.0), ("patience", 1.0), ("no_repeat_except", "")):
+        if getattr(config, key) != none:
+            lacking.append(f"{key} {getattr(config, key)} (take {none or 'none'})")
+    if lacking:
+        raise NmtkitError(f"{engine} has no search like this one: it lacks {'; '.join(lacking)}")
+
+
+# ------------------------------------------------------------------------------------------------------- Hugging Face
+
+
+def _hugging_face(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    config = require_convertible(model.config, "huggingface")
+    _require_pieces(tokenizers)
+    longest = _longest(recipe, config)
+    kind, name = _ARCHITECTURES[config.norm]
+    tensors, sizes = _tensors(model, config, longest)
+    search = _search(recipe.search)
+    told = hugging_face_settings(model, config, longest) | {
+        "model_type": kind,
+        "architectures": [name],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "dtype": "float32",
+        "nmtkit": _origin(recipe),
+        **sizes,
+    }
+    write_json(folder / "config.json", told)
+    write_json(folder / "generation_config.json", search)
+    write_plain_tensors(folder / "model.safetensors", tensors)
+    _write_pieces(tokenizers, folder)
+    tables = {"vocab.json": tokenizers.src} | ({} if tokenizers.shared else {"target_vocab.json": tokenizers.tgt})
+    for file, one in tables.items():
+        write_json(folder / file, {word: number for number, word in enumerate(one.vocabulary.tokens)})
+    marks = {"pad_token": PAD, "unk_token": UNK, "bos_token": BOS, "eos_token": EOS}
+    how = {key: SPECIALS[number] for key, number in marks.items()}
+    more = {"separate_vocabs": not tokenizers.shared, "model_max_length": longest}
+    write_json(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "MarianTokenizer", "clean_up_tokenization_spaces": False, **how, **more},
+    )
+
+
+def _origin(recipe: Recipe) -> dict[str, Any]:
+    """What `import` reads again, and other programs leave unread."""
+    return {"version": __version__, "recipe": recipe.name, "task": recipe.task}
+
+
+def _require_pieces(tokenizers: TokenizerPair) -> None:
+    config = tokenizers.src.config
+    if config.cuts_words or config.lowercase:
+        what = "words" if config.cuts_words else "text that was turned into lower case"
+        raise NmtkitError(
+            f"huggingface has no tokenizer like this one, of {what}; take --to safetensors, or train with a tokenizer "
+            "of kind bpe or unigram that leaves case as it is"
+        )
+
+
+def _longest(recipe: Recipe, config: TransformerConfig) -> int:
+    if config.positions == "learned":
+        return config.max_positions
+    return max(_LONGEST, recipe.search.max_length + 1, *recipe.data.limits)
+
+
+def _search(search: SearchConfig) -> dict[str, Any]:
+    """How `generate` searches most nearly as the recipe says; it has no limits by the length of the source."""
+    never = [PAD, BOS, *([UNK] if search.forbid_unknown else [])]
+    return {
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BOS,
+        "forced_eos_token_id": EOS if search.at_limit == "end" else None,
+        "bad_words_ids": [[word] for word in never],
+        "num_beams": search.beam_size,
+        "max_length": search.max_length + 1,  # theirs counts the decoder's first input
+        "min_length": search.min_length + 1 if search.min_length else 0,
+        "early_stopping": EARLY_STOPPING.get(search.stop, False) if search.beam_size > 1 else False,
+        "length_penalty": search.alpha if search.length_penalty == "average" else 0.0,
+        "no_repeat_ngram_size": search.no_repeat_ngram,
+    }
+
+
+def _tensors(model: Seq2Seq, config: TransformerConfig, longest: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The weights by the names of `transformers`, and what config.json says of the vocabularies."""
+    weights, sizes = plain_weights(model), model.sizes
+    src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
+    bias = weights["output.bias"][None]
+    found = hugging_face_layers(weights, config)
+    for side, name in (("encoder", "src"), ("decoder", "tgt")):
+        # In the file since others lay out sinusoids otherwise than we do.
+        found[f"model.{side}.embed_positions.weight"] = position_table(model, weights, name, longest)[:longest].clone()
+    rows = max(sizes.src, sizes.tgt) if config.norm == "pre" else 0  # those have one size for both sides
+    src, tgt, output = (_padded(one, rows, 0.0) for one in (src, tgt, output))
+    found["final_logits_bias"] = _padded(bias.t(), rows, NEVER).t().clone()
+    one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
+    told = {"vocab_size": len(src), "decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
+    if config.norm == "pre":
+        tied = config.tie == "all"  # what ties anything there ties everything
+        told = {"vocab_size": len(src)}
+    if one_matrix or config.norm == "pre":
+        found["model.shared.weight"] = src.clone()
+    if not (one_matrix and tied):
+        found["model.encoder.embed_tokens.weight"] = src.clone()
+        found["model.decoder.embed_tokens.weight"] = tgt.clone()
+    if not tied:
+        found["lm_head.weight"] = output.clone()
+    return found, told | {"tie_word_embeddings": tied}
+
+
+def _padded(matrix: Tensor, rows: int, value: float) -> Tensor:
+    return torch.cat([matrix, matrix.new_full((max(0, rows - len(matrix)), matrix.shape[1]), value)])
+
+
+def _write_pieces(tokenizers: TokenizerPair, folder: Path) -> None:
+    """The sentencepiece models of both sides."""
+    for name, one in (("source.spm", tokenizers.src), ("target.spm", tokenizers.tgt)):
+        with writing(folder / name):
+            (folder / name).write_bytes(one.content())
+
+
+# --------------------------------------------------------------------------------------------- CTranslate2, safetensors
+
+
+def _ctranslate2(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    config = require_convertible(model.config, "ctranslate2")
+    src, tgt = tokenizers.src.vocabulary.tokens, tokenizers.tgt.vocabulary.tokens
+    spec = to_ctranslate2(model, src, tgt, _longest(recipe, config))
+    how = tokenizers.src.config.model_dump(include={"kind", "lowercase", "normalization"})
+    spec.config.add_attribute("nmtkit", _origin(recipe) | {"tokenizer": how})
+    with writing(folder):
+        spec.save(str(folder))
+    if not tokenizers.src.config.cuts_words:
+        _write_pieces(tokenizers, folder)
+
+
+def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, folder: Path) -> None:
+    """A run of weights, tokenizers and recipe; where its text lay is nobody else's business."""
+    made = RunFolder(folder)
+
+    def named(files: Files | None) -> Files | None:
+        if files is None:
+            return None
+        return files.model_copy(
+            update={kind: [Path(path).name for path in getattr(files, kind)] for kind in FILE_KINDS}
+        )
+
+    data = recipe.data
+    splits = {"train": named(data.train), "valid": named(data.valid), "test": named(data.test)}
+    recipe = recipe.model_copy(update={"data": data.model_copy(update={"folder": "", **splits}), "stages": []})
+    tokenizers.save(made.vocabulary)
+    save_weights(made.average, weights_of(model), tokenizers.sum)
+    write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
+    write_whole(made.recipe, recipe.to_yaml())
+
+
+EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {
+    "huggingface": _hugging_face,
+    "ctranslate2": _ctranslate2,
+    "safetensors": _safetensors,
+}
+"""What a run can be written for."""

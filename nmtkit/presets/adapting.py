@@ -1,0 +1,154 @@
+"""A recipe that fine-tunes a run on text of one's own: safe settings, each with its reason.
+
+Published. Luong and Manning 2015, "Stanford Neural Machine Translation Systems for Spoken Language Domains": training
+goes on with the new text. Chu et al. 2017, "An Empirical Comparison of Domain Adaptation Methods for Neural Machine
+Translation": general text mixed in, as many pairs of it as of the new one, keeps what was known. Miceli Barone et al.
+2017, "Regularization techniques for fine-tuning in Neural Machine Translation": dropout and early stopping prevent
+overfitting to little text. How small the rate is and how often the text is read are rules of this file.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from nmtkit.corpus.corpus_size import CorpusSize
+from nmtkit.presets.choosing import written_recipe
+from nmtkit.presets.fitting import Reason, padded_tokens
+from nmtkit.recipe import Recipe
+from nmtkit.runs.saved import SavedRun
+from nmtkit.training.config import TrainingConfig
+from nmtkit.training.optimizers import OptimizerSettings
+from nmtkit.training.schedules import Noam
+
+_RATE = 5
+"""The rate is so many times smaller than the highest of the training before ..."""
+_HIGHEST = 3e-4
+"""... and no higher than this with Adam, whatever that was."""
+_PASSES, _ONCE = 20, 60_000
+"""So many passes over a text of so many padded tokens; over more text fewer, with the square root."""
+_BATCHES = ((100_000, 1_024), (1_000_000, 2_048))
+"""A side with fewer running words gets batches of at most so many tokens."""
+_PATIENCE = 5
+_KEPT = (*OptimizerSettings.model_fields, "label_smoothing", "coverage_weight", "clip_norm")
+"""The settings of training that stay as they were."""
+
+
+class Adapted:
+    """A recipe for text of one's own that begins from a run.
+
+    `general` is the number of pairs of general text that are mixed in, `minutes` the time that training may take.
+    """
+
+    def __init__(self, source: SavedRun, size: CorpusSize, general: int = 0, minutes: float | None = None) -> None:
+        self.source = source
+        self.size = size
+        self.reasons: list[Reason] = []
+        """Why the settings are as they are."""
+        self.warnings: list[str] = []
+        """What to expect that one would rather not."""
+        self.minutes: float | None = None
+        """How long training takes; nobody has measured it."""
+        self.weight = 1.0
+        """How often a pair of general text comes in an epoch."""
+        self._before: Recipe = source.newest_stage().recipe
+        self._limit = minutes
+        self._name = source.folder.path.resolve().name
+        self._say(
+            "model, tokenizer, search", f"those of {self._name}", "its weights fit no others; dropout stays as it was"
+        )
+        self._mix(general)
+        self._training = self._fit(2 if general else 1)
+
+    def _say(self, setting: str, value: str, because: str) -> None:
+        self.reasons.append(Reason(setting, value, because))
+
+    def _mix(self, general: int) -> None:
+        """Weighs general text so that it gives half of the pairs."""
+        if not general:
+            self.warnings.append(
+                "without general text the model may forget what it could translate before; name some with "
+                "--general-source and --general-target"
+            )
+            return
+        self.weight = float(f"{min(self.size.pairs / general, 10_000):.3g}")
+        self._say(
+            "data.train.weights",
+            f"{self.weight:g} for general text",
+            "an epoch then has as many general pairs as new ones, and the model forgets less (Chu et al. 2017)",
+        )
+
+    def _fit(self, times: int) -> dict[str, Any]:
+        """The training; an epoch has so many times the tokens of the new text."""
+        words = max(self.size.src.words, self.size.tgt.words)
+        padded = padded_tokens(self.size.pairs, words)
+        known = self._before.batch.batch_tokens
+        self.batch_tokens = min([known, *(tokens for limit, tokens in _BATCHES if words < limit)])
+        because = f"{self._name} had {known:,}, and little text is learned better in small batches"
+        self._say("batch.batch_tokens", f"{self.batch_tokens:,}", because)
+        passes = min(max(_PASSES * math.sqrt(_ONCE / padded), 2), _PASSES)
+        a_pass = max(1, math.ceil(times * padded / self.batch_tokens))
+        updates = max(50, round(passes * a_pass))
+        before = self._before.training
+        lr = _rate(before)
+        self._say(
+            "training.lr", f"{lr:g}", f"large steps forget more; the highest of {self._name} was {_peak(before):.2g}"
+        )
+        self._say("training.schedule", "linear, to zero", "weights that are good already need no long warm-up")
+        told = f"the text is then read {updates / a_pass:.3g} times at most"
+        self._say("training.max_updates", f"{updates:,}", told)
+        if self._limit:
+            self._say(
+                "training.max_minutes",
+                f"{self._limit:g}",
+                "you asked for it; the learning rate falls to zero within it",
+            )
+        every = max(20, updates // 20)
+        held_out = (
+            f"training ends after {_PATIENCE} validations in a row that did not lower the loss: a model soon overfits "
+            "little text"
+        )
+        self._say("training.patience", f"{_PATIENCE}", held_out)
+        return {
+            **before.model_dump(mode="json", include=set(_KEPT)),
+            "lr": lr,
+            "schedule": {"kind": "linear", "over": "budget", "warmup_share": 0.05},
+            "max_updates": updates,
+            **({"max_minutes": float(self._limit)} if self._limit else {}),
+            "validate_every": every,
+            "patience": _PATIENCE,
+            "best_metric": "loss",
+            "higher_is_better": False,
+        }
+
+    def text(self, name: str, data: Mapping[str, Any], test: Mapping[str, Any] | None = None) -> str:
+        """The recipe in YAML with its reasons; `data` names the files, `test` those of general text to test with."""
+        size, before = self.size, self._before
+        head = [
+            f"Fine-tunes {self._name} on {size.pairs:,} pairs of {size.src.words:,} and {size.tgt.words:,} words. All "
+            "settings can be changed but those of model and tokenizer; `nmtkit recipe explain` says what they mean.",
+            *(f"Note: {warning}." for warning in self.warnings),
+        ]
+        run = {"run": str(self.source.folder.path.resolve()), **({"test": dict(test)} if test else {})}
+        about = {"name": name, "description": f"{self._name}, fine-tuned on other text", "task": before.task}
+        limits = ("max_length", "max_tgt_length", "over_long", "max_ratio")
+        given: dict[str, Any] = {key: before.model_dump(mode="json")[key] for key in ("tokenizer", "model", "search")}
+        groups = {
+            "init_from": run,
+            "data": {**data, **before.data.model_dump(mode="json", include=set(limits))},
+            **given,
+            "batch": {**before.batch.model_dump(mode="json"), "batch_tokens": self.batch_tokens},
+            "training": self._training,
+            "evaluation": {**before.evaluation.model_dump(mode="json"), "max_sentences": 200},
+        }
+        return written_recipe(head, about, groups, self.reasons)
+
+
+def _peak(config: TrainingConfig) -> float:
+    """The highest rate of a training."""
+    schedule = config.schedule
+    return config.lr / math.sqrt(schedule.size * schedule.warmup) if isinstance(schedule, Noam) else config.lr
+
+
+def _rate(config: TrainingConfig) -> float:
+    lr = _peak(config) / _RATE
+    return float(f"{min(lr, _HIGHEST) if config.optimizer.startswith('adam') else lr:.2g}")

@@ -1,0 +1,340 @@
+"""A preset fitted to a corpus: the settings between the points that were measured.
+
+Published. Sennrich and Zhang 2019, "Revisiting Low-Resource Neural Machine Translation": with little text a smaller
+subword vocabulary, smaller batches, more dropout, label smoothing and tied embeddings help. van Biljon et al. 2020, "On
+Optimal Transformer Depth for Low-Resource Language Translation": there fewer layers are often the better ones. Araabi
+and Monz 2020, "Optimizing Transformer for Low-Resource Neural Machine Translation": settings fitted to the size of the
+corpus gain up to 7.3 BLEU. Vaswani et al. 2017: `base`. See et al. 2017: the pointer-generator.
+
+Measured (recipes/README.md), each at one corpus: `compare-transformer` is `tiny`, `multi30k-en-de-transformer` is
+`small`, which is too slow where it reads the text only 1.8 times (23 BLEU, `tiny` 31); `demo-news-pointer-generator`
+and `inshorts-pointer-generator` are those of summaries. All between these points and beyond them are rules of this
+file, and guesses; `base` was never trained by us.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nmtkit.core.settings import beside_package, load_yaml
+from nmtkit.core.task import TASKS
+from nmtkit.corpus.corpus_size import CorpusSize, SideSize
+
+VOCABULARIES = (
+    (200_000, 2_000),
+    (300_000, 4_000),
+    (2_000_000, 8_000),
+    (20_000_000, 16_000),
+    (math.inf, 32_000),
+)
+"""A side with fewer running words than the first gets so many subwords. Sennrich and Zhang took 2,000 for 100,000
+words; 30,000 and more are usual for WMT; 8,000 is what we measured with 345,000."""
+
+_SPECIALS = 4  # tokens of every vocabulary that are no text
+_TOKENS_PER_WORD = 1.3  # subwords that a word is cut into, roughly
+_SHORT = 8  # passes: with fewer, more and smaller updates learn more
+_PADDING = 1.1  # padded tokens for each real one, in batches of alike length, roughly
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a preset is trained, and what is said of it."""
+
+    told: str
+    """Its model, in words."""
+    because: str
+    """Why this one."""
+    passes: tuple[float, int]
+    """Passes over the text that were right once, and the padded tokens of that text."""
+    bounds: tuple[int, int]
+    """Passes at least, however large the text, and at most, however small."""
+    fewest_useful: float = 0.0
+    """Passes that a time limit must leave room for; where it does not, a smaller preset learns more in the time."""
+
+
+PLANS = {
+    "preset-tiny": Plan(
+        told="Transformer, 2+2 layers of 128",
+        because="it is large enough for 20,000 simple pairs (recipe compare-transformer)",
+        passes=(22, 520_000),
+        bounds=(1, 60),
+    ),
+    "preset-small": Plan(
+        told="Transformer, 3+3 layers of 256",
+        because="with 29,000 pairs it reached 38 BLEU (recipe multi30k-en-de-transformer)",
+        passes=(22, 520_000),
+        bounds=(3, 60),
+        fewest_useful=5,
+    ),
+    "preset-base": Plan(
+        told="Transformer, 6+6 layers of 512",
+        because="these are the sizes of the base model in Vaswani et al. 2017, table 3 (not trained by us)",
+        passes=(19, 130_000_000),  # 100,000 updates with the 4.5 million pairs of WMT14, as in the paper
+        bounds=(10, 60),
+        fewest_useful=1.5,
+    ),
+    "preset-summaries-tiny": Plan(
+        told="pointer-generator of 128",
+        because="it is large enough for 10,000 made-up news (recipe demo-news-pointer-generator)",
+        passes=(7, 1_000_000),
+        bounds=(1, 20),
+    ),
+    "preset-summaries-small": Plan(
+        told="pointer-generator of 128",
+        because="it learned from 3,392 news what is told of the recipe inshorts-pointer-generator",
+        passes=(7, 1_000_000),
+        bounds=(5, 20),
+        fewest_useful=1.5,
+    ),
+    "preset-summaries-base": Plan(
+        told="pointer-generator of 256",
+        because="these are the sizes of See et al. 2017, section 5 (not trained by us)",
+        passes=(13, 115_000_000),  # 230,000 updates with the 287,000 articles of CNN/DailyMail, as in the paper
+        bounds=(8, 20),
+        fewest_useful=1.5,
+    ),
+}
+"""By the recipe of the preset."""
+
+
+class Reason(NamedTuple):
+    """Why a setting has its value."""
+
+    setting: str
+    """The dotted key, or its group."""
+    value: str
+    """As a person reads it."""
+    because: str
+    """What stands after "because" in a sentence, without its full stop."""
+
+
+def padded_tokens(pairs: int, words: int) -> int:
+    """The padded tokens of a text of so many pairs and words, of the longer side with EOS; roughly."""
+    return round(_PADDING * (pairs + _TOKENS_PER_WORD * words))
+
+
+class FittedPreset:
+    """A preset for one corpus: what differs from the preset, and why.
+
+    `limit` are the minutes that training may take, `speed` the padded tokens that this machine trains on in a minute,
+    if that was measured.
+    """
+
+    def __init__(
+        self, task: str, size: CorpusSize, name: str, because: str, limit: float | None, speed: float | None
+    ) -> None:
+        self.task = task
+        self.size = size
+        self.name = name
+        self.extends = f"{TASKS.get(task).presets}{name}"
+        """The recipe of the preset."""
+        self.changes: dict[str, Any] = {}
+        """What differs, by the recipe's groups in their order."""
+        self.reasons = [Reason("preset", name, because)]
+        """Why all is as it is; the first is of the preset itself."""
+        self.warnings: list[str] = []
+        """What to expect that one would rather not, each a sentence without its full stop."""
+        self.minutes: float | None = None
+        """How long training takes here, by the speed; None where that was not measured, here and below."""
+        self.passes: float | None = None
+        """How often the text is read, by the speed and within the limit."""
+        self.whole: float | None = None
+        """The minutes that all planned updates would take, whatever the limit."""
+        self._plan = PLANS[self.extends]
+        self._preset = load_yaml(beside_package("recipes", f"{self.extends}.yaml"))[0]
+        self._limit = limit
+        self._speed = speed
+        self._words = max(size.src.words, size.tgt.words)
+        if "stages" in self._preset:
+            self._fit_stages()
+        else:
+            self._fit_whole()
+        self.changes = {group: self.changes[group] for group in self._preset if group in self.changes}
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether the limit is enough for a model of this size, as far as anybody knows."""
+        return self.passes is None or self.passes >= self._plan.fewest_useful
+
+    def _say(self, setting: str, value: str, because: str) -> None:
+        self.reasons.append(Reason(setting, value, because))
+
+    def _set(self, group: str, **values: Any) -> None:
+        """Sets some keys of a group; those that the preset has so are not said again. Another kind is said whole."""
+        known = self._preset.get(group, {})
+        afresh = values.get("kind", known.get("kind")) != known.get("kind")
+        differing = {key: value for key, value in values.items() if afresh or known.get(key) != value}
+        if differing:
+            self.changes.setdefault(group, {}).update(differing)
+
+    def _fit_whole(self) -> None:
+        joint = self._subwords()
+        self._say("model", self._plan.told, self._plan.because)
+        batch_tokens = self._preset["batch"]["batch_tokens"]
+        if self.name == "small" and self._words < 200_000:
+            batch_tokens = 2_048
+            because = "little text is learned better in small batches (Sennrich and Zhang)"
+            self._say("batch.batch_tokens", "2,048", because)
+        padded = padded_tokens(self.size.pairs, self._words)
+        if self._limit and self.name != "tiny":
+            # Nobody knows yet how far the minutes reach: it is measured with the batches of a short time.
+            reach = self._limit * self._speed / padded if self._speed else 0.0
+            if reach < _SHORT:
+                batch_tokens = min(batch_tokens, self._preset["batch"]["batch_tokens"] // 2)
+                told = f"{reach:.2g} passes over the text" if self._speed else "the minutes that are given"
+                because = f"in {told} many small updates teach more than a few large ones"
+                self._say("batch.batch_tokens", f"{batch_tokens:,}", because)
+        self._set("batch", batch_tokens=batch_tokens)
+        updates = self._updates(padded, batch_tokens, self._limit)
+        read = self._expected_updates(updates, batch_tokens, self._limit) * batch_tokens / padded
+        self._set("model", dropout=self._dropout(read), tie="all" if joint else "decoder")
+        self._set("training", **self._training(updates, batch_tokens, self._limit))
+        # Where the time is given, validations must not use it up: a search costs as much as several updates.
+        self._set("evaluation", max_sentences=200 if self._limit else 500)
+        if not self.size.tgt.spaced:
+            self._set("evaluation", tokenize="char")
+            self._say(
+                "evaluation.tokenize", "char", "the target has no spaces between words, so BLEU counts characters"
+            )
+
+    def _fit_stages(self) -> None:
+        src, tgt = self.size.src, self.size.tgt
+        longest = min(400, max(10, round(1.2 * src.length))), min(120, max(10, round(1.2 * tgt.length)))
+        self._say(
+            "data.max_length",
+            f"{longest[0]}, and {longest[1]} of a summary",
+            f"95 % of the sources have no more than {src.length:,} words and of the summaries {tgt.length:,}, and 400 "
+            "tokens of an article are enough (See et al. 2017, section 5)",
+        )
+        self._set("data", max_length=longest[0], max_tgt_length=longest[1])
+        if self.size.both.spaced:
+            self._whole_words()
+        elif not self._subwords():
+            self._set("model", tie="decoder")
+        self._say("model", self._plan.told, self._plan.because)
+        share = (0.8 * self._limit, 0.2 * self._limit) if self._limit else (None, None)
+        read = min(self.size.pairs * longest[0], round(1.2 * src.words))
+        batch_tokens = self._preset["batch"]["batch_tokens"]
+        updates = self._updates(round(_PADDING * (self.size.pairs + read)), batch_tokens, share[0])
+        covering = max(20, updates // 5)
+        if self.minutes is not None and self.whole is not None:
+            self.minutes *= 1 + covering / updates
+            self.whole *= 1 + covering / updates
+        self._say(
+            "stages",
+            f"{updates:,} updates, then {covering:,} with coverage",
+            "coverage makes summaries repeat themselves less",
+        )
+        whole = {"max_minutes": float(self._limit)} if self._limit else {}
+        training = self._training(updates, batch_tokens, share[0])
+        self._set("training", **{**training, **whole})
+        self._set("search", max_length=longest[1] + 20)
+        *first, last = self._preset["stages"]
+        second = {**last["training"], **self._training(covering, batch_tokens, share[1])}
+        if second["schedule"] == training["schedule"]:
+            del second["schedule"]
+        self.changes["stages"] = [*first, {**last, "training": second}]
+
+    def _dropout(self, passes: float) -> float:
+        """More where the text is read more often; between the points of 12, 22 and 90 passes that were measured."""
+        dropout = 0.1 if passes < 15 or self._words >= 20_000_000 else 0.2 if passes < 40 else 0.3
+        self._say("model.dropout", f"{dropout}", f"it counters overfitting: the text is read about {passes:.2g} times")
+        return dropout
+
+    def _whole_words(self) -> None:
+        """The tokenizer of a model that copies what its vocabulary lacks; it serves both sides."""
+        words = self.size.both.words
+        wanted = 8_000 if words < 5_000_000 else 20_000 if words < 50_000_000 else 50_000
+        vocabulary = min(wanted, self._preset["tokenizer"]["vocab_size"])
+        self._say(
+            "tokenizer", f"the {vocabulary:,} most frequent words", "the model copies other words from the source"
+        )
+        self._set("tokenizer", kind="word", vocab_size=vocabulary, joint=True)
+
+    def _subwords(self) -> bool:
+        """The tokenizer of subwords: one for both sides where they share their letters; whether it does."""
+        joint = self.size.one_script
+        texts = [self.size.both] if joint else [self.size.src, self.size.tgt]
+        suited = next(tokens for limit, tokens in VOCABULARIES if self._words < limit)
+        wanted = min(suited, self._preset["tokenizer"]["vocab_size"])
+        rare = any(2 * text.characters > wanted for text in texts)
+        sizes = [_room(text, wanted, rare) for text in texts]
+        because = f"{self._words:,} words a side are too few to learn more subwords well (Sennrich and Zhang 2019)"
+        if suited > wanted:
+            because = f"more would make the preset {self.name} slow"
+        if min(sizes) < wanted:
+            because = "the text has no more words and characters"
+        self._say("tokenizer", "bpe of " + " and ".join(f"{one:,}" for one in sizes), because)
+        letters = "the same letters" if joint else "different letters"
+        self._say("tokenizer.joint", f"{joint}".lower(), f"both sides are written in {letters}")
+        self._set("tokenizer", kind="bpe", vocab_size=sizes[0], joint=joint)
+        if not joint:
+            self._set("tokenizer", tgt_vocab_size=sizes[1])
+        if rare:
+            self._set("tokenizer", character_coverage=0.9995)
+            most = max(text.characters for text in texts)
+            because = f"the rarest of {most:,} characters would take the place of subwords"
+            self._say("tokenizer.character_coverage", "0.9995", because)
+        return joint
+
+    def _updates(self, padded: int, batch_tokens: int, minutes: float | None) -> int:
+        """Updates at most: the passes fall with the square root of the text, from the one point that is known.
+
+        `padded` are the padded tokens of the text. How many updates the time allows, says `_expected_updates`.
+        """
+        (right, once), (fewest, most) = self._plan.passes, self._plan.bounds
+        passes = min(max(right * math.sqrt(once / padded), fewest), most)
+        a_pass = max(1, math.ceil(padded / batch_tokens))
+        most_updates = self._preset["training"]["max_updates"]
+        updates = int(min(max(round(passes * a_pass), 100), most_updates))
+        rule = "the less text, the more often it is read" if updates < most_updates else "this preset makes no more"
+        self._say("training.max_updates", f"{updates:,}", f"the text is then read {updates / a_pass:.3g} times; {rule}")
+        expected = self._expected_updates(updates, batch_tokens, minutes)
+        if minutes:
+            because = "you asked for it; the learning rate falls to zero within it, however fast the machine is"
+            if self._speed:
+                made = f"; this one makes about {expected:,} updates in {minutes:g} min"
+                because += f"{made}, which read the text {expected / a_pass:.2g} times"
+            self._say("training.max_minutes", f"{self._limit:g}", because)
+        if self._speed:
+            self.minutes = expected * batch_tokens / self._speed
+            self.passes = expected / a_pass
+            self.whole = updates * batch_tokens / self._speed
+        return updates
+
+    def _expected_updates(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
+        """How many of the updates this machine makes in the time given; all, where nobody has measured it."""
+        if not minutes or not self._speed:
+            return updates
+        return max(1, min(updates, round(minutes * self._speed / batch_tokens)))
+
+    def _training(self, updates: int, batch_tokens: int, minutes: float | None) -> dict[str, Any]:
+        """How long a training, or a stage, is."""
+        schedule = self._preset["training"]["schedule"]
+        if minutes:
+            schedule = {"kind": "cosine", "over": "budget", "warmup_share": 0.1}
+        elif "warmup" in schedule:
+            schedule = {**schedule, "warmup": min(schedule["warmup"], max(1, updates // 5))}
+        return {
+            "schedule": schedule,
+            "max_updates": updates,
+            **({"max_minutes": float(minutes)} if minutes else {}),
+            "validate_every": self._validate_every(updates, batch_tokens, minutes),
+        }
+
+    def _validate_every(self, updates: int, batch_tokens: int, minutes: float | None) -> int:
+        """Often enough that several checkpoints are there to be averaged, also where nobody knows the updates made."""
+        if minutes and not self._speed:
+            return max(25, updates // 20)
+        return max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
+
+
+def _room(text: SideSize, wanted: int, rare: bool) -> int:
+    """How many tokens of the wanted ones a text has use for, and sentencepiece will give.
+
+    Each character needs a token, and each word of several characters can become one. Where rare characters get none,
+    the frequent ones leave at least half of the room to words.
+    """
+    characters = text.frequent_characters if rare else text.characters
+    possible = _SPECIALS + 2 + characters + text.distinct_words // 2
+    return min(max(wanted, 2 * characters), possible)

@@ -1,0 +1,105 @@
+"""What fine-tuning has taught and what it has cost: scores before and after, on the new text and on the general one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from nmtkit import metrics
+from nmtkit.core.errors import DataError
+from nmtkit.core.files import write_json
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.experiment.opening import Opening, open_translator
+from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.origin import Origin, read_origin
+from nmtkit.runs.saved import SavedRun
+
+OWN, GENERAL = "own text", "general text"
+FORGOTTEN = 1.0
+"""A score that has fallen by more points is told loudly."""
+
+
+@dataclass(frozen=True)
+class TestChange:
+    """The score of one test set before and after fine-tuning."""
+
+    text: str
+    """OWN or GENERAL."""
+    metric: str
+    """As tables show it."""
+    before: float
+    after: float
+
+    @property
+    def of_general_text(self) -> bool:
+        """Whether it is of text like that which the model was trained on before."""
+        return self.text == GENERAL
+
+    @property
+    def fell(self) -> bool:
+        """Whether it fell by more than chance and taste explain."""
+        return self.before - self.after > FORGOTTEN
+
+
+def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = quiet) -> None:
+    """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
+
+    Nothing is done for a run that began from none, or where that one is not there any more.
+    """
+    origin = read_origin(run.folder)
+    if origin is None or origin.before or not Path(origin.weights).is_file():
+        return
+    tests = _tests(run.recipe, origin)
+    if not tests:
+        return
+    notify(f"before fine-tuning: scoring {origin.run} on the test sets ({', '.join(tests)})")
+    source = SavedRun(RunFolder(Path(origin.run)))
+    how = Opening(device=str(device), weights=origin.weights, threads=threads)
+    before = {text: _score(source, how, files, run.recipe).value for text, files in tests.items()}
+    write_json(run.folder.origin, origin.model_copy(update={"before": before}).model_dump(mode="json"))
+
+
+def score_after(
+    run: SavedRun, device: torch.device, own: metrics.Score | None, threads: int | None = None
+) -> list[TestChange]:
+    """Both scores of every test set that was scored before.
+
+    Args:
+        run: it is trained.
+        device: where to translate.
+        own: the score of its own test set, if that is known.
+        threads: of a CPU; None is torch's choice.
+    """
+    origin = read_origin(run.folder)
+    return [] if origin is None else list(_changes(run, origin, Opening(device=str(device), threads=threads), own))
+
+
+def _changes(run: SavedRun, origin: Origin, how: Opening, own: metrics.Score | None) -> Iterator[TestChange]:
+    tests = _tests(run.recipe, origin)
+    for text, before in origin.before.items():
+        if text in tests:
+            after = own if text == OWN and own is not None else _score(run, how, tests[text], run.recipe)
+            yield TestChange(text, after.name, before, after.value)
+
+
+def _tests(recipe: Recipe, origin: Origin) -> dict[str, Files]:
+    """The test sets that have targets; one that is both is the new text's."""
+    found = {OWN: recipe.data.splits().get("test"), GENERAL: origin.test}
+    own = found[OWN]
+    if own is not None and origin.test is not None and own.texts() == origin.test.texts():
+        del found[GENERAL]
+    return {text: files for text, files in found.items() if files is not None and (files.tgt or not files.src)}
+
+
+def _score(run: SavedRun, how: Opening, files: Files, like: Recipe) -> metrics.Score:
+    """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
+    pairs = list(read_pairs(files))
+    sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]
+    if not pairs:
+        raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+    translator = replace(open_translator(run, how), config=like.search)
+    texts = translator.translate(sources)
+    return metrics.score_all(texts, [references], like.tested[:1], like.evaluation.options, sources)[0]

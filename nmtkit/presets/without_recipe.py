@@ -1,0 +1,392 @@
+"""Training without a recipe: one is chosen by the text, written into the run's folder, and said why."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtkit import recipe
+from nmtkit.autotune.training import tokens_a_minute
+from nmtkit.core import device as devices
+from nmtkit.core.errors import CheckpointError, DataError, NmtkitError
+from nmtkit.core.files import write_json, write_whole, writing
+from nmtkit.core.settings import is_name, parse_json
+from nmtkit.core.wording import in_words
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.corpus_size import CorpusSize, Counts
+from nmtkit.corpus.faults import LINE_COUNTS, FileFault
+from nmtkit.corpus.reading import SplitReader, read_pairs
+from nmtkit.corpus.splitting import HoldOut, choose_held_out, write_splits
+from nmtkit.presets.adapting import Adapted
+from nmtkit.presets.choosing import choose_preset, recipe_text, smaller_preset
+from nmtkit.presets.fitting import FittedPreset
+from nmtkit.runs.folder import Hold, Notify, RunFolder, hold, quiet
+from nmtkit.runs.origin import find_origin
+from nmtkit.runs.saved import find_run
+from nmtkit.training import distributed
+
+ROUGH_BELOW = 100
+"""With fewer validation pairs BLEU and ROUGE say little."""
+
+
+@dataclass(frozen=True)
+class RecipeRequest:
+    """What was asked for in place of a recipe; one field an option, files by their whole paths."""
+
+    source: tuple[str, ...]
+    """One for each corpus, as are their targets."""
+    target: tuple[str, ...]
+    valid_source: tuple[str, ...] = ()
+    """Without them some pairs are held out."""
+    valid_target: tuple[str, ...] = ()
+    test_source: tuple[str, ...] = ()
+    test_target: tuple[str, ...] = ()
+    """None if the test set is only to be translated."""
+    task: str | None = None
+    """None is translation."""
+    preset: str | None = None
+    """None chooses one."""
+    minutes: float | None = None
+    """Stop training after so many."""
+
+    from_: str | None = None
+    """A run to fine-tune."""
+    general_source: tuple[str, ...] = ()
+    """With it: text like that which it was trained on, to be mixed in."""
+    general_target: tuple[str, ...] = ()
+    general_test_source: tuple[str, ...] = ()
+    """A test set of such text; without it that of the run."""
+    general_test_target: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The files of both sides by split."""
+        return {
+            "train": (self.source, self.target),
+            "valid": (self.valid_source, self.valid_target),
+            "test": (self.test_source, self.test_target),
+        }
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given, as a user writes them, and their values."""
+        values = {f"--{one.name.rstrip('_').replace('_', '-')}": getattr(self, one.name) for one in fields(self)}
+        return {option: value for option, value in values.items() if value}
+
+    def fault(self) -> str | None:
+        """How the options do not fit each other; None if they do."""
+        for split, (src, tgt) in (*self.sides.items(), *self.general.items()):
+            if len(src) != len(tgt) and (tgt or split != "test"):
+                of = "" if split == "train" else f"{split}-"
+                pair = f"--{of}source", f"--{of}target"
+                return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
+        if not self.source:
+            return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
+        if self.from_ is None and any(map(any, self.general.values())):
+            return "text with --general is for fine-tuning: name the run to begin from with --from RUN"
+        if self.from_ is not None and (self.preset or self.task):
+            return f"--from takes model and task of {self.from_}: leave --preset and --task out"
+        return None
+
+    @property
+    def general(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The files of general text to train on and to test with, both sides."""
+        return {
+            "general": (self.general_source, self.general_target),
+            "general-test": (self.general_test_source, self.general_test_target),
+        }
+
+    def splits(self) -> dict[str, Files]:
+        """The files of train, and of valid and test if they were given."""
+        return {name: Files(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
+
+
+def choose_recipe(
+    request: RecipeRequest,
+    path: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    notify: Notify = quiet,
+) -> Hold | None:
+    """Chooses the recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
+
+    Args:
+        request: the text, and what to do with it.
+        path: the run's folder; None is `runs/` and a name made of the files' names.
+        overrides: what `--set` will lay over the recipe; only checked here.
+        resume: take the recipe of the run that is there.
+        overwrite: replace the run that is there.
+        device: where training will be, by name.
+        notify: told in sentences what was found and chosen.
+
+    Returns:
+        The right to write in the folder, in process 0.
+    """
+    if fault := request.fault():
+        raise NmtkitError(fault)
+    place = distributed.join(devices.choose(device))
+    folder = RunFolder.at(path, name_of_run(request))
+    held: list[Hold] = []
+
+    def prepare() -> None:
+        if resume:
+            _require_same(folder, request)
+            return
+        folder.require_free(overwrite)
+        kind = _Choosing if request.from_ is None else _Adapting
+        held.append(kind(request, folder, overrides, place, notify).write(overwrite))
+
+    distributed.by_first(prepare)
+    return held[0] if held else None
+
+
+def name_of_run(request: RecipeRequest) -> str:
+    """What the run is called: `train-en-de` for train.en and train.de, else both names."""
+    (src, src_end), (tgt, tgt_end) = (_stem_and_end(paths[0]) for paths in (request.source, request.target))
+    ends = [end for end in (src_end, tgt_end) if end] if src_end != tgt_end else []
+    parts = [src, *ends] if src == tgt else [src, tgt]
+    if len(request.source) > 1:
+        parts.append(f"and-{len(request.source) - 1}-more")
+    if request.from_ is not None:
+        parts += ["from", Path(request.from_).name]
+    name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
+    return name if is_name(name) else "text"
+
+
+def _stem_and_end(path: str) -> tuple[str, str]:
+    stem, _, end = Path(path).name.removesuffix(".gz").rpartition(".")
+    return (stem, end) if stem else (end, "")
+
+
+def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
+    """Makes sure that a run goes on with the options that it was begun with."""
+    if not folder.asked.is_file():
+        raise CheckpointError(
+            f"{folder.path}: no training without a recipe was begun here, so none can go on; leave --resume out to "
+            "begin one, or name the run's folder with --run DIR"
+        )
+    try:
+        before = dict(parse_json(folder.asked.read_bytes(), folder.asked.name))
+    except (DataError, TypeError, ValueError) as fault:
+        raise CheckpointError(f"{folder.asked}: damaged ({fault}); train anew with --overwrite") from fault
+    now: dict[str, Any] = json.loads(json.dumps(request.given()))
+
+    def told(value: Any) -> str:
+        return "not given" if value is None else " ".join(value) if isinstance(value, list) else str(value)
+
+    both = ((option, before.get(option), now.get(option)) for option in sorted(before.keys() | now.keys()))
+    faults = [f"\n  {option} was {told(old)} and is {told(new)}" for option, old, new in both if old != new]
+    if faults:
+        raise NmtkitError(
+            f"{folder.path}: begun with other options, so one cannot go on with these (give the same ones, take "
+            f"`nmtkit train {folder.chosen} --run {folder.path} --resume`, or train anew with "
+            f"--overwrite):{''.join(faults)}"
+        )
+
+
+class _Choosing:
+    """The choice of a recipe for a text, in one run's folder."""
+
+    def __init__(
+        self, request: RecipeRequest, folder: RunFolder, overrides: Sequence[str], place: torch.device, notify: Notify
+    ) -> None:
+        self.request = request
+        self.folder = folder
+        self.overrides = overrides
+        self.place = place
+        self.notify = notify
+        splits = request.splits()
+        paths = [path for files in splits.values() for path in files.paths()]
+        for path in (*paths, *chain(*chain(*request.general.values()))):
+            if Path(path).resolve().is_relative_to(folder.path.resolve()):
+                raise NmtkitError(
+                    f"{path}: in the folder of the run that would be replaced; name another with --run DIR"
+                )
+        notify(f"reading {' '.join(paths)}")
+        try:
+            self.hold_out, self.size = _measure(splits)
+        except DataError as fault:
+            raise _with_advice(fault, splits) from fault
+        # Files of held-out pairs end as the user's, where that tells the sides apart.
+        src, tgt = (_stem_and_end(paths[0])[1] for paths in (request.source, request.target))
+        self.ends = (src, tgt) if src and tgt and src != tgt else ("src", "tgt")
+        # One name for each corpus, so that a recipe can give them weights.
+        several = [f"train-{number}" for number in range(1, len(request.source) + 1)]
+        self.names = several if len(several) > 1 else ["train"]
+        sides = {split: (one.src, one.tgt) for split, one in splits.items()}
+        if self.hold_out is not None:
+            held = {"train": self.names, **{split: [split] for split in self.hold_out.splits}}
+            for split, names in held.items():
+                src_paths, tgt_paths = ([f"text/{name}.{end}" for name in names] for end in self.ends)
+                sides[split] = src_paths, tgt_paths
+        self.data = {split: _named(src, tgt) for split, (src, tgt) in sides.items()}
+
+    def write(self, overwrite: bool) -> Hold:
+        """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
+        folder = self.folder
+        preset, text = self._chosen()
+        find_origin(_parsed(text, self.overrides), folder)
+        held, counts = hold(folder, self.notify), None
+        try:
+            folder.require_free(overwrite)
+            held.make_room()
+            if folder.text.is_dir():
+                shutil.rmtree(folder.text)
+            folder.asked.unlink(missing_ok=True)
+            write_whole(folder.chosen, text)
+            if self.hold_out is not None:
+                counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
+            write_json(folder.asked, self.request.given())
+        except BaseException:
+            held.close()
+            raise
+        for sentence in _sentences(preset, folder, counts, self.overrides):
+            self.notify(sentence)
+        return held
+
+    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
+        """What is chosen, and the text of the recipe."""
+        preset = self._by_speed()
+        return preset, self._text_of(preset)
+
+    def _text_of(self, preset: FittedPreset) -> str:
+        about = f"{preset.task} by preset {preset.name}, chosen by the size of the text"
+        return recipe_text(preset, Path(os.path.abspath(self.folder.path)).name, self.data, about)
+
+    def _fitted(self, preset: str | None, speeds: Mapping[str, float]) -> FittedPreset:
+        request, on_gpu = self.request, self.place.type == "cuda"
+        return choose_preset(request.task or "translation", self.size, preset, on_gpu, request.minutes, speeds)
+
+    def _by_speed(self) -> FittedPreset:
+        """The preset, by the speed of this machine: that of the fitting one, and of smaller ones while it is short."""
+        request, speeds = self.request, dict[str, float]()
+        preset = self._fitted(request.preset, speeds)
+        if distributed.size() > 1:
+            return preset  # one process alone says nothing of what several will do
+        while (speed := self._speed_of(preset)) is not None:
+            speeds[preset.name] = speed
+            less = smaller_preset(preset.name)
+            if request.preset or not request.minutes or less is None or self._fitted(preset.name, speeds).is_useful:
+                break
+            preset = self._fitted(less, speeds)
+        return self._fitted(request.preset, speeds)
+
+    def _speed_of(self, preset: FittedPreset) -> float | None:
+        """Padded tokens that this machine trains on in a minute, where there is time to measure it."""
+        # Subwords are a third more than words.
+        src, tgt = (max(1, round(1.3 * side.words / self.size.pairs)) for side in (self.size.src, self.size.tgt))
+        trial = _parsed(self._text_of(preset), self.overrides)
+        found, speed = tokens_a_minute(trial, (src, tgt), self.place)
+        for sentence in found.sentences():
+            self.notify(sentence)
+        return speed
+
+
+class _Adapting(_Choosing):
+    """The choice of a recipe that fine-tunes a run."""
+
+    def _chosen(self) -> tuple[FittedPreset | Adapted, str]:
+        request, train = self.request, self.data["train"]
+        general, test = (_named(src, tgt) for src, tgt in request.general.values())
+        pairs = 0
+        if general:
+            files = Files(**general)
+            self.notify(f"reading {' '.join(files.paths())}")
+            pairs = sum(1 for _ in read_pairs(files))
+            if not pairs:
+                raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
+        source = find_run(request.from_)[0]
+        found = Adapted(source, self.size, pairs, request.minutes)
+        if general:
+            own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}
+            both = {"src": [*own["src"], *request.general_source], "tgt": [*own["tgt"], *request.general_target]}
+            weights = [1.0] * len(own["src"]) + [found.weight] * len(request.general_source)
+            self.data["train"] = {**both, "weights": weights}
+        return found, found.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
+
+
+def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
+    """What to hold out, if no validation set was given, and the size of what is left."""
+    for split in ("valid", "test"):
+        if split in splits and not sum(1 for _ in read_pairs(splits[split])):
+            raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
+    counts = Counts()
+
+    def count(pair: Example) -> None:
+        counts.add(pair.src, pair.tgt or "")
+
+    pairs = read_pairs(splits["train"])
+    if "valid" not in splits:
+        return choose_held_out(pairs, "test" not in splits, count), counts.size()
+    for pair in pairs:
+        count(pair)
+    return None, counts.size()
+
+
+def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
+    """The same fault with the command that finds all others, where the files are there."""
+    for files in splits.values():
+        for pair in zip(files.src, files.tgt or files.src, strict=True):
+            if any(path in str(fault) for path in pair) and all(map(os.path.isfile, pair)):
+                told = "".join(f"{message}\n" for message in dict.fromkeys((str(fault), *_differing(*pair))))
+                return DataError(f"{told}`nmtkit check {shlex.join(pair)}` finds every fault of these files")
+    return fault
+
+
+def _differing(src: str, tgt: str) -> Iterator[str]:
+    """Says it if two files differ in their number of lines, whatever else is wrong with them."""
+    with suppress(DataError):
+        for item in SplitReader("train", Files(src=[src], tgt=[tgt])):
+            if isinstance(item, FileFault) and item.kind is LINE_COUNTS:
+                yield item.message
+
+
+def _parsed(text: str, overrides: Sequence[str]) -> recipe.Recipe:
+    """The recipe with what `--set` says, before anything is written."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "chosen.yaml")
+        with writing(path):
+            path.write_text(text, encoding="utf-8")
+        return recipe.load(path, overrides)
+
+
+def _named(src: Sequence[str], tgt: Sequence[str]) -> dict[str, Any]:
+    """Files as one would write them into a recipe."""
+    return {side: paths[0] if len(paths) == 1 else paths for side, paths in (("src", src), ("tgt", tgt)) if paths}
+
+
+def _sentences(
+    preset: FittedPreset | Adapted, folder: RunFolder, held: Counter[str] | None, overrides: Sequence[str]
+) -> Iterator[str]:
+    """What was chosen and why, for a person, and what the person said otherwise."""
+    said = {key.strip(): value for key, _, value in (text.partition("=") for text in overrides)}
+    yield f"{preset.size.pairs:,} pairs of {preset.size.src.words:,} and {preset.size.tgt.words:,} words to train on"
+    for reason in preset.reasons:
+        if reason.setting not in said:
+            yield f"  {reason.setting}: {reason.value}, because {reason.because}"
+    for setting, value in said.items():
+        yield f"  {setting}: {value}, because you set it"
+    if held is not None:
+        told = " and ".join(f"{held[split]:,} for {split}" for split in ("valid", "test") if held[split])
+        yield f"held out: {told}; none of their sources is in train (all are in {folder.text})"
+        if held["valid"] < ROUGH_BELOW:
+            yield f"warning: {held['valid']} pairs are few for validation: its scores are rough"
+    for warning in preset.warnings:
+        yield f"warning: {warning}"
+    if preset.minutes is not None and not any(setting.startswith("training.") for setting in said):
+        yield f"training takes {in_words(preset.minutes)} on this machine"
+    yield f"the recipe, to be read and changed: {folder.chosen}"

@@ -1,0 +1,176 @@
+"""What runs there are, what each has come to; removing and renaming them. Loaded without torch."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.files import write_whole
+from nmtkit.core.settings import is_name, load_yaml, parse_json
+from nmtkit.runs.folder import RUNS, Notify, RunFolder, folders_in, hold, runs_there
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run in a line; what it does not say is empty or None."""
+
+    name: str
+    """Its folder's name."""
+    recipe: str = ""
+    task: str = ""
+    state: str = ""
+    """`finished`, `stopped`, `training`, `preprocessed` or `damaged`."""
+    why: str = ""
+    """Why it finished, who trains it, or what is damaged."""
+    updates: int | None = None
+    metric: str = ""
+    """What validation chose the best weights by."""
+    validation: float | None = None
+    """The best of it."""
+    test: dict[str, float] = field(default_factory=dict)
+    """The scores of the test set by their names."""
+    size: int = 0
+    """Bytes of all its files."""
+    changed: float = 0.0
+    """When its log or its recipe last changed, in seconds since 1970."""
+
+
+def list_runs(runs: Path = RUNS) -> list[RunSummary]:
+    """All runs in a folder, the newest first."""
+    return sorted(map(_summary, folders_in(runs)), key=lambda one: -one.changed)
+
+
+def _summary(folder: RunFolder) -> RunSummary:
+    facts: dict[str, Any] = {}
+    try:
+        facts |= _of_recipe(folder)
+        facts |= _of_training(folder, facts["metric"])
+        if folder.test_scores.is_file():
+            found = _json(folder.test_scores)["scores"]
+            facts["test"] = {str(score["name"]): float(score["value"]) for score in found}
+    except (NmtkitError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        facts |= {"state": "damaged", "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault)}
+    if writer := folder.writer():
+        facts |= {"state": "training", "why": writer}
+    times = [part.stat().st_mtime for part in (folder.recipe, folder.metrics, folder.result) if part.exists()]
+    return RunSummary(folder.path.name, **facts, size=_size(folder.path), changed=max(times))
+
+
+def _of_recipe(folder: RunFolder) -> dict[str, Any]:
+    data, _ = load_yaml(folder.recipe)
+    return {"recipe": str(data["name"]), "task": str(data["task"]), "metric": str(data["training"]["best_metric"])}
+
+
+def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
+    """How far training has come, by its result if it is finished, else by its log."""
+    updates, best = None, None
+    for event in _events(folder.metrics):
+        updates = int(event["update"])
+        if event.get("best"):
+            best = event.get(f"valid_{metric}")
+    if folder.result.is_file():
+        result = _json(folder.result)
+        why, share = result["reason"], result.get("scheduled")
+        if share not in (None, 1) and why != "patience":  # the rate of learning had not come down to its end
+            why = f"cut by {why}"
+        return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
+    return {"state": "stopped" if folder.has_state() else "preprocessed", "updates": updates, "validation": best}
+
+
+def _events(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log; the last one may be half written."""
+    if log.is_file():
+        with log.open("rb") as lines:
+            for line in lines:
+                with suppress(NmtkitError):
+                    yield parse_json(line, str(log))
+
+
+def _json(path: Path) -> Any:
+    return parse_json(path.read_bytes(), str(path))
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder; a file with several names in it counts once."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a file that was removed meanwhile
+                status = os.lstat(os.path.join(place, name))
+                found[status.st_dev, status.st_ino] = status.st_size
+    return sum(found.values())
+
+
+def require_run(name: str, runs: Path = RUNS) -> RunFolder:
+    """The folder of a run by its name under `runs`, or by its path.
+
+    Raises:
+        NmtkitError: there is none, it is a link, or another process writes there.
+    """
+    folder = RunFolder(runs / name)
+    if not folder.exists():
+        folder = RunFolder(Path(name))
+    if not folder.path.is_dir():
+        raise NmtkitError(f"{name}: there is no such run; {runs_there(name, runs)}")
+    if not folder.exists() or not any(part.exists() for part in folder.marks()):
+        raise NmtkitError(f"{folder.path}: not the folder of a run, so it stays as it is; {runs_there(name, runs)}")
+    if folder.path.is_symlink():
+        raise NmtkitError(f"{folder.path}: a link to a run elsewhere; name {folder.path.resolve()}")
+    if writer := folder.writer():
+        raise NmtkitError(
+            f"{folder.path}: another process works in this folder ({writer}); wait for its end, or stop it"
+        )
+    return folder
+
+
+def remove_run(folder: RunFolder, notify: Notify) -> None:
+    """Removes a run that `require_run` gave; files of others in its folder stay there, and are named.
+
+    Raises:
+        NmtkitError: it is being written, or cannot be removed.
+    """
+    try:
+        with hold(folder, notify):
+            for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):  # till the end it is a run
+                if part.is_dir() and not part.is_symlink():
+                    shutil.rmtree(part)
+                elif part != folder.lock:
+                    part.unlink(missing_ok=True)
+        folder.lock.unlink(missing_ok=True)
+        left = sorted(path.name for path in folder.path.iterdir())
+        if left:
+            notify(f"{folder.path}: {', '.join(left)} stays there, for nmtkit did not write it")
+        else:
+            folder.path.rmdir()
+    except OSError as fault:
+        raise NmtkitError(f"{fault.filename or folder.path}: cannot remove it: {fault.strerror or fault}") from fault
+
+
+def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
+    """Gives a run that `require_run` gave another name beside it, or a path; what it names in itself follows it.
+
+    Raises:
+        NmtkitError: the name is none or taken, the run is being written, or it cannot be moved.
+    """
+    if "/" not in name and not is_name(name):
+        raise NmtkitError(f"{name!r}: not a name of a folder; give another, or a path")
+    new = RunFolder(Path(name) if "/" in name else folder.path.parent / name)
+    if os.path.lexists(new.path):
+        raise NmtkitError(f"{new.path}: this name is taken; choose another")
+    before, now = f"{os.path.abspath(folder.path)}/", f"{os.path.abspath(new.path)}/"
+    with hold(folder, notify):
+        try:
+            new.path.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(folder.path, new.path)
+        except OSError as fault:
+            raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
+        # A training without a recipe keeps the pairs that it held out in its folder.
+        for part in (new.recipe, new.chosen, new.asked, new.report):
+            text = part.read_text(encoding="utf-8") if part.is_file() else ""
+            if before in text:
+                write_whole(part, text.replace(before, now))
+    return new

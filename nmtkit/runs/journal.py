@@ -1,0 +1,97 @@
+"""`train.log` of a run: what its trainings said, with times of day, and what they were made with. Nothing reads it."""
+
+import platform
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import torch
+
+from nmtkit.core.version import __version__
+from nmtkit.runs.folder import Notify, RunFolder
+
+_PACKAGE = Path(__file__).parent.parent
+_STAMP = len("2017-06-12 17:57:34")
+_SECONDS = 10
+"""How long git may take."""
+
+
+class Journal:
+    """Takes the lines of one training; those that come before the folder is known wait for it.
+
+    Args:
+        command: the words of the command line.
+        notify: told if the file cannot be written; training goes on without it.
+    """
+
+    def __init__(self, command: Sequence[str], notify: Notify) -> None:
+        self._notify = notify
+        self._waiting: list[str] = []
+        self._file: TextIO | None = None
+        self._is_open = True
+        self.write(f"$ {shlex.join(command)}")
+
+    def open(self, folder: RunFolder) -> None:
+        """Begins to write, after what earlier trainings of the run have written."""
+        versions = f"nmtkit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+        made_with = (f"{versions}, {platform.platform()}", f"code: {code_state()}")
+        command, *said = self._waiting
+        waiting, self._waiting = [command, *(_stamped(line, command[:_STAMP]) for line in made_with), *said], []
+        try:
+            self._file = folder.journal.open("a", encoding="utf-8", buffering=1)
+            self._file.writelines(waiting)
+        except OSError as fault:
+            self._give_up(folder.journal, fault)
+
+    def write(self, text: str) -> None:
+        """Takes what was said, in one or more lines."""
+        lines = [_stamped(line) for line in text.splitlines() if line]
+        if self._file is None:
+            self._waiting += lines if self._is_open else []
+            return
+        try:
+            self._file.writelines(lines)
+        except OSError as fault:
+            self._give_up(Path(self._file.name), fault)
+
+    def _give_up(self, path: Path, fault: OSError) -> None:
+        self.close()
+        self._notify(f"{path}: cannot write it ({fault.strerror or fault}); training goes on without it")
+
+    def close(self) -> None:
+        """Ends it; what comes later is not written."""
+        file, self._file, self._is_open = self._file, None, False
+        if file is not None:
+            with suppress(OSError):  # what could not be written was told
+                file.close()
+
+
+def code_state() -> str:
+    """The commit of this code, and which of its files were changed since; or that it is in no git checkout."""
+    try:
+        if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+            return "not in a git checkout"
+        commit = _git("rev-parse", "HEAD")
+        changed = _git("--no-optional-locks", "diff", "--name-only", "HEAD", "--", ".")
+    except (OSError, subprocess.SubprocessError) as fault:
+        return f"unknown ({fault})"
+    if commit is None or changed is None:
+        return "unknown (git has no commit of it)"
+    files = changed.split()
+    return f"git commit {commit.strip()}" + (f", with changes in {', '.join(files)}" if files else "")
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the package's folder; None if it fails."""
+    done = subprocess.run(
+        ["git", "-C", str(_PACKAGE), *words], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+def _stamped(line: str, stamp: str = "") -> str:
+    return f"{stamp or time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n"

@@ -1,0 +1,223 @@
+"""The log of a training: every event that has numbers, counted through all its stages."""
+
+import errno
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.files import write_whole, writing
+from nmtkit.core.settings import parse_json
+from nmtkit.metrics import text_metrics
+from nmtkit.pictures.curves import Points, Training
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun, SavedStage
+from nmtkit.training.events import Evaluated, Event, Saved, Step
+
+_VALID = "valid_"
+"""How the keys of what validation measured begin."""
+_WORDS = ("event", "stage")
+"""The keys of the log whose values are no numbers."""
+_NO_SCORES = ("loss", "perplexity", "seconds")
+"""What validation gives beside scores."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What the stages before the present one have taken."""
+
+    updates: int = 0
+    seconds: float = 0.0
+    by_stage: tuple[float, ...] = ()
+    """The seconds of each."""
+
+    def and_then(self, stage: SavedStage) -> "Done":
+        """With a stage that is over."""
+        facts = stage.checkpoints.read_facts()
+        seconds = facts["seconds"]
+        return Done(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
+
+    def shift(self, event: Event) -> Event:
+        """The event of the present stage, counted from the beginning of the first."""
+        if isinstance(event, Saved):
+            return replace(event, update=event.update + self.updates)
+        return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
+
+
+class Logged(NamedTuple):
+    """An event as it was logged; a number that was not finite, or that nobody logged, is NaN."""
+
+    stage: str
+    """Empty where training has none."""
+    event: Step | Evaluated
+    """Counted from the beginning of the first stage."""
+
+
+class Log:
+    """`metrics.jsonl` of a run, one event a line; TensorBoard, where it is installed, gets what is written there."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.path = folder.metrics
+        self._tensorboard: Any = None
+
+    def begin(self, after: int | None = None) -> None:
+        """Makes ready to write; where training goes on `after` an update, what was logged later is taken back."""
+        if after is not None and os.path.lexists(self.path):
+            self.take_back(after)
+        with suppress(ImportError):
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge_step = None if after is None else after + 1
+            self._tensorboard = SummaryWriter(str(self.folder.tensorboard), purge_step=purge_step)
+
+    def add(self, event: Event, stage: str = "") -> None:
+        """Writes a `Step` or an `Evaluated`, counted from the beginning of the first stage; nothing of others."""
+        if not isinstance(event, Step | Evaluated):
+            return
+        if isinstance(event, Step):
+            room, values = "train", event.figures()
+        else:
+            measured = {f"{_VALID}{key}": value for key, value in event.metrics.items()}
+            room, values = "valid", {**measured, "best": event.best}
+        record = {"update": event.update, "event": _kind(type(event)), **({"stage": stage} if stage else {}), **values}
+        for key, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                record[key] = None  # JSON cannot say it
+        with writing(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        if self._tensorboard is not None:
+            for key, value in values.items():
+                self._tensorboard.add_scalar(f"{room}/{key.removeprefix(_VALID)}", float(value), event.update)
+
+    def close(self) -> None:
+        """Ends TensorBoard's file."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def take_back(self, after: int) -> None:
+        """Drops what was logged past an update, and a last line cut short: a resumed run writes them again."""
+        kept = []
+        try:
+            lines = self._text(errors="replace").splitlines()
+        except OSError as fault:
+            raise NmtkitError(
+                f"{self.path}: cannot read it: {fault.strerror or fault}; move it away to go on"
+            ) from fault
+        for line in lines:
+            with suppress(DataError, TypeError, KeyError):
+                if parse_json(line, "")["update"] <= after:
+                    kept.append(line)
+        write_whole(self.path, "".join(line + "\n" for line in kept))
+
+    def read(self) -> Iterator[Logged]:
+        """All that was logged, in order; of a training that goes on still, up to the line that is being written.
+
+        Raises:
+            DataError: the log is missing or damaged, or ends before the training did.
+        """
+        try:
+            lines = self._text().split("\n")
+        except FileNotFoundError as fault:
+            raise DataError(
+                f"{self.path}: there is no such file; name the folder of a run that has begun to train"
+            ) from fault
+        except (OSError, UnicodeDecodeError) as fault:
+            raise DataError(f"{self.path}: cannot read it: {fault}") from fault
+        made, reached = self._updates_made(), 0
+        for number, line in enumerate(lines if made else lines[:-1], start=1):
+            if not line:
+                continue
+            try:
+                record = parse_json(line, "")
+                logged = Logged(str(record.get("stage") or ""), _event(record))
+            except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+                raise DataError(
+                    f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
+                    "file is damaged: delete the line, or take the file from a copy of the run"
+                ) from fault
+            reached = max(reached, logged.event.update)
+            yield logged
+        if reached < made:
+            raise DataError(
+                f"{self.path}: ends at update {reached:,}, but the training made {made:,}, so it was cut short; take "
+                f"it from a copy of the run, or delete {self.folder.result} to draw what is left"
+            )
+
+    def _text(self, errors: str = "strict") -> str:
+        if self.path.exists() and not self.path.is_file():  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "not a file")
+        return self.path.read_text(encoding="utf-8", errors=errors)
+
+    def _updates_made(self) -> int:
+        """How many updates a finished training made; 0 where it goes on still, or nobody can tell."""
+        try:
+            result = self.folder.result
+            return int(parse_json(result.read_bytes(), result.name)["updates"]) if result.is_file() else 0
+        except (OSError, DataError, ValueError, KeyError, TypeError, OverflowError):
+            return 0
+
+
+def _kind(event: type[Step] | type[Evaluated]) -> str:
+    """What the log calls an event."""
+    return event.__name__.lower()
+
+
+def _event(record: Mapping[str, Any]) -> Step | Evaluated:
+    """The event that a line of the log tells of."""
+    numbers = {key: math.nan if value is None else float(value) for key, value in record.items() if key not in _WORDS}
+    update = int(record["update"])
+    if record["event"] == _kind(Step):
+        values: dict[str, Any] = {field.name: math.nan for field in fields(Step) if field.default is MISSING}
+        own = {field.name for field in fields(Step)}
+        values |= {name: number for name, number in numbers.items() if name in own}
+        terms = {name: number for name, number in numbers.items() if name not in own}
+        return Step(**{**values, "update": update, "terms": terms})
+    if record["event"] != _kind(Evaluated):
+        raise ValueError("no event that is logged")
+    metrics = {key.removeprefix(_VALID): value for key, value in numbers.items() if key.startswith(_VALID)}
+    return Evaluated(update, metrics, best=numbers.get("best", 0.0) == 1.0, seconds=math.nan)
+
+
+def training_curves(run: SavedRun, name: str) -> Training:
+    """How a run was trained, as its log tells, to be drawn under a name; it may still be training.
+
+    The score is the one that the recipe chooses weights by (training.best_metric), else BLEU or ROUGE-L.
+    """
+    steps: list[Step] = []
+    validations: list[Evaluated] = []
+    stages: dict[str, int] = {}
+    for stage, event in Log(run.folder).read():
+        if stage:
+            stages[stage] = event.update
+        if isinstance(event, Step):
+            steps.append(event)
+        else:
+            validations.append(event)
+    # The last stage's metric; a folder whose recipe is missing shows what was logged all the same.
+    chosen = [run.newest_stage().recipe.training.best_metric] if run.folder.exists() else []
+    measured = dict.fromkeys(name for one in validations for name in one.metrics if name not in _NO_SCORES)
+    metric = next((one for one in (*chosen, "bleu", "rougeL", *measured) if one in measured), "bleu")
+    known = text_metrics().get(metric)
+
+    def told(term: str) -> Points:
+        return [(step.update, step.terms.get(term, math.nan)) for step in steps]
+
+    def validated(key: str) -> Points:
+        return [(one.update, one.metrics.get(key, math.nan)) for one in validations]
+
+    return Training(
+        name,
+        loss=told("nll"),
+        perplexity=told("ppl"),
+        lr=[(step.update, step.lr) for step in steps],
+        valid_loss=validated("loss"),
+        valid_perplexity=validated("perplexity"),
+        valid_score=[point for point, one in zip(validated(metric), validations, strict=True) if metric in one.metrics],
+        metric=known.title if known else metric,
+        stages=[*stages.items()],
+    )

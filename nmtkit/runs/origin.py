@@ -1,0 +1,152 @@
+"""The run that a training began from: its weights, its tokenizer and its vocabulary. What is needed of it is recorded.
+
+Only the first weights are read from there. A run that has begun holds all the rest itself.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtkit.core.errors import CheckpointError, DataError, RecipeError
+from nmtkit.core.settings import Field, Settings, parse, parse_json
+from nmtkit.corpus.corpus import Files
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.vocabulary import read_file
+from nmtkit.models.base import Seq2Seq
+from nmtkit.recipe import Recipe
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.training.weights import fill_weights, read_weights, vocabulary_of
+
+_OPEN = ("alignment_layer", "alignment_heads")
+"""What may differ of the model, beside dropout: which attention it shows."""
+
+
+class Origin(Settings):
+    """What is recorded of the run that a training began from."""
+
+    run: str
+    """Its folder, by its whole path."""
+    weights: str
+    """The file that was taken, by its whole path."""
+    sha256: str
+    """Of that file, in hexadecimal digits."""
+    vocabulary: str
+    """The checksum of its vocabulary."""
+    test: Files | None = None
+    """A test set of the text that it was trained on."""
+    before: dict[str, float] = Field(default_factory=dict)
+    """Its scores on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
+
+
+def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | None:
+    """The run that a recipe names to begin from, and what is recorded of it; None if it names none.
+
+    Args:
+        recipe: what is to be trained.
+        folder: where, if it is known; not that run itself.
+
+    Raises:
+        CheckpointError: there is no such run, or it lacks the weights or the vocabulary.
+        RecipeError: its model or its tokenizer is another than the recipe's; the message names the keys.
+    """
+    if recipe.init_from is None:
+        return None
+    source = find_run(recipe.init_from.run)[0]
+    if folder is not None and source.folder.path.resolve() == folder.path.resolve():
+        raise RecipeError(
+            f"recipe {recipe.name}: `init_from` is the folder to train in; name another one for the training: --run DIR"
+        )
+    weights = source.weights(recipe.init_from.checkpoint)
+    _require_same_model(recipe, source)
+    vocabulary = source.load_tokenizers().sum
+    known = vocabulary_of(weights)
+    if known and known != vocabulary:
+        raise CheckpointError(
+            f"{weights}: of another vocabulary than that of {source.folder.path}; name its own weights"
+        )
+    with open(weights, "rb") as file:
+        checksum = hashlib.file_digest(file, "sha256").hexdigest()
+    return Origin(
+        run=os.path.abspath(source.folder.path),
+        weights=os.path.abspath(weights),
+        sha256=checksum,
+        vocabulary=vocabulary,
+        test=recipe.init_from.test or _test_of(source.recipe),
+    )
+
+
+def _test_of(recipe: Recipe) -> Files | None:
+    """The test set of a recipe by whole paths, if its files are there and tell the targets."""
+    files = recipe.data.splits().get("test")
+    if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
+        return None
+    kinds = ("src", "tgt", "jsonl", "stories", "story_lists")
+    whole = {kind: [os.path.abspath(path) for path in getattr(files, kind)] for kind in kinds}
+    return files.model_copy(update={**whole, "alignment": [], "src_words": [], "tgt_words": [], "alignment_base": None})
+
+
+def _require_same_model(recipe: Recipe, source: SavedRun) -> None:
+    before = source.newest_stage().recipe
+    now = next(iter(recipe.by_stage().values()))
+    faults = [*_differing("tokenizer", before, now), *_differing("model", before, now)]
+    if faults:
+        raise RecipeError(
+            f"recipe {recipe.name}: `init_from` is {source.folder.path}, and its weights fit only its own model and "
+            "tokenizer; leave `model` and `tokenizer` out of the recipe to take those:"
+            + "".join(f"\n  {fault}" for fault in faults)
+        )
+
+
+def _differing(group: str, before: Recipe, now: Recipe) -> list[str]:
+    old: Mapping[str, Any] = getattr(before, group).model_dump()
+    new: Mapping[str, Any] = getattr(now, group).model_dump()
+    if old.get("kind") != new.get("kind"):
+        return [f"`{group}.kind` is {new.get('kind')!r}, and there {old.get('kind')!r}"]
+    return [
+        f"`{group}.{key}` is {new.get(key)!r}, and there {old.get(key)!r}"
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key) and "dropout" not in key and key not in _OPEN
+    ]
+
+
+def read_origin(folder: RunFolder) -> Origin | None:
+    """What a run's folder says of the run it began from; None if it began from none.
+
+    Raises:
+        CheckpointError: what it says is damaged.
+    """
+    if not folder.origin.is_file():
+        return None
+    try:
+        return parse(Origin, parse_json(read_file(folder.origin, "it"), folder.origin.name), str(folder.origin))
+    except (DataError, RecipeError) as fault:
+        raise CheckpointError(f"{folder.origin}: damaged ({fault}); train anew with --overwrite") from fault
+
+
+def tokenizers_of(origin: Origin) -> TokenizerPair:
+    """The tokenizers of the run that a training begins from.
+
+    Raises:
+        CheckpointError: they are not there, or others than were recorded.
+    """
+    found = SavedRun(RunFolder(Path(origin.run))).load_tokenizers()
+    if found.sum != origin.vocabulary:
+        raise CheckpointError(f"{origin.run}: its vocabulary has changed; begin the training anew")
+    return found
+
+
+def begin_weights(model: Seq2Seq, origin: Origin) -> None:
+    """Gives a model the weights that were recorded.
+
+    Raises:
+        CheckpointError: the file is not there, has changed since, or is of another model.
+    """
+    path = Path(origin.weights)
+    weights = read_weights(path, origin.vocabulary)
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != origin.sha256:
+            raise CheckpointError(f"{path}: changed since this training was prepared; begin it anew with --overwrite")
+    fill_weights(model, weights, path)

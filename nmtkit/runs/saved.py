@@ -1,0 +1,252 @@
+"""What a run has saved: its recipe, tokenizers, weights and model; and which run is meant where none is named."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from nmtkit.core.errors import CheckpointError, RecipeError
+from nmtkit.core.task import TASKS
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.ensemble import Ensemble, Mean
+from nmtkit.recipe import Recipe, load
+from nmtkit.runs.folder import RUNS, RunFolder, runs_there
+from nmtkit.training.checkpoint import Checkpoints
+from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
+
+MODEL_VARIABLE = "NMTKIT_MODEL"
+
+
+@dataclass(frozen=True)
+class SavedStage:
+    """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
+
+    name: str
+    recipe: Recipe
+    checkpoints: Checkpoints
+
+
+class SavedRun:
+    """What a run's folder holds. Making the object touches no file; the recipe is read once, when asked for."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe of the run; raises CheckpointError if this is not the folder of one."""
+        path = self.folder.path
+        if not self.folder.exists():
+            what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
+            raise CheckpointError(f"{path}: not the folder of a run: {what}; name the folder that `train` wrote")
+        return load(self.folder.recipe, otherwise="run")
+
+    def load_tokenizers(self) -> TokenizerPair:
+        """The tokenizers of the run; raises CheckpointError if they are missing or damaged."""
+        if not self.folder.vocabulary.is_dir():
+            raise CheckpointError(
+                f"{self.folder.vocabulary}: the run has no vocabulary; copy the whole run folder, or train again"
+            )
+        return TokenizerPair.load(self.folder.vocabulary)
+
+    def stages(self, taken: Sequence[float] = (), vocabulary: str = "") -> list[SavedStage]:
+        """The stages in their order; `taken` is as of `Recipe.by_stage`, `vocabulary` as of `Checkpoints`."""
+        return [
+            SavedStage(name, one, Checkpoints(self.folder.stage(number, name), vocabulary))
+            for number, (name, one) in enumerate(self.recipe.by_stage(taken).items(), start=1)
+        ]
+
+    def newest_stage(self) -> SavedStage:
+        """The last stage that has weights which validation chose; the first while none has."""
+        stages = self.stages()
+        return next((stage for stage in reversed(stages) if stage.checkpoints.kept()), stages[0])
+
+    def weights(self, which: str = "auto") -> Path:
+        """The weights' file.
+
+        Args:
+            which: `best`, `last`, `average`, the name of a stage (its best), or a file; `auto` is the average if one
+                was made, else the best, else the last. Best and last are of the newest stage that was validated.
+
+        Raises:
+            CheckpointError: the run has no such weights.
+        """
+        checkpoints = self.newest_stage().checkpoints
+        best = next(iter(checkpoints.best()), None)
+        last = checkpoints.last if checkpoints.last.is_file() else None
+        average = self.folder.average if os.path.lexists(self.folder.average) else None
+        named = {"best": best, "last": last, "average": average, "auto": average or best or last}
+        of_stages = {stage.name: stage.checkpoints.best() for stage in self.stages() if stage.name}
+        named |= {name: next(iter(files), None) for name, files in of_stages.items()}
+        found = named[which] if which in named else Path(which)
+        if found is None or not found.is_file():
+            order = ("average", "best", "last", *of_stages)
+            have = [name for name in order if (path := named[name]) and path.is_file()]
+            there = f"it has: {', '.join(have)}" if have else "it has none yet; train it first"
+            missing = f" ({found} is not there)" if found else ""
+            raise CheckpointError(f"{self.folder.path}: no checkpoint {which!r}{missing}; {there}")
+        return found
+
+    def members(self) -> "list[SavedRun]":
+        """Itself; of runs that are opened together each of them."""
+        return [self]
+
+    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
+        """The trained model in evaluation mode on `device`, its tokenizers and its recipe; `which` is as of `weights`.
+
+        Model and recipe are those of the stage that the weights are from; of the newest one that was validated for an
+        average, or a file from elsewhere.
+        """
+        stages = self.stages()
+        tokenizers = self.load_tokenizers()
+        weights = self.weights(which)
+        folder = weights.resolve().parent
+        own = [stage for stage in stages if stage.checkpoints.folder.resolve() == folder]
+        recipe = (own or [self.newest_stage()])[0].recipe
+        with Undrawn():
+            model = build_model(recipe, tokenizers)
+        load_weights(model, weights, tokenizers.sum)
+        return model.to(device).eval(), tokenizers, recipe
+
+
+class RunsTogether(SavedRun):
+    """Several runs as one, whose model is an ensemble of theirs; recipe and folder are those of the first.
+
+    Args:
+        runs: at least two.
+        mean: of what; see `nmtkit.models.ensemble.Ensemble`.
+        weights: how much each counts; None: all the same.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], mean: Mean, weights: Sequence[float] | None) -> None:
+        super().__init__(runs[0].folder)
+        self.runs, self._mean, self._weights = runs, mean, weights
+
+    def members(self) -> list[SavedRun]:
+        """The runs."""
+        return list(self.runs)
+
+    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
+        """The ensemble, and tokenizers and recipe of the first run; of each run the weights that `which` says.
+
+        Raises:
+            RecipeError: the runs have several vocabularies, or there is not a weight for each.
+        """
+        opened = [run.open_model(device, which) for run in self.runs]
+        first, (_, tokenizers, recipe) = self.runs[0], opened[0]
+        for run, (_, others, _) in zip(self.runs, opened, strict=True):
+            if others.sum != tokenizers.sum:
+                raise RecipeError(
+                    f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
+                    "one: train both on the same text with the same tokenizer settings"
+                )
+        return Ensemble([model for model, _, _ in opened], self._mean, self._weights), tokenizers, recipe
+
+
+def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
+    """The recipe's model with fresh weights, drawn from torch's generator."""
+    return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
+
+
+def sizes_of(tokenizers: TokenizerPair) -> VocabularySizes:
+    """The sizes of both vocabularies, as a model is built for them."""
+    return VocabularySizes(len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary), tokenizers.shared)
+
+
+def find_run(
+    model: str | Path | Sequence[str | Path] | None = None,
+    runs: Path = RUNS,
+    task: str | None = None,
+    mean: Mean = "probabilities",
+    weights: Sequence[float] | None = None,
+) -> tuple[SavedRun, str]:
+    """The run to use, and in words why that one.
+
+    Args:
+        model: a run's folder, or its name under `runs`; None takes `$NMTKIT_MODEL`, else the newest finished run. Of
+            several an ensemble.
+        runs: the folder of all runs.
+        task: the newest run is of this task; None: of any.
+        mean: of what an ensemble takes it.
+        weights: how much each run of an ensemble counts; None: all the same.
+
+    Raises:
+        CheckpointError: there is no finished run, or no folder where `$NMTKIT_MODEL` says.
+        RecipeError: weights for one run.
+    """
+    names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
+    if len(names) > 1:
+        found = [_named_run(name, runs)[0] for name in names]
+        return RunsTogether(found, mean, weights), f"one of {len(found)} in an ensemble"
+    if weights is not None:
+        raise RecipeError("ensemble_weights are of several runs; name the others with -m RUN as well")
+    if names:
+        return _named_run(names[0], runs)
+    if given := os.environ.get(MODEL_VARIABLE):
+        try:
+            return _named_run(given, runs)[0], f"${MODEL_VARIABLE}"
+        except CheckpointError as fault:
+            raise CheckpointError(
+                f"${MODEL_VARIABLE} names {given}, and there is no such folder; set it to a run's folder, or name one "
+                f"with -m RUN; {runs_there(given, runs)}"
+            ) from fault
+    finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
+    finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
+    newest = next((run for run in map(SavedRun, finished) if task is None or run.recipe.task == task), None)
+    of_task = f" for {task}" if task else ""
+    if newest is None:
+        raise CheckpointError(
+            f"no finished run{of_task} under {runs}/: name one with -m RUN or ${MODEL_VARIABLE}, "
+            f"or train one (`nmtkit train {TASKS.get(task or 'translation').demo}`)"
+        )
+    return newest, f"the newest finished run{of_task} under {runs}/"
+
+
+def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
+    folder = RunFolder(Path(model))
+    if not folder.exists() and (runs / model).is_dir():  # also where a file or another folder has the run's name
+        folder = RunFolder(runs / model)
+    elif not folder.path.exists():
+        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {runs_there(model, runs)}")
+    if folder.replaced.is_dir() and not folder.has_state():
+        why = "the earlier run, for that which is to replace it has no state yet"
+        return SavedRun(RunFolder(folder.replaced)), why
+    return SavedRun(folder), "as asked"
+
+
+def weights_to_average(run: SavedRun, best: int | None = None, recent: int | None = None) -> list[Path]:
+    """The `best` weights files of a run's newest validated stage (None: all), or instead its most `recent` ones.
+
+    Raises:
+        CheckpointError: there are not so many, or fewer than two.
+    """
+    checkpoints = run.newest_stage().checkpoints
+    kept = checkpoints.best() if recent is None else checkpoints.recent()
+    wanted = recent or best or 2
+    if len(kept) < wanted:
+        there = f"{len(kept)} was" if len(kept) == 1 else f"{len(kept)} were"
+        raise CheckpointError(
+            f"{checkpoints.folder}: this needs at least {wanted} checkpoints, and {there} kept; train with more "
+            "validations (a smaller training.validate_every), or keep more (training.keep_recent, training.keep_best)"
+        )
+    return kept[: recent or best]
+
+
+def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = None) -> None:
+    """Averages weights files into one; they fit each other, and the model of the run `of`.
+
+    Raises:
+        CheckpointError: there are fewer than two, they do not fit, or the output cannot be written.
+    """
+    if len(files) < 2:
+        raise CheckpointError(f"{files[0] if files else output}: an average needs at least two checkpoints; name more")
+    if of is None:
+        model, vocabulary = None, next(filter(None, map(vocabulary_of, files)), "")
+    else:
+        tokenizers = of.load_tokenizers()
+        model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.sum
+    save_weights(output, average_weights(files, model, vocabulary), vocabulary)

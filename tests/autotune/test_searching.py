@@ -1,0 +1,200 @@
+"""The ways to search: which there are, how the best is found, and that it finds the same texts."""
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.autotune import searching
+from nmtkit.autotune.searching import quickest_search, ways_to_search
+from nmtkit.autotune.turns import MOST_SHARE, TooSlowError
+from nmtkit.core import device as devices
+from nmtkit.experiment.opening import Opening, find_way
+from nmtkit.layers import packed
+from nmtkit.layers.packed import PrecisionChoice
+from nmtkit.runs.saved import find_run
+from nmtkit.translation.inputs import SearchWay, usual
+
+CPU = torch.device("cpu")
+LINES = [f"line {number}" for number in range(100)]
+
+
+class Clock:
+    """Goes on only while something is searched; stands in for the module `time`."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
+    monkeypatch.setattr(searching, "time", CLOCK)
+    monkeypatch.setattr(packed, "has_products", lambda precision: precision in ("bf16", "int8"))
+    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "count"), [("cpu", "auto", 6), ("cpu", "int8", 4), ("cuda", "auto", 5), ("cuda", "fp16", 3)]
+)
+def test_the_usual_way_comes_first_and_the_others_differ_in_one_thing(
+    device: str, asked: PrecisionChoice, count: int
+) -> None:
+    first, *others = ways_to_search(torch.device(device), asked)
+    precision = "fp32" if asked == "auto" else asked
+    assert first == usual(torch.device(device), precision)
+    assert first.precision == precision
+    assert len(others) == count - 1
+    for other in others:
+        fields = ("precision", "batch_tokens", "one_a_core")
+        assert sum(getattr(first, name) != getattr(other, name) for name in fields) == 1
+        assert asked == "auto" or other.precision == asked
+
+
+def test_a_precision_whose_products_are_slow_here_is_not_tried_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(searching, "is_slow", lambda precision: precision == "int8")
+    assert {way.precision for way in ways_to_search(CPU)} == {"fp32", "bf16"}
+    assert {way.precision for way in ways_to_search(CPU, "int8")} == {"int8"}
+
+
+class Search:
+    """Takes a thousandth of a second a line, in the quickest way a part of that."""
+
+    def __init__(self, quickest: SearchWay, same: bool = True, part: float = 0.3) -> None:
+        self.quickest, self.same, self.part = quickest, same, part
+        self.searched = 0
+
+    def __call__(self, way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        CLOCK.now += len(lines) * 0.001 * (self.part if way == self.quickest else 1)
+        self.searched += len(lines)
+        return [line if self.same or way != self.quickest else line.upper() for line in lines]
+
+
+def test_the_quickest_is_found_and_used_again() -> None:
+    quickest = ways_to_search(CPU)[2]
+    search = Search(quickest)
+    found = quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100)
+    assert found.way == quickest
+    assert found.speeds[str(quickest)] > 2 * found.speeds[str(usual(CPU))]
+    searched = search.searched
+    assert quickest_search(search, LINES, CPU, {"test": "again"}, planned_seconds=100).way == quickest
+    assert search.searched == searched
+
+
+def test_a_less_exact_way_that_finds_other_texts_is_refused_and_told() -> None:
+    less_exact, _ = [way for way in ways_to_search(CPU) if way.precision != "fp32"]
+    found = quickest_search(Search(less_exact), LINES, CPU, {"test": "same"}, 100)
+    assert found.way == less_exact
+    assert not any("--precision" in sentence for sentence in found.sentences())
+    quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    again = quickest_search(Search(less_exact, same=False), LINES, CPU, {"test": "other"}, 100)
+    assert again.kept
+    assert again.way.precision == "fp32"
+    (told,) = [sentence for sentence in again.sentences() if "--precision" in sentence]
+    assert re.fullmatch(r"--precision bf16 would be 3\.3 times as quick; 100 of 100 texts differ", told)
+
+
+@pytest.mark.parametrize(("part", "taken"), [(0.85, True), (0.93, False)])
+def test_a_less_exact_way_is_taken_for_a_gain_of_a_tenth_only(part: float, taken: bool) -> None:
+    usually, *others = ways_to_search(CPU)
+    less_exact, _ = [way for way in others if way.precision != "fp32"]
+    found = quickest_search(Search(less_exact, part=part), LINES, CPU, {"test": "tenth"}, 100)
+    assert found.way == (less_exact if taken else usually)
+    assert found.speeds[str(less_exact)] == max(found.speeds.values())
+    assert quickest_search(Search(others[0], part=part), LINES, CPU, {"test": "exact"}, 100).way == others[0]
+
+
+def test_what_is_too_short_is_not_measured() -> None:
+    assert not quickest_search(Search(ways_to_search(CPU)[2]), LINES, CPU, {"test": "short"}, planned_seconds=1).speeds
+    assert not quickest_search(
+        Search(ways_to_search(CPU)[2]), LINES[: searching._FEWEST - 1], CPU, {"test": "few"}, 100
+    ).speeds
+
+
+@pytest.mark.parametrize("failing", [[0], [1, 2], [2, 3, 4], [0, 1, 2, 3, 4, 5]])
+def test_a_way_that_runs_out_of_memory_is_not_taken(failing: list[int]) -> None:
+    search, hungry = Search(ways_to_search(CPU)[2]), [ways_to_search(CPU)[number] for number in failing]
+
+    def with_little_memory(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        if way in hungry and len(lines) > max(searching._PIECES):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a test")
+        return search(way, lines, most)
+
+    found = quickest_search(with_little_memory, LINES, CPU, {"test": "memory"}, planned_seconds=100)
+    if len(hungry) == len(ways_to_search(CPU)):
+        assert (found.way, found.speeds) == (usual(CPU), {})
+    else:
+        assert found.way not in hungry
+        assert [way for way in ways_to_search(CPU) if not found.speeds[str(way)]] == hungry
+
+
+@pytest.mark.parametrize("times", [15, 1000])
+def test_a_way_that_is_far_too_slow_is_given_up_after_a_few_lines(times: int) -> None:
+    """It has no more of the time than a piece of the usual way's, whatever it is asked for."""
+    slow = next(way for way in ways_to_search(CPU) if way.precision == "int8")
+    others, asked = Search(ways_to_search(CPU)[2]), []
+
+    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        if way != slow:
+            return others(way, lines, most)
+        asked.append(len(lines))
+        CLOCK.now += min(most, len(lines) * 0.1 * times)
+        raise TooSlowError
+
+    begun = CLOCK.now
+    found = quickest_search(search, LINES, CPU, {"test": f"slow {times}"}, planned_seconds=100)
+    assert found.way == ways_to_search(CPU)[2]
+    assert asked == [searching._PIECES[0]]
+    assert CLOCK.now - begun < 5
+    assert f"{slow} at most " in next(found.sentences())
+
+
+@pytest.mark.parametrize("planned", [1, 20, 100])
+def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float) -> None:
+    begun = CLOCK.now
+
+    def search(way: SearchWay, lines: Sequence[str], most: float) -> list[str]:
+        CLOCK.now += min(most, 3.0 * len(lines))
+        if most < 3.0 * len(lines):
+            raise TooSlowError
+        return list(lines)
+
+    assert not quickest_search(search, LINES, CPU, {"test": f"all {planned}"}, planned_seconds=planned).speeds
+    assert CLOCK.now - begun <= MOST_SHARE * planned * 1.001
+
+
+@pytest.mark.skipif("int8" not in packed.precisions(CPU), reason="this torch has no products of int8 here")
+def test_a_real_search_whose_products_are_slow_makes_few_of_them(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of int8 that take 0.05 s more, where nobody has noticed it before."""
+    monkeypatch.undo()  # the clock is the real one
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(searching, "is_slow", lambda precision: False)
+    real, made = packed._of_whole_numbers, [0]
+
+    def slow(*given: Any) -> torch.Tensor:
+        made[0] += 1
+        sleep(0.05)
+        return real(*given)
+
+    packed.precisions(CPU)  # has tried them
+    monkeypatch.setattr(packed, "_of_whole_numbers", slow)
+    how = Opening(device="cpu", threads=1)
+    _, found = find_way(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
+    assert found.way.precision == "fp32"
+    assert 0 < made[0] <= 45, "of some thousand"
+    assert any(way.startswith("int8") for way in found.speeds)

@@ -1,0 +1,247 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
+from nmtkit.corpus.blocks import Block, Example
+from nmtkit.corpus.checking import Checker, DataReport
+from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.reading import read_pairs
+from nmtkit.corpus.text import read_lines
+
+
+def write(path: Path, content: str | bytes) -> str:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path)
+
+
+def files(**settings: object) -> Files:
+    return Files.model_validate(settings)
+
+
+def settings(**more: object) -> DataConfig:
+    return DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **more})
+
+
+# Reading lines.
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", "\ufeffone\r\ntw\u2028o\x85\n\n\rthree\x0c\nlast")
+    assert list(read_lines(path)) == ["one", "tw\u2028o\x85", "", "\rthree\x0c", "last"]
+
+
+def test_gzip_is_told_by_content_not_by_name(tmp_path: Path) -> None:
+    assert list(read_lines(write(tmp_path / "t.txt", gzip.compress("ä\nb\n".encode())))) == ["ä", "b"]
+    assert list(read_lines(write(tmp_path / "t.gz", "plain\n"))) == ["plain"]
+    assert list(read_lines(write(tmp_path / "empty", b""))) == []
+
+
+def test_bad_input_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", b"good\nb\xc3d\n")
+    with pytest.raises(DataError, match=r"t, line 2: not UTF-8 \(byte 2 of the line\)"):
+        list(read_lines(path))
+    whole = gzip.compress(b"line\n" * 9999)
+    with pytest.raises(DataError, match="broken gzip"):
+        list(read_lines(write(tmp_path / "cut.gz", whole[:-20])))
+    with pytest.raises(DataError, match="broken gzip"):
+        list(read_lines(write(tmp_path / "bent.gz", whole[:30] + b"\xff\xff\xff\xff" + whole[34:])))
+    with pytest.raises(DataError, match="nowhere: cannot read it: No such file"):
+        list(read_lines(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match="cannot read it: Is a directory"):
+        list(read_lines(tmp_path))
+
+
+# Reading pairs.
+
+
+def test_several_pairs_of_files_follow_one_another(tmp_path: Path) -> None:
+    for name, text in {"a.en": "one\ntwo\n", "a.de": "eins\nzwei\n", "b.en": "three\n", "b.de": "drei\n"}.items():
+        write(tmp_path / name, text)
+    config = settings(train={"src": ["a.en", "b.en"], "tgt": ["a.de", "b.de"]}, folder=str(tmp_path))
+    assert list(read_pairs(config.splits()["train"])) == [
+        Example("one", "eins", 1),
+        Example("two", "zwei", 2),
+        Example("three", "drei", 3),
+    ]
+    assert config.paths() == [str(tmp_path / name) for name in ("a.en", "b.en", "a.de", "b.de")]
+
+
+def test_a_test_set_may_go_without_targets(tmp_path: Path) -> None:
+    assert list(read_pairs(files(src=write(tmp_path / "a", "one\n\n")))) == [
+        Example("one", None, 1),
+        Example("", None, 2),
+    ]
+
+
+@pytest.mark.parametrize(("src", "tgt"), [(3, 5), (5, 3), (1, 0), (0, 2)])
+def test_different_line_counts_name_both(tmp_path: Path, src: int, tgt: int) -> None:
+    pair = files(src=write(tmp_path / "s", "x\n" * src), tgt=write(tmp_path / "t", "y\n" * tgt))
+    with pytest.raises(DataError, match=rf"/s has {src} lines, but .*/t has {tgt}"):
+        list(read_pairs(pair))
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    lines = [{"text": "a\nb", "sum": ["c d", "e"], "id": 1}, {"text": "", "sum": "ü"}]
+    path = write(tmp_path / "j", gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+    assert list(read_pairs(files(jsonl=path, src_field="text", tgt_field="sum"))) == [
+        Example("a b", "c d e", 1),
+        Example("", "ü", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"src": "a"}', "line 2: no field 'tgt'; it has src: set tgt_field"),
+        ('{"src": "a", ', "line 2: not JSON"),
+        ('["a", "b"]', "line 2: expected a JSON object, found a list"),
+        ('{"src": 3, "tgt": "b"}', "line 2: field 'src' is neither a string nor a list of strings"),
+        ("", "line 2: not JSON"),
+    ],
+)
+def test_bad_json_lines_are_named(tmp_path: Path, line: str, fault: str) -> None:
+    path = write(tmp_path / "j", f'{{"src": "a", "tgt": "b"}}\n{line}\n')
+    with pytest.raises(DataError, match=fault):
+        list(read_pairs(files(jsonl=path)))
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({"train": {"src": "a"}}, "train: tgt is missing"),
+        ({"train": {"src": "a", "tgt": "b"}, "valid": {"src": "a"}}, "valid: tgt is missing"),
+        ({"train": {"tgt": "b"}}, "`train`: give either src"),
+        ({"train": {"src": "a", "tgt": "b", "jsonl": "c"}}, "`train`: give either src"),
+        ({"train": {"src": "a", "tgt": "b"}, "test": {"src": []}}, "write `--set data.test=null`"),
+        ({"train": {"jsonl": "c", "tgt": "b"}}, "`train`: tgt is for text files"),
+        ({"train": {"src": ["a", "b"], "tgt": "c"}}, "src names 2 files and tgt 1"),
+        ({"train": {"src": 3, "tgt": "c"}}, "train.src"),
+        ({"train": {"source": "a", "tgt": "b"}}, "unknown key `train.source`"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(data: dict[str, object], fault: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        parse(DataConfig, data, "recipe")
+    assert fault in str(error.value)
+
+
+def test_paths_begin_at_the_folder_only_where_the_file_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "a", "")
+    config = settings(folder=str(tmp_path), test={"src": str(tmp_path / "a")})
+    assert config.paths() == [str(tmp_path / "a"), "b", str(tmp_path / "a")]
+
+
+# Checking.
+
+
+def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataReport, dict[str, list[int]]]:
+    """Texts, then lengths in words; returns the report and the lines that stay."""
+    checker = Checker(config, DataReport())
+    blocks = {
+        name: Block(name, "src", "tgt", 1, *([list(side) for side in zip(*pairs, strict=True)]))
+        for name, pairs in splits.items()
+    }
+    stay = {}
+    for name, block in blocks.items():
+        if name != "train":
+            checker.seek(block)
+    for name, block in blocks.items():
+        verdict = checker.judge(block)
+        checker.count(name, verdict)
+        lengths = [
+            np.array([len(text.split()) for text in side or ()])[verdict.keep] for side in (block.src, block.tgt)
+        ]
+        lines = block.lines[verdict.keep]
+        stay[name] = lines[checker.lengths(name, lines, *lengths)].tolist()
+    return checker.report, stay
+
+
+def found(report: DataReport, split: str) -> dict[str, tuple[int, int, str]]:
+    return {kind: (f.count, f.first_line, f.action) for kind, f in report.splits[split].findings.items()}
+
+
+TRAIN = [
+    ("a b", "A B"),
+    ("", "A"),
+    ("a b", "A B"),
+    ("a b c d e f", "A B C D E"),
+    ("a b", "other"),
+    ("c", "A B C D"),
+    ("d", "  "),
+    ("a b", "A B"),
+]
+
+
+def test_faulty_training_pairs_are_dropped_and_counted() -> None:
+    report, stay = check(settings(max_length=5, max_ratio=3.0, drop_duplicates=True), train=TRAIN)
+    assert stay["train"] == [1, 5]
+    assert found(report, "train") == {
+        "empty side": (2, 2, "dropped"),
+        "duplicate": (2, 3, "dropped"),
+        "over-long": (1, 4, "dropped"),
+        "length ratio": (1, 6, "dropped"),
+    }
+    assert report.splits["train"].read == 8
+
+
+def test_without_limits_only_empty_sides_are_dropped() -> None:
+    report, stay = check(settings(), train=TRAIN)
+    assert stay["train"] == [1, 3, 4, 5, 6, 8]
+    assert found(report, "train") == {"empty side": (2, 2, "dropped"), "duplicate": (2, 3, "kept")}
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    _, stay = check(settings(max_length=6, max_tgt_length=5, max_ratio=4.0), train=TRAIN)
+    assert stay["train"] == [1, 3, 4, 5, 6, 8]
+    _, stay = check(settings(max_length=6, max_tgt_length=4), train=TRAIN)
+    assert stay["train"] == [1, 3, 5, 6, 8]
+
+
+def test_truncated_pairs_are_counted_and_stay() -> None:
+    report, stay = check(settings(max_length=5, over_long="truncate"), train=TRAIN)
+    assert stay["train"] == [1, 3, 4, 5, 6, 8]
+    assert found(report, "train")["over-long"] == (1, 4, "truncated")
+
+
+def test_other_splits_keep_everything_and_are_compared_with_train() -> None:
+    valid = [("new", "NEW"), ("a b", "A B"), ("", ""), ("a b", "changed"), ("x " * 9, "y")]
+    report, stay = check(settings(max_length=5, max_ratio=2.0), train=TRAIN, valid=valid)
+    assert stay["valid"] == [1, 2, 3, 4, 5]
+    assert found(report, "valid") == {
+        "empty side": (1, 3, "kept"),
+        "pair also in train": (1, 2, "kept"),
+        "source also in train": (1, 4, "kept"),
+        "over-long": (1, 5, "kept"),
+        "length ratio": (1, 5, "kept"),
+    }
+
+
+def test_the_report_as_a_line_as_table_and_as_json() -> None:
+    report, _ = check(settings(), train=TRAIN)
+    report.splits["train"].count("src", np.array([3, 1]), np.array([1, 1]))
+    report.learned("bpe", 100, 90, 6, 8)
+    report.splits["train"].kept = 6
+    assert report.left_out() == [("train", "empty side", "2", "2", "dropped")]
+    line = report.line()
+    assert line.startswith("the data: train 6 of 8 pairs (0.7 and 0.0 tokens a pair, at most 3 and 0); unknown ")
+    assert "unknown source and target tokens: train 50.0% and 0.0%; left out or cut: see below" in line
+    assert line.endswith("found and kept: 2 duplicate in train; bpe tokenizer of 100/90 learned from 6 of 8 pairs")
+    plain = json.loads(json.dumps(report.as_dict()))
+    assert plain["splits"]["train"]["src_tokens"] == 4
+    assert plain["splits"]["train"]["src_longest"] == 3
+    assert plain["splits"]["train"]["findings"]["duplicate"] == {"count": 2, "first_line": 3, "action": "kept"}
+
+
+def test_a_text_that_is_taken_whole_needs_one_line() -> None:
+    report, _ = check(settings(), train=[("a", "A"), ("b", "B")])
+    report.splits["train"].kept = 2
+    assert report.left_out() == []
+    assert report.line() == "the data: train 2 pairs; nothing was left out"

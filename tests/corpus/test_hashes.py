@@ -1,0 +1,73 @@
+"""The set of hashes: as Python's own set, but small."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from nmtkit.corpus.hashes import SEGMENT, HashSet
+
+
+@pytest.mark.parametrize("step", [1, 7, 500, 100_000])
+def test_as_a_set(step: int) -> None:
+    rng = np.random.default_rng(step)
+    ours, theirs = HashSet(), set[int]()
+    for _ in range(6 if step > 1000 else 40):
+        hashes = rng.integers(0, 4 * step, step, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        wanted = []
+        for number in hashes.tolist():
+            wanted.append(number in theirs)
+            theirs.add(number)
+        assert ours.add(hashes).tolist() == wanted
+        assert len(ours) == len(theirs)
+        assert ours.add(hashes).all()
+
+
+def test_nothing_and_the_ends_of_the_range() -> None:
+    ours = HashSet()
+    nothing = np.empty(0, dtype=np.uint64)
+    assert ours.add(nothing).shape == (0,)
+    ends = np.array([2**64 - 1, 0], dtype=np.uint64)
+    assert ours.add(ends).tolist() == [False, False]
+    assert ours.add(ends).tolist() == [True, True]
+
+
+def test_beyond_one_segment() -> None:
+    """Members of every segment are found again, those of the ends too, and neighbours of members are not."""
+    rng = np.random.default_rng(0)
+    ours = HashSet()
+    numbers = rng.permutation(4 * SEGMENT).astype(np.uint64) * np.uint64(3)
+    for part in np.array_split(numbers, 37):
+        assert not ours.add(part).any()
+    assert len(ours) == 4 * SEGMENT
+    assert ours.add(numbers).all()
+    assert len(ours) == 4 * SEGMENT
+    assert not ours.add(numbers + np.uint64(1)).any()
+    assert not ours.add(numbers - np.uint64(1)).any()
+
+
+def test_never_more_than_16_bytes_a_member() -> None:
+    """Also at the worst moment of its growth, and members come in at over a million a second."""
+    rng = np.random.default_rng(1)
+    parts = [rng.integers(0, 2**64, 8192, dtype=np.uint64) for _ in range(125)]
+    fast = HashSet()
+    start = time.process_time()
+    for part in parts:
+        fast.add(part)
+    seconds = time.process_time() - start
+    assert len(fast) / seconds > 1e6
+
+    ours = HashSet()
+    worst = 0.0
+    tracemalloc.start()
+    try:
+        for part in parts:
+            tracemalloc.reset_peak()
+            ours.add(part)
+            if len(ours) > 500_000:
+                worst = max(worst, tracemalloc.get_traced_memory()[1] / len(ours))
+    finally:
+        tracemalloc.stop()
+    assert len(ours) == len(fast) > 1_000_000
+    assert 8 < worst < 16

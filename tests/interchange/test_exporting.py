@@ -1,0 +1,165 @@
+"""A run that was exported is the same model: for Hugging Face, for CTranslate2, and back here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Command
+from daily import daily
+from portable import SEARCH, SOURCES, TARGETS, learned, made_run, needs, opened, raw, read, tokenizers
+
+import nmtkit
+from nmtkit.core.errors import NmtkitError
+from nmtkit.data.batch import collate
+from nmtkit.data.shards import VERSION
+from nmtkit.interchange import conversion
+from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.importing import import_run
+from nmtkit.runs.folder import RunFolder
+from nmtkit.runs.saved import SavedRun
+from nmtkit.translation.translator import Translator
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu", "scale_embeddings": False},
+    {"norm": "post", "positions": "learned", "max_positions": 64, "tie": "embeddings", "activation": "gelu"},
+    {"tie": "decoder", "positions": "learned", "max_positions": 64},
+    {"norm": "post", "tie": "decoder", "two": True},
+    {"tie": "none", "two": True},
+]
+
+
+def run_of(kind: dict[str, Any], folder: Path) -> SavedRun:
+    settings = {key: value for key, value in kind.items() if key != "two"}
+    return made_run(folder, settings, tokenizers(kind.get("two", False)))
+
+
+def exported(kind: dict[str, Any], to: str, folder: Path) -> tuple[Translator, Path]:
+    run = run_of(kind, folder / "run")
+    export_run(run, to, folder / to)
+    return opened(folder / "run"), folder / to
+
+
+@pytest.mark.parametrize("kind", daily(KINDS, 3), ids=str)
+def test_out_and_in_again_is_the_same_run(kind: dict[str, Any], tmp_path: Path) -> None:
+    """Twice, for what was imported has two tokenizers over one table."""
+    before, folder = exported(kind, "huggingface", tmp_path)
+    for again in ("once", "twice"):
+        import_run(folder, str(tmp_path / again))
+        after = opened(tmp_path / again)
+        assert after.model.config == before.model.config
+        assert after.model.sizes == before.model.sizes
+        own, found = raw(tmp_path / "run").state_dict(), raw(tmp_path / again).state_dict()
+        assert len(found) > 30
+        for name, tensor in found.items():
+            assert torch.equal(tensor, own[name]), name
+        assert [one.vocabulary.tokens for one in (after.tokenizers.src, after.tokenizers.tgt)] == [
+            one.vocabulary.tokens for one in (before.tokenizers.src, before.tokenizers.tgt)
+        ]
+        imported = {"at_limit": "compete", "max_length_offset": 30}
+        assert after.config == before.config.changed(imported)
+        assert after.translate(SOURCES[:20]) == before.translate(SOURCES[:20])
+        folder = tmp_path / f"{again}-out"
+        export_run(SavedRun(RunFolder(tmp_path / again)), "huggingface", folder)
+
+
+@needs("huggingface")
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_hugging_face_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
+    ours, folder = exported(kind, "huggingface", tmp_path)
+    theirs = conversion.library("huggingface")
+    theirs.logging.set_verbosity_error()
+    model, info = theirs.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info.values()), info
+    tokenizer = theirs.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(SOURCES, text_target=TARGETS, return_tensors="pt", padding=True)
+    src, tgt = (side.encode_many(lines) for side, lines in zip(sides(ours), (SOURCES, TARGETS), strict=True))
+    given = collate(src, tgt)
+    assert batch.input_ids.tolist() == given.src.tolist()
+    assert given.tgt_in is not None
+    found = model.eval()(given.src, given.src_mask.long(), given.tgt_in).logits.log_softmax(-1)
+    expected = ours.model(given).log_probs
+    real = given.tgt_mask
+    assert torch.allclose(found[real][:, : expected.shape[-1]], expected[real], atol=1e-4)
+    written = model.generate(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+    assert tokenizer.batch_decode(written, skip_special_tokens=True) == ours.translate(SOURCES)
+
+
+def sides(of: Translator) -> tuple[Any, Any]:
+    return of.tokenizers.src, of.tokenizers.tgt
+
+
+@needs("ctranslate2")
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_ctranslate2_opens_it(kind: dict[str, Any], tmp_path: Path) -> None:
+    ours, folder = exported(kind, "ctranslate2", tmp_path)
+    theirs = conversion.library("ctranslate2").Translator(str(folder), compute_type="float32", intra_threads=1)
+    src, tgt = sides(ours)
+    found = theirs.translate_batch(
+        [src.tokens(line) for line in SOURCES],
+        beam_size=SEARCH["beam_size"],
+        max_decoding_length=SEARCH["max_length"],
+        min_decoding_length=0,
+        suppress_sequences=[["<pad>"], ["<s>"]],
+    )
+    assert [tgt.join(one.hypotheses[0]) for one in found] == ours.translate(SOURCES)
+    assert (folder / "source.spm").read_bytes() == src.content()
+
+
+def test_as_safetensors_any_model_is_a_run_without_text(trained: Path, tmp_path: Path) -> None:
+    export_run(SavedRun(RunFolder(trained)), "safetensors", tmp_path / "out", licence="cc-by-4.0")
+    assert opened(tmp_path / "out").translate(["ba zu fo"]) == opened(trained).translate(["ba zu fo"])
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert not names & {"data", "checkpoints", "metrics.jsonl"}
+    texts = "".join((tmp_path / "out" / name).read_text(encoding="utf-8") for name in ("recipe.yaml", "README.md"))
+    assert "train.src" in texts
+    assert str(trained.parent) not in texts
+    assert "/corpus" not in texts
+    scores = read(trained / "test.json")["scores"]
+    assert f"| {scores[0]['name']} | {scores[0]['value']:.2f} |" in texts
+    assert "\nlicense: cc-by-4.0\n" in texts
+
+
+@pytest.mark.parametrize(
+    ("settings", "cut", "match"),
+    [
+        ({"copying": "head"}, {}, "copies"),
+        ({}, {"lowercase": True, "vocab_size": 45}, "lower case"),
+        ({}, {"kind": "word", "vocab_size": 100}, "of words"),
+    ],
+)
+def test_what_hugging_face_has_not_is_refused_by_name(
+    settings: dict[str, Any], cut: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    run = made_run(tmp_path / "run", settings, learned(**cut))
+    with pytest.raises(NmtkitError, match=match):
+        export_run(run, "huggingface", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_command_writes_into_a_new_folder_only(console: Command, tmp_path: Path) -> None:
+    run_of({"norm": "post"}, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
+    done = console("export", "run", "out", "--to", "huggingface")
+    assert done.code == 0, done
+    assert "warning: huggingface has no search like this one: it lacks length_penalty gnmt" in done.err
+    assert "--license" in done.err
+    assert "license: unknown" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    done = console("export", "run", "out", "--to", "huggingface")
+    assert done.code == 2
+    assert "out: it exists already" in done.err
+
+
+def test_the_page_on_the_format_names_every_file_of_a_run(tmp_path: Path) -> None:
+    page = Path(nmtkit.__file__).with_name("FORMAT.md").read_text(encoding="utf-8")
+    folder = RunFolder(tmp_path)
+    names = {
+        getattr(folder, name).relative_to(tmp_path).parts[0]
+        for name, one in vars(RunFolder).items()
+        if hasattr(one, "name")
+    }
+    assert len(names) > 15
+    assert [name for name in names if f"`{name}" not in page] == []
+    assert f"`version` of this format, now {VERSION}." in page

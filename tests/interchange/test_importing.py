@@ -1,0 +1,322 @@
+"""Imported models compute what they computed, and a folder that lies or would do harm is refused by name."""
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Command
+from portable import SOURCES, TARGETS, change, learned, made_run, needs, opened, raw, read, tokenizers
+
+from nmtkit.core.errors import NmtkitError
+from nmtkit.core.settings import load_yaml
+from nmtkit.interchange import conversion
+from nmtkit.interchange.exporting import export_run
+from nmtkit.interchange.importing import import_run
+from nmtkit.training.tensor_files import opened as opened_tensors
+from nmtkit.training.tensor_files import write_plain_tensors
+
+LIMITS = {"beam_size": 4, "max_length": 40, "max_length_ratio": 0.0, "max_length_offset": 40}
+MARIANS: list[dict[str, Any]] = [
+    {"end": 1.0},
+    {"bias": False, "share_encoder_decoder_embeddings": False, "activation_function": "relu", "end": 4.0},
+    {"two": True, "share_encoder_decoder_embeddings": False, "activation_function": "gelu"},
+    {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False, "scale_embedding": False, "spread": 0.8},
+    {"two": True, "bias": False, "tie_word_embeddings": False, "share_encoder_decoder_embeddings": False},
+    {"d_model": 24, "encoder_layers": 3, "decoder_layers": 1, "heads": 3, "file": "pytorch_model.bin", "end": 4.0},
+]
+"""Settings of theirs; and of ours, two vocabularies, how large weights are and how likely the end of a sentence is."""
+
+
+def tables(two: bool) -> tuple[dict[str, int], dict[str, int]]:
+    """The ids of the words of both sides; some pieces of the tokenizers have none."""
+    pair = learned(joint=False)
+    words = [[word for word in one.vocabulary.tokens[4:] if word[-1:] not in "xX"] for one in (pair.src, pair.tgt)]
+    sides = words if two else [[*words[0], *words[1]]] * 2
+    src, tgt = ([">>de<<", *dict.fromkeys(side)] for side in sides)
+    return tuple({word: at for at, word in enumerate(["</s>", "<unk>", "<pad>", *one])} for one in (src, tgt))  # type: ignore[return-value]
+
+
+def write_tokenizers(folder: Path, two: bool) -> tuple[int, int]:
+    folder.mkdir()
+    pair, (src, tgt) = learned(joint=False), tables(two)
+    (folder / "source.spm").write_bytes(pair.src.content())
+    (folder / "target.spm").write_bytes(pair.tgt.content())
+    (folder / "vocab.json").write_text(json.dumps(src), encoding="utf-8")
+    if two:
+        (folder / "target_vocab.json").write_text(json.dumps(tgt), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"separate_vocabs": two}), encoding="utf-8")
+    return len(src), len(tgt)
+
+
+def marian(folder: Path, kind: dict[str, Any]) -> Any:
+    """A model of `transformers` with random weights, in a folder that it wrote itself; some of its sentences end."""
+    library = conversion.library("huggingface")
+    library.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+    given = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "activation_function": "swish"} | kind
+    rest = {"two": False, "bias": True, "heads": 2, "file": "", "end": 2.0, "spread": 0.4}
+    two, bias, heads, file, end, spread = (given.pop(key, other) for key, other in rest.items())
+    src, tgt = write_tokenizers(folder, two)
+    sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
+    sides |= {f"{side}_ffn_dim": 20 for side in ("encoder", "decoder")}
+    ids = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": None}
+    torch.manual_seed(5)
+    sizes = {"vocab_size": src, "decoder_vocab_size": tgt, "max_position_embeddings": 64, "scale_embedding": True}
+    config = library.MarianConfig(**sizes | sides | ids | given)
+    model = library.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "positions" not in name and parameter.dim() > 1:
+                crossing = 0.8 if "encoder_attn" in name else spread
+                parameter.add_(torch.randn_like(parameter), alpha=crossing)
+            elif "positions" not in name:
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+        if bias:
+            model.final_logits_bias.normal_()
+        row = model.lm_head.weight[0]
+        model.model.decoder.layers[-1].final_layer_norm.bias.add_(row * end / row.square().sum())
+    model.generation_config.bad_words_ids = [[2]]
+    model.save_pretrained(folder)
+    if file:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / file)
+    return model
+
+
+@needs("huggingface")
+@pytest.mark.parametrize("kind", MARIANS, ids=str)
+def test_a_marian_model_computes_and_finds_what_it_did(kind: dict[str, Any], tmp_path: Path) -> None:
+    theirs = marian(tmp_path / "theirs", kind)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"))
+    ours = opened(tmp_path / "run")
+    tokenizer = conversion.library("huggingface").MarianTokenizer.from_pretrained(tmp_path / "theirs")
+    sources = [f">>de<< {one}" if number % 7 == 0 else one for number, one in enumerate(SOURCES)]
+    batch = tokenizer(sources, text_target=TARGETS, return_tensors="pt", padding=True)
+    assert batch.attention_mask.sum(1).tolist() == [len(one) + 1 for one in ours.tokenizers.src.encode_many(sources)]
+    begin = torch.full_like(batch.labels[:, :1], 2)
+    with torch.inference_mode():
+        given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        logits = theirs(**given, decoder_input_ids=torch.cat([begin, batch.labels[:, :-1]], 1)).logits.log_softmax(-1)
+        written = theirs.generate(
+            **given, num_beams=4, max_new_tokens=40, early_stopping=True, length_penalty=1.0, do_sample=False
+        )
+    expected = logits.gather(2, batch.labels[..., None])[..., 0]
+    for row, found in enumerate(ours.rescore(sources, TARGETS)):
+        wanted = expected[row, : len(found.token_log_probs)].tolist()
+        assert found.token_log_probs == pytest.approx(wanted, abs=1e-4)
+    # What has not ended by the limit they rank among what has.
+    texts = zip(tokenizer.batch_decode(written, skip_special_tokens=True), ours.translate(sources), strict=True)
+    ended = [pair for pair, row in zip(texts, written[:, 1:].tolist(), strict=True) if 0 in row]
+    assert len(ended) > 35
+    assert len(set(ended)) >= 5
+    assert all(one == other for one, other in ended)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that export wrote; needs no library."""
+    path = tmp_path_factory.mktemp("exported")
+    settings = {"norm": "post", "positions": "sinusoidal_halves", "activation": "silu"}
+    export_run(made_run(path / "run", settings, tokenizers(two=False)), "huggingface", path / "out", licence="mit")
+    return path / "out"
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """One's own, to be changed."""
+    (tmp_path / "model").mkdir()
+    for path in folder.iterdir():
+        (tmp_path / "model" / path.name).write_bytes(path.read_bytes())
+    return tmp_path / "model"
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    with opened_tensors(folder / "model.safetensors") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+
+
+@pytest.mark.parametrize("layout", ["zip", "old", "half", "parts", "without bias or positions"])
+def test_weights_in_other_files_are_the_same_weights(layout: str, folder: Path, copy: Path, tmp_path: Path) -> None:
+    given = tensors(folder)
+    (copy / "model.safetensors").unlink()
+    if layout == "parts":
+        names = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(given)}
+        for file in sorted(set(names.values())):
+            write_plain_tensors(copy / file, {name: given[name] for name in given if names[name] == file})
+        (copy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}), encoding="utf-8")
+    else:
+        if layout == "half":
+            given = {name: tensor.half() for name, tensor in given.items()}
+        left_out = ("final_logits_bias", "embed_positions") if layout.startswith("without") else ()
+        given = {name: tensor for name, tensor in given.items() if not any(part in name for part in left_out)}
+        torch.save(given, copy / "pytorch_model.bin", _use_new_zipfile_serialization=layout != "old")
+    import_run(folder, str(tmp_path / "one"))
+    import_run(copy, str(tmp_path / "other"))
+    one, other = (raw(tmp_path / name) for name in ("one", "other"))
+    assert one.config == other.config
+    for (name, tensor), found in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        wanted = torch.zeros_like(tensor) if layout.startswith("without") and name == "output.bias" else tensor
+        assert torch.equal(found, wanted.half().float() if layout == "half" else wanted)
+
+
+class Harm:
+    """What a pickle runs, if anybody lets it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.mark}",)
+
+
+def pickled(folder: Path, content: Any) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(content, folder / "pytorch_model.bin")
+
+
+def plain_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harm(folder.parent / "harm")))
+
+
+def compressed(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with zipfile.ZipFile(folder / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(1 << 20))
+
+
+def with_tensors(folder: Path, changes: dict[str, torch.Tensor | None]) -> None:
+    given = tensors(folder) | changes
+    write_plain_tensors(folder / "model.safetensors", {name: one for name, one in given.items() if one is not None})
+
+
+def outside(folder: Path, path: str = "../secret.safetensors") -> None:
+    os.replace(folder / "model.safetensors", folder.parent / "secret.safetensors")
+    index = {"weight_map": {"model.shared.weight": path}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def words(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    given = read(folder / "vocab.json")
+    change(given)
+    (folder / "vocab.json").write_text(json.dumps(given), encoding="utf-8")
+
+
+def pipe(folder: Path) -> None:
+    (folder / "source.spm").unlink()
+    os.mkfifo(folder / "source.spm")
+
+
+FC1 = "model.encoder.layers.0.fc1.weight"
+SHARED = "model.shared.weight"
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a pickle with code": (
+        lambda at: pickled(at, {SHARED: Harm(at.parent / "harm")}),
+        "pytorch_model.bin.*nothing of it was run",
+    ),
+    "a bare pickle": (plain_pickle, "pytorch_model.bin.*nothing of it was run"),
+    "a compressed pickle": (compressed, "pytorch_model.bin.*compressed"),
+    "other objects": (lambda at: pickled(at, {"a": [1, 2]}), "pytorch_model.bin.*other things than tensors"),
+    "one number for many": (
+        lambda at: pickled(at, tensors(at) | {FC1: torch.zeros(1).expand(24, 16)}),
+        "fc1.weight.*not as many numbers",
+    ),
+    "a path that leaves": (outside, "index.json.*secret.*nothing was read"),
+    "a path that is whole": (lambda at: outside(at, "/etc/passwd"), "index.json.*/etc/passwd"),
+    "half a file": (lambda at: os.truncate(at / "model.safetensors", 3000), "model.safetensors.*damaged"),
+    "no weights": (lambda at: (at / "model.safetensors").unlink(), "no weights.*pytorch_model.bin"),
+    "no config": (lambda at: (at / "config.json").unlink(), "config.json.*missing"),
+    "no numbers": (lambda at: with_tensors(at, {FC1: torch.full((24, 16), torch.nan)}), "fc1.weight.*finite"),
+    "another shape": (lambda at: with_tensors(at, {FC1: torch.zeros(16, 24)}), r"fc1.weight.*\[16, 24\].*\[24, 16\]"),
+    "a weight less": (lambda at: with_tensors(at, {FC1: None}), "fc1.weight.*missing"),
+    "a weight more": (lambda at: with_tensors(at, {"model.x": torch.zeros(1)}), "model.x.*not part of such a model"),
+    "other ties": (lambda at: with_tensors(at, {"lm_head.weight": torch.zeros(60, 16)}), "config.json says.*differ"),
+    "a huge vocabulary": (lambda at: change(at / "config.json", vocab_size=99_999_999), "config.json.*99,999,999"),
+    "a huge width": (lambda at: change(at / "config.json", d_model=1 << 20), "config.json.*1048576"),
+    "a wider one": (lambda at: change(at / "config.json", d_model=1 << 40), "config.json.*d_model"),
+    "many layers": (lambda at: change(at / "config.json", encoder_layers=200), "layers.2.*missing"),
+    "more layers": (lambda at: change(at / "config.json", encoder_layers=10**9), "config.json.*encoder_layers"),
+    "wide within": (lambda at: change(at / "config.json", encoder_ffn_dim=2**20, decoder_ffn_dim=2**20), "fc1"),
+    "odd heads": (
+        lambda at: change(at / "config.json", encoder_attention_heads=3, decoder_attention_heads=3),
+        "config.json.*hidden_size 16 is not a multiple of heads 3",
+    ),
+    "two sizes": (lambda at: change(at / "config.json", decoder_ffn_dim=8), "config.json.*ffn_dim.*differ"),
+    "a far end": (lambda at: change(at / "generation_config.json", eos_token_id=10**6), "config.json.*1000000"),
+    "an activation": (lambda at: change(at / "config.json", activation_function="mish"), "activation_function"),
+    "relative positions": (lambda at: change(at / "config.json", model_type="t5"), "t5.*relative positions.*marian"),
+    "bytes": (lambda at: change(at / "config.json", model_type="bart"), "bart.*normalizes its embeddings.*marian"),
+    "an unheard-of one": (lambda at: change(at / "config.json", model_type="x" * 999), "model of type 'xxx.*not read"),
+    "a search": (lambda at: change(at / "generation_config.json", num_beams=10**6), "num_beams"),
+    "no JSON": (lambda at: (at / "vocab.json").write_text("[1"), "vocab.json.*not JSON"),
+    "a list": (lambda at: (at / "vocab.json").write_text("[1]"), "vocab.json.*list"),
+    "two for one": (lambda at: words(at, lambda given: given.update(a=7)), "vocab.json.*'a' has the id 7"),
+    "far words": (lambda at: words(at, lambda given: given.update(a=60)), "vocab.json.*'a' has the id 60"),
+    "words of words": (lambda at: words(at, lambda given: given.update(a="b")), "vocab.json.*'a' has the id 'b'"),
+    "no unknown": (lambda at: words(at, lambda given: given.pop("<unk>")), "vocabulary has no <unk>"),
+    "no pieces": (lambda at: (at / "target.spm").write_bytes(b"x" * 99), "target.spm.*not a sentencepiece model"),
+    "a pipe": (pipe, "source.spm.*is no file"),
+}
+
+
+@pytest.mark.parametrize("harm", HOSTILE)
+def test_a_folder_that_lies_is_refused_by_name_and_leaves_nothing(harm: str, copy: Path, tmp_path: Path) -> None:
+    spoil, match = HOSTILE[harm]
+    spoil(copy)
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(NmtkitError, match=match) as fault:
+        import_run(copy, str(tmp_path / "run"))
+    assert "\n" not in str(fault.value)
+    assert len(str(fault.value)) < 600
+    assert {*tmp_path.iterdir()} == before
+
+
+def test_odd_words_keep_their_rows(copy: Path, tmp_path: Path) -> None:
+    """What no line can hold, and what is called as our special words are, gets another name and nothing else."""
+    ninth = list(read(copy / "vocab.json"))[9]
+    words(copy, lambda given: given.update([("a\nb", given.pop(ninth))]))
+    change(copy / "config.json", decoder_start_token_id=0)
+    change(copy / "generation_config.json", decoder_start_token_id=0)
+    import_run(copy, str(tmp_path / "run"))
+    found = opened(tmp_path / "run")
+    tokens = found.tokenizers.src.vocabulary.tokens
+    assert tokens[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert tokens[4] == "<unused 2>"  # their <s>, which the decoder no longer begins with
+    assert len(tokens) == 61
+    model = raw(tmp_path / "run")
+    theirs, own = tensors(copy)[SHARED], model.tgt_embedding.weight
+    assert torch.equal(own[2], theirs[0])
+    assert torch.equal(own[4], theirs[2])
+    assert torch.equal(own[5:], theirs[4:])
+    assert model.get_parameter("output.bias")[2].item() == conversion.NEVER
+    assert "<unused 9>" in tokens
+
+
+def test_an_imported_run_is_a_run_for_every_command(folder: Path, console: Command, tmp_path: Path) -> None:
+    done = console("import", folder, "-o", "runs/mine")
+    assert done.code == 0, done
+    assert "marian model of 2+1 layers of 16, 60 source and 60 target tokens" in done.err
+    (tmp_path / "src").write_text("".join(f"{one}\n" for one in SOURCES[:3]), encoding="utf-8")
+    (tmp_path / "tgt").write_text("".join(f"{one}\n" for one in TARGETS[:3]), encoding="utf-8")
+    cpu = ("--device", "cpu")
+    found = console("translate", *cpu, stdin=SOURCES[0])  # the newest run
+    assert (found.code, len(found.out.splitlines())) == (0, 1), found
+    for command in ("rescore", "align"):
+        found = console(command, "-m", "mine", *cpu, "--source", "src", "--target", "tgt")
+        assert (found.code, len(found.out.splitlines())) == (0, 3), found
+    found = console("plot-attention", "-m", "mine", *cpu, SOURCES[0], "-o", "picture.html")
+    assert (found.code, (tmp_path / "picture.html").exists()) == (0, True), found
+    found = console("export", "mine", "again", "--to", "safetensors")
+    assert found.code == 0, found
+    card = (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+    assert "license: mit\n" in card
+    assert "Imported from the marian model out" in card
+    assert load_yaml(tmp_path / "runs" / "mine" / "recipe.yaml")[0]["model"]["positions"] == "sinusoidal_halves"
+    found = console("import", folder, "-o", "runs/mine")
+    assert (found.code, "name another folder with -o" in found.err) == (2, True), found

@@ -1,0 +1,281 @@
+"""Models of Joey NMT and OpenNMT-py compute here what they computed; what they hold beyond that is refused by name."""
+
+import importlib
+from argparse import Namespace
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sentencepiece
+import torch
+import torch.nn.functional as F
+from other_recurrent import joey_rnn, joey_rnn_scores, opennmt_rnn, opennmt_rnn_scores
+from other_toolkits import (
+    JOEY,
+    OPENNMT,
+    joey_config,
+    joey_recurrent,
+    joey_scores,
+    joey_transformer,
+    opennmt_options,
+    opennmt_scores,
+    opennmt_transformer,
+    words_of,
+    write_joey,
+    write_opennmt,
+)
+from portable import SOURCES, TARGETS, learned, opened
+
+from nmtkit.interchange.importing import import_run
+from nmtkit.interchange.joey import read_joey
+from nmtkit.interchange.opennmt import read_opennmt
+
+SPM = {
+    "data__src__level": "bpe",
+    "data__trg__level": "bpe",
+    "data__src__tokenizer_cfg": {"model_file": "/elsewhere/src.model"},
+    "data__trg__tokenizer_cfg": {"model_file": "/elsewhere/trg.model"},
+}
+POST = {f"model__{side}__layer_norm": "post" for side in ("encoder", "decoder")}
+GELU = {f"model__{side}__activation": "gelu" for side in ("encoder", "decoder")}
+JOEYS: dict[str, dict[str, Any]] = {
+    "pre-norm": {},
+    "post-norm, sentencepiece": POST | SPM,
+    "gelu, tied": GELU | {"model__tied_softmax": True},
+}
+
+
+JOEY_RECURRENT: dict[str, dict[str, Any]] = {
+    "gru, bahdanau, bridge": {},
+    "lstm, luong, last": {"rnn_type": "lstm", "attention": "luong", "init_hidden": "last", "num_layers": 2},
+    "lstm, bahdanau, bridge, two layers, not fed": {"rnn_type": "lstm", "num_layers": 2, "input_feeding": False},
+    "gru, luong, zero": {"attention": "luong", "init_hidden": "zero"},
+}
+
+
+def ids(words: list[str], tokens: list[str]) -> list[int]:
+    table = {word: number for number, word in enumerate(words)}
+    return [table.get(token, 0) for token in tokens]
+
+
+def cut(side: int, text: str, pieces: bool, words: list[str]) -> list[str]:
+    """Words; or the likeliest pieces of all that the vocabulary has, and single characters (Kudo 2018, section 3.2)."""
+    if not pieces:
+        return text.split()
+    one = (learned(joint=False).src, learned(joint=False).tgt)[side]
+    model = sentencepiece.SentencePieceProcessor(model_proto=one.content())
+    scores = {piece: model.get_score(model.piece_to_id(piece)) for piece in one.vocabulary.tokens[4:]}
+    text = "\u2581" + text.replace(" ", "\u2581")
+    best: list[tuple[float, list[str]]] = [(0.0, [])]
+    for end in range(1, len(text) + 1):
+        ways = [
+            (best[begin][0] + scores[text[begin:end]], [*best[begin][1], text[begin:end]])
+            for begin in range(end)
+            if text[begin:end] in scores and (text[begin:end] in words or end - begin == 1)
+        ]
+        best.append(max(ways))
+    return best[-1][1]
+
+
+@pytest.mark.parametrize("kind", JOEYS)
+def test_a_transformer_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    config = joey_config(**JOEYS[kind])
+    pieces = config["data"]["src"]["level"] == "bpe"
+    words = words_of(0, JOEY, pieces), words_of(1, JOEY, pieces)
+    weights = joey_transformer(config, *map(len, words))
+    write_joey(tmp_path / "theirs", config, weights, words)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    ours = opened(tmp_path / "run")
+    for source, target, found in zip(SOURCES[:6], TARGETS[:6], ours.rescore(SOURCES[:6], TARGETS[:6]), strict=True):
+        src, tgt = (ids(words[n], cut(n, text, pieces, words[n])) for n, text in enumerate((source, target)))
+        wanted = joey_scores(weights, config, src, tgt)
+        assert found.token_log_probs == pytest.approx(wanted.tolist(), abs=1e-4)
+    assert ours.tokenizers.src.tokens(SOURCES[7]) == [
+        token if pieces else f"\u2581{token}" for token in cut(0, SOURCES[7], pieces, words[0])
+    ]
+
+
+@pytest.mark.parametrize("kind", [*JOEYS, *JOEY_RECURRENT])
+def test_joey_nmt_itself_agrees(kind: str, tmp_path: Path) -> None:
+    models = pytest.importorskip("joeynmt.model", reason="joeynmt is not installed", exc_type=ImportError)
+    vocabularies = importlib.import_module("joeynmt.vocabulary")
+    config = joey_config(**JOEYS[kind]) if kind in JOEYS else joey_recurrent(JOEY_RECURRENT[kind])
+    words = words_of(0, JOEY, pieces=False), words_of(1, JOEY, pieces=False)
+    marks = {"unk": 0, "pad": 1, "bos": 2, "eos": 3}
+    special = {f"{name}_id": number for name, number in marks.items()}
+    special |= {f"{name}_token": JOEY[number] for name, number in marks.items()}
+    special |= {"sep_id": None, "sep_token": None, "lang_tags": []}
+    src, tgt = (vocabularies.Vocabulary(side, SimpleNamespace(**special)) for side in words)
+    torch.manual_seed(4)
+    theirs = models.build_model(deepcopy(config["model"]), src, tgt).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    config["data"] |= {side: {"level": "word"} for side in ("src", "trg")}
+    write_joey(tmp_path / "theirs", config, theirs.state_dict(), words)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    for source, target, found in zip(
+        SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
+    ):
+        left, right = (torch.tensor([ids(words[n], text.split())]) for n, text in enumerate((source, target)))
+        left = F.pad(left, (0, 1), value=3)
+        given, wanted = F.pad(right, (1, 0), value=2), F.pad(right, (0, 1), value=3)
+        with torch.inference_mode():
+            out = theirs._encode_decode(  # what its forward calls
+                src=left,
+                trg_input=given,
+                src_mask=torch.ones_like(left)[:, None].bool(),
+                src_length=torch.tensor([left.shape[1]]),
+                trg_mask=torch.ones_like(given)[:, None].bool(),
+            )[0]
+        expected = out.log_softmax(-1)[0].gather(1, wanted[0][:, None])[:, 0]
+        assert found.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+OPENNMTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "gelu, biases, four heads": {"pos_ffn_activation_fn": "gelu", "add_qkvbias": True, "heads": 4},
+    "sentencepiece": {
+        "transforms": ["sentencepiece"],
+        "src_subword_model": "/there/en.model",
+        "tgt_subword_model": "/elsewhere/de.model",
+        "add_ffnbias": False,
+    },
+    "copying": {"copy_attn": True, "dec_layers": 2},
+}
+
+
+RECURRENT = {"encoder_type": "brnn", "decoder_type": "rnn", "rnn_type": "LSTM", "position_encoding": False}
+RECURRENT |= {"src_word_vec_size": 12, "tgt_word_vec_size": 12, "global_attention": "general", "input_feed": 1}
+OPENNMT_RECURRENT: dict[str, dict[str, Any]] = {
+    "lstm, both directions": RECURRENT | {"enc_layers": 2, "dec_layers": 2},
+    "gru, dot, one direction": RECURRENT
+    | {"encoder_type": "rnn", "rnn_type": "GRU", "global_attention": "dot", "enc_layers": 1},
+    "lstm, not fed": RECURRENT | {"input_feed": 0, "enc_layers": 1},
+}
+
+
+@pytest.mark.parametrize("kind", OPENNMTS)
+def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    options = opennmt_options(**OPENNMTS[kind])
+    pieces = "sentencepiece" in options["transforms"]
+    words = words_of(0, OPENNMT, pieces), words_of(1, OPENNMT, pieces)
+    weights = opennmt_transformer(options, *map(len, words))
+    path = tmp_path / "there" / "model_step_5.pt"
+    write_opennmt(path, options, weights, words)
+    import_run(path, str(tmp_path / "run"), read=read_opennmt)
+    ours = opened(tmp_path / "run")
+    sources = [*SOURCES[:5], f"zzz {SOURCES[5]} {TARGETS[5]}"]
+    targets = [*TARGETS[:5], f"{TARGETS[5]} zzz"]
+    for source, target, found in zip(sources, targets, ours.rescore(sources, targets), strict=True):
+        pair = [ours.tokenizers.src.tokens(source), ours.tokenizers.tgt.tokens(target)]
+        pair = pair if pieces else [[token[1:] for token in side] for side in pair]
+        assert pieces or pair == [source.split(), target.split()]
+        wanted = opennmt_scores(weights, options, [*words], pair)
+        assert found.token_log_probs == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+class Words(dict[str, int]):
+    """A vocabulary as OpenNMT-py asks it for numbers."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        super().__init__({token: number for number, token in enumerate(tokens)})
+
+
+@pytest.mark.parametrize("kind", [kind for kind in OPENNMTS if kind != "sentencepiece"] + [*OPENNMT_RECURRENT])
+def test_opennmt_py_itself_agrees(kind: str, tmp_path: Path) -> None:
+    builder = pytest.importorskip("onmt.model_builder", reason="onmt is not installed", exc_type=ImportError)
+    parser = importlib.import_module("onmt.utils.parse").ArgumentParser()
+    importlib.import_module("onmt.opts").train_opts(parser)
+    given = opennmt_options(**(OPENNMTS | OPENNMT_RECURRENT)[kind])
+    options = Namespace(**given, brnn=given["encoder_type"] == "brnn")
+    for action in parser._actions:
+        if not hasattr(options, action.dest):
+            setattr(options, action.dest, action.default)
+    words = words_of(0, OPENNMT, pieces=False), words_of(1, OPENNMT, pieces=False)
+    torch.manual_seed(4)
+    theirs = builder.build_base_model(options, {"src": Words(words[0]), "tgt": Words(words[1])}).eval()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.4 + float("norm" in name and parameter.dim() == 1))
+    write_opennmt(tmp_path / "model.pt", given, theirs.state_dict(), words)
+    import_run(tmp_path / "model.pt", str(tmp_path / "run"), read=read_opennmt)
+    for source, target, found in zip(
+        SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
+    ):
+        pair = [source.split(), target.split()]
+        left, right = (torch.tensor([ids(words[n], side)]) for n, side in enumerate(pair))
+        given_words = torch.cat([torch.tensor([[2]]), right, torch.tensor([[3]])], 1)
+        wanted = [*pair[1], "</s>"]
+        with torch.inference_mode():
+            states, attention = theirs(left[..., None], given_words[..., None], torch.tensor([left.shape[1]]))
+            if options.copy_attn:
+                own = torch.tensor([[float(a == b) for b in pair[0]] for a in pair[0]])  # (S,S), a word a column
+                scores = theirs.generator(states[0], attention["copy"][0], own[None])
+                # Each word's columns are the same: one is enough.
+                copied = {word: scores[:, len(words[1]) + place] for place, word in enumerate(pair[0])}
+                known = {word: scores[:, number] for number, word in enumerate(words[1])}
+                zero, unknown = torch.zeros_like(scores[:, 0]), known["<unk>"]
+                generated = [known.get(word, zero if word in copied else unknown) for word in wanted]
+                sums = [one + copied.get(word, zero) for word, one in zip(wanted, generated, strict=True)]
+                expected = torch.stack(sums).diagonal().log()
+            else:
+                rows = torch.tensor(ids(words[1], wanted))
+                expected = theirs.generator(states)[0].log_softmax(-1).gather(1, rows[:, None])[:, 0]
+        assert found.token_log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", JOEY_RECURRENT)
+def test_a_recurrent_model_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    config, words = joey_recurrent(JOEY_RECURRENT[kind]), (words_of(0, JOEY, False), words_of(1, JOEY, False))
+    weights = joey_rnn(config, *map(len, words))
+    write_joey(tmp_path / "theirs", config, weights, words)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    for source, target, found in rescored(tmp_path / "run"):
+        wanted = joey_rnn_scores(weights, config, ids(words[0], source), ids(words[1], target))
+        assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", OPENNMT_RECURRENT)
+def test_a_recurrent_model_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: Path) -> None:
+    options = opennmt_options(**OPENNMT_RECURRENT[kind])
+    words = words_of(0, OPENNMT, False), words_of(1, OPENNMT, False)
+    weights = opennmt_rnn(options, *map(len, words))
+    write_opennmt(tmp_path / "model.pt", options, weights, words)
+    import_run(tmp_path / "model.pt", str(tmp_path / "run"), read=read_opennmt)
+    for source, target, found in rescored(tmp_path / "run"):
+        wanted = opennmt_rnn_scores(weights, options, ids(words[0], source), ids(words[1], target))
+        assert found == pytest.approx(wanted.tolist(), abs=1e-4)
+
+
+def rescored(run: Path) -> list[tuple[list[str], list[str], list[float]]]:
+    """Words of both sides of some pairs, and what the run makes of them."""
+    found = opened(run).rescore(SOURCES[:4], TARGETS[:4])
+    pairs = zip(SOURCES[:4], TARGETS[:4], found, strict=True)
+    return [(source.split(), target.split(), one.token_log_probs) for source, target, one in pairs]
+
+
+@pytest.mark.parametrize("toolkit", ["joeynmt", "opennmt-py"])
+def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_path: Path) -> None:
+    """Each piece is known, results are pieces as well, and the user is told."""
+    theirs = JOEY if toolkit == "joeynmt" else OPENNMT
+    plain = [words_of(side, theirs, pieces=False) for side in (0, 1)]
+    cut = [[word if number < 4 or number % 3 else f"\u2581{word}" for number, word in enumerate(one)] for one in plain]
+    told: list[str] = []
+    if toolkit == "joeynmt":
+        config = joey_config()
+        write_joey(tmp_path / "model", config, joey_transformer(config, *map(len, cut)), (cut[0], cut[1]))
+        import_run(tmp_path / "model", str(tmp_path / "run"), told.append, read_joey)
+    else:
+        options = opennmt_options()
+        write_opennmt(tmp_path / "model.pt", options, opennmt_transformer(options, *map(len, cut)), (cut[0], cut[1]))
+        import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, read_opennmt)
+    ours = opened(tmp_path / "run")
+    line = " ".join([*cut[0][4:], "<s>", "nowhere"])
+    assert ours.tokenizers.src.encode(line)[:-2] == list(range(4, len(cut[0])))
+    assert ours.tokenizers.src.encode(line)[-2:] == [1, 1]
+    assert ours.tokenizers.tgt.join(cut[1][4:]) == " ".join(cut[1][4:])
+    assert any("text that is cut into pieces" in note for note in told)
+    assert any(f"it searches as {toolkit} does: beam_size" in note for note in told)

@@ -1,0 +1,406 @@
+"""Settings for those who bring only text: by the size of the corpus, valid for every text, and with their reasons."""
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daily import daily
+
+from nmtkit import recipe
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.task import TASKS, TRANSLATION
+from nmtkit.core.wording import in_words
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.corpus_size import CorpusSize, Counts, SideSize
+from nmtkit.data.tokenizer import learn
+from nmtkit.presets.choosing import (
+    PRESETS,
+    TASKS_WITH_PRESETS,
+    choose_preset,
+    recipe_text,
+)
+from nmtkit.presets.fitting import FittedPreset
+
+DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
+
+
+def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> SideSize:
+    """A side of ordinary text: a word in twenty is a new one."""
+    return SideSize(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
+
+
+def corpus(pairs: int, words_a_line: int = 13, tgt: SideSize | None = None, one_script: bool = True) -> CorpusSize:
+    text = side(pairs * words_a_line)
+    return CorpusSize(pairs, text, tgt or text, side(2 * pairs * words_a_line), one_script)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[FittedPreset], recipe.Recipe]:
+    """The recipe that a fitted preset is written as."""
+    return lambda preset: load(recipe_text(preset, "mine", DATA), tmp_path)
+
+
+Made = Callable[[FittedPreset], recipe.Recipe]
+MULTI30K = CorpusSize(29_000, side(345_020), side(322_383), side(667_403), one_script=True)
+WMT14 = corpus(4_500_000, 25)
+SIZES = {"50 pairs": corpus(50), "multi30k": MULTI30K, "wmt14": WMT14}
+
+
+def counted(pairs: list[tuple[str, str]]) -> CorpusSize:
+    counts = Counts()
+    for src, tgt in pairs:
+        counts.add(src, tgt)
+    return counts.size()
+
+
+def test_what_is_counted() -> None:
+    size = counted([("the cat sat", "die Katze"), ("the ﬁg", "Hai"), ("", "leer"), (" ", ""), ("leer", "")])
+    assert size.pairs == 2
+    assert (size.src.words, size.src.distinct_words, size.src.length) == (5, 4, 3)
+    assert size.src.characters == len(set("thecatsatfig"))  # the ligature is two letters, as for the tokenizer
+    assert (size.tgt.words, size.tgt.distinct_words) == (3, 3)
+    assert size.both.words == 8
+    assert size.both.distinct_words == 7
+    assert size.src.spaced
+
+
+def test_the_length_is_that_of_nearly_all_lines() -> None:
+    lines = [" ".join(["a"] * words) for words in [5] * 95 + [50] * 5]
+    assert counted([(line, "b") for line in lines]).src.length == 5
+
+
+def test_frequent_characters_make_up_nearly_all_text() -> None:
+    text = "a" * 9_000 + "b" * 998 + "cd"
+    size = counted([(text, "x")])
+    assert (size.src.characters, size.src.frequent_characters) == (4, 2)
+
+
+def test_text_without_spaces_is_counted_by_characters() -> None:
+    size = counted([("the cat sat on the mat today", "猫今天坐在垫子上不想起来因为外面太冷了所以")] * 10)
+    assert size.src.spaced
+    assert not size.tgt.spaced
+    assert size.tgt.words == round(10 * 21 / 1.7)
+    assert not size.one_script
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "same"),
+    [
+        ("the old woman reads a book", "die alte Frau liest ein Buch", True),
+        ("the old woman reads a book", "старая женщина читает книгу", False),
+        ("the old woman reads a book", "η γριά διαβάζει ένα βιβλίο by Woolf", False),
+        ("1 2 3", "4 5 6", True),
+    ],
+    ids=["german", "russian", "greek", "figures"],
+)
+def test_scripts(src: str, tgt: str, same: bool) -> None:
+    assert counted([(src, tgt)]).one_script == same
+
+
+def test_nothing_to_learn_from() -> None:
+    with pytest.raises(DataError, match="no pair with text on both sides"):
+        counted([("a", ""), ("", "b")])
+
+
+def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs and words are counted; the kinds of words stay few enough for any memory."""
+    monkeypatch.setattr(Counts, "_all_up_to", 100)
+    size = counted([(f"w{number} x", "y") for number in range(2_000)])
+    assert size.pairs == 2_000
+    assert size.src.words == 4_000
+    assert 200 < size.src.distinct_words < 600
+
+
+# ------------------------------------------------------------------------------------------------------- the choice
+
+
+@pytest.mark.parametrize(
+    ("size", "gpu", "name"),
+    [
+        (corpus(50), False, "tiny"),
+        (corpus(4_999), True, "tiny"),
+        (MULTI30K, False, "small"),
+        (MULTI30K, True, "small"),
+        (WMT14, False, "small"),
+        (WMT14, True, "base"),
+    ],
+    ids=["50", "4999-gpu", "29k", "29k-gpu", "4.5m", "4.5m-gpu"],
+)
+def test_the_preset_follows_corpus_and_device(size: CorpusSize, gpu: bool, name: str) -> None:
+    for task in TASKS_WITH_PRESETS:
+        preset = choose_preset(task, size, gpu=gpu)
+        assert preset.name == name
+        assert f"{size.pairs:,} pairs" in preset.reasons[0].because
+
+
+def test_at_the_size_of_multi30k_it_is_the_measured_recipe(made: Made) -> None:
+    measured = recipe.load("multi30k-en-de-transformer")
+    preset = choose_preset("translation", MULTI30K)
+    found = made(preset)
+    assert found.tokenizer == measured.tokenizer
+    assert found.model == measured.model
+    assert found.batch == measured.batch
+    assert found.search == measured.search
+    assert found.training.max_updates == pytest.approx(measured.training.max_updates, rel=0.1)
+    for key in ("lr", "betas", "label_smoothing", "clip_norm"):
+        assert getattr(found.training, key) == getattr(measured.training, key)
+    assert preset.minutes is None  # nobody has measured this machine
+
+
+def test_what_the_preset_has_is_not_said_again() -> None:
+    """The smallest recipe: only what the corpus decides differs."""
+    preset = choose_preset("translation", MULTI30K)
+    assert preset.extends == "preset-small"
+    assert {group: set(keys) for group, keys in preset.changes.items()} == {
+        "tokenizer": {"vocab_size"},
+        "model": {"dropout"},
+        "training": {"max_updates", "validate_every"},
+    }
+    text = recipe_text(preset, "mine", DATA)
+    assert text.count("\n") < 40
+    assert "extends: preset-small\n" in text
+
+
+def test_at_the_size_of_wmt14_base_trains_as_long_as_the_paper(made: Made) -> None:
+    preset = choose_preset("translation", WMT14, gpu=True)
+    found = made(preset)
+    model = found.model.model_dump()
+    assert (model["hidden_size"], model["encoder_layers"], model["dropout"]) == (512, 6, 0.1)
+    assert found.training.max_updates == pytest.approx(100_000, rel=0.15)
+    assert (found.training.schedule.kind, found.training.schedule.model_dump()["warmup"]) == ("inverse_sqrt", 4000)
+    assert found.tokenizer.vocab_size == 32_000
+    assert preset.minutes is None
+
+
+def test_more_text_means_a_larger_vocabulary_and_fewer_passes(made: Made) -> None:
+    found = [made(choose_preset("translation", corpus(pairs), "small")) for pairs in (6_000, 20_000, 60_000, 600_000)]
+    sizes = [one.tokenizer.vocab_size for one in found]
+    updates = [one.training.max_updates or 0 for one in found]
+    dropout = [one.model.model_dump()["dropout"] for one in found]
+    assert sizes == [2_000, 4_000, 8_000, 16_000]
+    passes = [count / pairs for count, pairs in zip(updates[1:], (20_000, 60_000, 600_000), strict=True)]
+    assert updates[1:] == sorted(updates[1:])  # the first corpus has smaller batches
+    assert passes == sorted(passes, reverse=True)
+    assert dropout == sorted(dropout, reverse=True)
+    assert dropout[0] > dropout[-1]
+
+
+def test_minutes_are_planned_by_the_measured_speed(made: Made) -> None:
+    """The schedule runs over the budget; dropout and validations go by the updates that the time allows."""
+    presets = [choose_preset("translation", MULTI30K, minutes=minutes) for minutes in (None, 10)]
+    whole, cut = map(made, presets)
+    assert whole.training.max_minutes is None
+    assert whole.training.max_updates is not None
+    assert cut.training.max_minutes == 10.0
+    schedule = cut.training.schedule.model_dump()
+    assert {key: schedule[key] for key in ("kind", "over", "warmup_share")} == {
+        "kind": "cosine",
+        "over": "budget",
+        "warmup_share": 0.1,
+    }
+    assert cut.batch.batch_tokens == whole.batch.batch_tokens // 2
+    assert cut.training.max_updates == pytest.approx(2 * whole.training.max_updates, rel=0.01)
+    assert presets[1].minutes is presets[1].passes is None
+    assert presets[1].is_useful
+
+    preset = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80.0 * 2048})
+    measured = made(preset)
+    assert preset.minutes == pytest.approx(10)
+    assert preset.passes is not None
+    padded = measured.batch.batch_tokens * 800 / preset.passes
+    assert padded == pytest.approx(1.1 * (29_000 + 1.3 * 345_020), rel=0.01)
+    assert measured.training.validate_every == 800 // 5
+    assert measured.model.model_dump()["dropout"] < whole.model.model_dump()["dropout"]
+    assert any("about 800 updates" in reason.because for reason in preset.reasons)
+
+    preset = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 80_000.0 * 4096})
+    assert preset.minutes == pytest.approx(whole.training.max_updates / 80_000)
+    assert made(preset).training.validate_every == 2 * whole.training.validate_every
+
+
+def test_a_slow_machine_gets_a_smaller_preset_for_the_minutes() -> None:
+    """`small` would read the text less than once in the time; what nobody has measured is not chosen instead."""
+    slow = {"small": 10.0 * 2048, "tiny": 100.0 * 1500}
+    assert not choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).is_useful
+    chosen = choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute=slow)
+    assert chosen.name == "tiny"
+    assert "in 10 min the preset small would read the text only 0." in chosen.reasons[0].because
+    assert choose_preset("translation", MULTI30K, minutes=10, tokens_a_minute={"small": 10.0 * 2048}).name == "small"
+    assert choose_preset("translation", MULTI30K, "small", minutes=10, tokens_a_minute=slow).name == "small"
+    assert choose_preset("translation", MULTI30K, tokens_a_minute=slow).name == "small"
+
+
+def test_minutes_of_a_summarizer_are_shared_by_its_stages(made: Made) -> None:
+    loaded = made(choose_preset("summarization", corpus(3_000, 200, side(90_000, 30)), "small", minutes=20))
+    stages = list(loaded.by_stage().values())
+    assert [one.training.max_minutes for one in stages] == pytest.approx([16, 4])
+    assert loaded.training.max_minutes == 20
+    assert stages[0].training.max_updates != stages[1].training.max_updates
+
+
+def test_other_letters_get_vocabularies_of_their_own(made: Made) -> None:
+    words = side(500_000, characters=3_500, spaced=False)
+    found = made(choose_preset("translation", corpus(29_000, tgt=words, one_script=False)))
+    tokenizer = found.tokenizer
+    assert (tokenizer.joint, tokenizer.vocab_size, tokenizer.tgt_vocab_size) == (False, 8_000, 8_000)
+    assert found.model.model_dump()["tie"] == "decoder"
+    assert found.evaluation.tokenize == "char"
+
+
+def test_a_summarizer_of_text_without_spaces_has_subwords(made: Made) -> None:
+    """Another kind of tokenizer than the preset's: nothing of that is left."""
+    size = corpus(29_000, tgt=side(500_000, characters=3_500, spaced=False), one_script=False)
+    both = side(900_000, characters=3_500, spaced=False)
+    found = made(choose_preset("summarization", CorpusSize(size.pairs, size.src, size.tgt, both, one_script=False)))
+    assert (found.tokenizer.kind, found.tokenizer.joint) == ("bpe", False)
+    assert found.model.model_dump()["tie"] == "decoder"
+
+
+def test_rare_characters_leave_room_for_words(made: Made) -> None:
+    many = SideSize(500_000, 25_000, 6_000, 2_500, False, 20)
+    tokenizer = made(choose_preset("translation", corpus(29_000, tgt=many, one_script=False))).tokenizer
+    assert tokenizer.character_coverage == 0.9995
+    assert tokenizer.tgt_vocab_size == 8_000
+
+
+def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
+    short, long = (
+        choose_preset("summarization", CorpusSize(9_000, side(900_000, length), side(90_000, 12), side(990_000), True))
+        for length in (100, 3_000)
+    )
+    assert made(short).data.limits == (120, 14)
+    assert made(long).data.max_length == 400
+    assert made(short).data.over_long == "truncate"
+
+
+def test_warnings() -> None:
+    (few,) = choose_preset("translation", corpus(50)).warnings
+    assert "50 pairs are few" in few
+    assert choose_preset("translation", MULTI30K).warnings == []
+    (slow,) = choose_preset("translation", MULTI30K, "base").warnings
+    assert "days on a CPU" in slow
+    assert choose_preset("translation", MULTI30K, "base", gpu=True).warnings == []
+
+
+def test_unknown_names_get_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match="no preset 'smal': did you mean 'small'"):
+        choose_preset("translation", MULTI30K, "smal")
+    monkeypatch.setitem(TASKS._members, "turning", replace(TRANSLATION, name="turning", presets=""))
+    with pytest.raises(RecipeError, match=r"no presets for turning, .* Presets are for: translation, summarization"):
+        choose_preset("turning", MULTI30K)
+    with pytest.raises(RecipeError, match="no task 'translate': did you mean 'translation'"):
+        choose_preset("translate", MULTI30K)
+
+
+# ------------------------------------------------------------------------------------------------- any text, at all
+
+
+ALPHABETS = {
+    "latin": "abcdefghijklmnopqrstuvwxyzäöüß",
+    "one letter": "a",
+    "chinese": "".join(map(chr, range(0x4E00, 0x4E00 + 900))),
+    "decomposed": "aeiou\u0301\u0308n",
+    "fractions": "½¾㎏㌀ﬁ1/2",
+    "figures": "0123456789.,",
+}
+
+
+@pytest.mark.parametrize("pairs", daily([7, 2, 50]))
+@pytest.mark.parametrize("spaces", [True, False], ids=["words", "no-spaces"])
+@pytest.mark.parametrize("name", ALPHABETS)
+def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int, made: Made) -> None:
+    """However little text there is: the size that was chosen is one that can be learned."""
+    draw = random.Random(f"{name} {pairs}")
+
+    def line() -> str:
+        words = ["".join(draw.choices(ALPHABETS[name], k=draw.randrange(1, 6))) for _ in range(draw.randrange(1, 8))]
+        return (" " if spaces else "").join(words)
+
+    text = [(line(), line()) for _ in range(pairs)]
+    config = made(choose_preset("translation", counted(text))).tokenizer
+    pair = learn(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
+    assert len(pair.src.vocabulary) == config.vocab_size
+
+
+# ------------------------------------------------------------------------------------------------------- the recipe
+
+
+def load(text: str, folder: Path) -> recipe.Recipe:
+    path = folder / "chosen.yaml"
+    path.write_text(text, encoding="utf-8")
+    return recipe.load(path)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [None, *PRESETS])
+@pytest.mark.parametrize("task", TASKS_WITH_PRESETS)
+def test_recipe_text_is_a_recipe(task: str, name: str | None, size: str, tmp_path: Path) -> None:
+    preset = choose_preset(task, SIZES[size], name, minutes=30)
+    text = recipe_text(preset, "mine", DATA, "what it is: a test")
+    loaded = load(text, tmp_path)
+    assert (loaded.name, loaded.task, loaded.description) == ("mine", task, "what it is: a test")
+    assert loaded.data.train.src == [str(tmp_path / "a.en")]
+    shown = f"{loaded.tokenizer.vocab_size:,}"
+    assert shown in next(reason.value for reason in preset.reasons if reason.setting == "tokenizer")
+    assert loaded.model.kind == {"translation": "transformer", "summarization": "pointer_generator"}[task]
+    assert [stage.name for stage in loaded.stages] == (["pointer", "coverage"] if task == "summarization" else [])
+    last = list(loaded.by_stage().values())[-1]
+    assert last.training.coverage_weight == (1.0 if task == "summarization" else 0.0)
+    assert max(map(len, text.splitlines())) <= 120
+    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
+    assert f"preset {preset.name} ({PRESETS[preset.name]}), because {preset.reasons[0].because}." in comments
+    for reason in preset.reasons[1:]:
+        assert f"{reason.setting}: {reason.value}, because {reason.because}." in comments
+    for warning in preset.warnings:
+        assert warning in comments
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        (0.2, "less than a minute"),
+        (0.9, "about a minute"),
+        (22.4, "about 22 minutes"),
+        (100, "about 100 minutes"),
+        (180, "about 3 hours"),
+        (6_000, "about 4 days"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_times_in_words(minutes: float, said: str) -> None:
+    assert in_words(minutes) == said
+
+
+def test_no_torch_is_needed() -> None:
+    program = "import sys, nmtkit.presets.choosing; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_too_few_minutes_for_one_pass_are_told_before() -> None:
+    """With what a pass takes at the measured speed, and the minutes of all passes that the preset makes."""
+    speed = 2_000.0  # padded tokens a minute
+    text = corpus(20_000)
+    whole = choose_preset("translation", text, "tiny", tokens_a_minute={"tiny": speed})
+    short = choose_preset("translation", text, "tiny", minutes=2, tokens_a_minute={"tiny": speed})
+    (told,) = short.warnings
+    assert told.startswith("2 min read the text only ")
+    assert "no usable model: one pass takes about 3 hours on this machine" in told  # of 393,800 padded tokens
+    assert whole.minutes is not None
+    assert f"(--minutes {math.ceil(whole.minutes)})" in told
+    assert not whole.warnings
+    long = {"minutes": 2 * whole.minutes / 20, "tokens_a_minute": {"tiny": speed}}
+    assert not choose_preset("translation", text, "tiny", **long).warnings  # type: ignore[arg-type]  # of several types
+
+
+def test_too_few_minutes_of_a_summarizer_are_told_before() -> None:
+    text = corpus(3_000, 200, side(90_000, 30))
+    speeds = {"tokens_a_minute": {"tiny": 20_000.0}}
+    whole = choose_preset("summarization", text, "tiny", **speeds).minutes
+    told = choose_preset("summarization", text, "tiny", minutes=2, **speeds).warnings[0]
+    assert whole is not None
+    assert f"(--minutes {math.ceil(whole)})" in told
