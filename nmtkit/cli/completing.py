@@ -22,7 +22,7 @@ from nmtkit.runs.folder import RUNS, folders_in
 OF_RECIPES = ("train", "preprocess", "tune", "compare", "check", "recipe show", "recipe check", "bench train")
 """The commands whose arguments are recipes."""
 OF_RUNS = ("runs rm", "runs mv", "plot-training")
-RUN_OPTIONS = ("-m", "--model", "--run", "--reverse-model")
+RUN_OPTIONS = ("-m", "--model", "--run", "--reverse-model", "--init-from")
 
 
 class _Names(ShellComplete):
@@ -77,7 +77,7 @@ def _corpora() -> list[str]:
 
 def _keys() -> list[str]:
     """The dotted keys of recipes; this takes as long as loading the models."""
-    recipe, settings = (importlib.import_module(f"nmtkit.{name}") for name in ("recipe", "settings"))
+    recipe, settings = (importlib.import_module(f"nmtkit.{name}") for name in ("recipe", "core.settings"))
     paths = settings.paths_of(recipe.Recipe)
     return list(dict.fromkeys(".".join(path) for path in paths if path[0] != "stages"))
 

@@ -23,7 +23,7 @@ VALUES_SHOWN = 4
 @click.option("--show", is_flag=True, help="Show what NAME is, its licence and its sources, and stop.")
 @click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Its folder. Default: corpora/NAME.")
 @click.option("--yes", "-y", is_flag=True, help="Agree to the licence and the size without being asked.")
-@click.option("--again", is_flag=True, help="Make it anew where it is there already; downloads are not repeated.")
+@click.option("--force", is_flag=True, help="Build the corpus again if its folder exists; downloads are not repeated.")
 @click.option(
     "--catalogue",
     metavar="FILE",
@@ -31,7 +31,7 @@ VALUES_SHOWN = 4
     help="A catalogue of your own, besides the one that comes with nmtkit.",
 )
 def command(
-    name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, again: bool, catalogue: Path | None
+    name: str | None, lists: bool, show: bool, to: Path | None, yes: bool, force: bool, catalogue: Path | None
 ) -> None:
     """Fetch the corpus NAME: train, valid and test files, a card, and a recipe that trains on them.
 
@@ -62,9 +62,11 @@ def command(
         for key, parameter in corpus.entry.parameters.items():
             console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
         return
-    found = None if again else already_there(corpus, folder)
+    found = None if force else already_there(corpus, folder)
     if found is not None:
-        console.say(f"{folder} is there already, fetched {found.card['fetched']} (--again makes it anew)", stderr=True)
+        console.say(
+            f"{folder} is there already, fetched {found.card['fetched']} (--force fetches it again)", stderr=True
+        )
     else:
         _show(corpus, stderr=True)
         if not yes:

@@ -131,8 +131,6 @@ def search_options(*keys: str) -> Decorator:
 checkpoint: Decorator = click.option(
     "--checkpoint",
     "weights",
-    cls=options.SpelledOtherwise,
-    also=["--weights"],
     default="auto",
     metavar="WHICH",
     help="best, last, average, a stage of the recipe (its best), or a file. Default: the average if one was made, "

@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -92,36 +92,6 @@ def grouped(kind: type[Any], name: str) -> Decorator:
     return decorate
 
 
-class SpelledOtherwise(click.Option):
-    """An option with further spellings, which work and which `--help` does not show.
-
-    Args:
-        names: as of `click.Option`.
-        also: the spellings that are not shown.
-        more: as of `click.Option`.
-    """
-
-    def __init__(self, names: Sequence[str], also: Sequence[str] = (), **more: Any) -> None:
-        super().__init__([*names, *also], **more)
-        self._also = {*also}
-
-    def _only_shown(self, tell: Callable[[click.Context], Any], ctx: Any) -> Any:
-        every = self.opts
-        self.opts = [name for name in every if name not in self._also]
-        try:
-            return tell(ctx)
-        finally:
-            self.opts = every
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """As click does, without them."""
-        return self._only_shown(super().get_help_record, ctx)  # type: ignore[no-any-return]  # it has the type above
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """As click does, without them."""
-        return self._only_shown(super().get_error_hint, ctx)  # type: ignore[no-any-return]  # as above
-
-
 def one_run(ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> str | None:
     """The one run that an option names; the callback of options that are given once at most.
 
@@ -176,27 +146,7 @@ def with_threads(overrides: tuple[str, ...], threads: int | None) -> tuple[str, 
     return (*overrides, f"training.threads={threads}") if threads else overrides
 
 
-def _from_source(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def with_files(files: tuple[Path, ...], source: tuple[Path, ...], **given: Any) -> Any:
-        if files and source:
-            raise click.UsageError("--source says the same as FILE: give the files in one way")
-        return command(files=files or source, **given)
-
-    return with_files
-
-
-files: Decorator = together(
-    click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE, callback=input_files),
-    click.option(
-        "--source",
-        type=FILE,
-        multiple=True,
-        callback=input_files,
-        help="The same as FILE, for those used to the option.",
-    ),
-    _from_source,
-)
+files: Decorator = click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE, callback=input_files)
 """Gives a command the files to read, none for standard input."""
 quiet: Decorator = click.option(
     "-q",
@@ -212,8 +162,6 @@ def _named_runs(callback: Callable[..., Any], several: str) -> Decorator:
     return click.option(
         "-m",
         "--model",
-        cls=SpelledOtherwise,
-        also=["--run"],
         metavar="RUN",
         multiple=True,
         callback=callback,
@@ -270,8 +218,6 @@ overrides: Decorator = click.option(
 run_folder: Decorator = click.option(
     "--run",
     "run_path",
-    cls=SpelledOtherwise,
-    also=["-m", "--model"],
     metavar="DIR",
     help="The run's folder. Default: runs/NAME, NAME being the recipe's.",
 )

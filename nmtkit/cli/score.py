@@ -1,16 +1,13 @@
 """`nmtkit score`."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from nmtkit import console
-from nmtkit.cli import score_alignments, score_summaries, scoring
+from nmtkit.cli import scoring
 from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.corpus.records import WRITE_OUT
@@ -21,51 +18,8 @@ from nmtkit.pictures import picture_format
 
 REMEDY = f"{WRITE_OUT} (only score-summaries reads a .jsonl file by itself)"
 
-# Other files than text were scored by these flags once, and still are.
-FLAGS = {
-    "--summary": ("score-summaries", score_summaries.command),
-    "--alignment": ("score-alignments", score_alignments.command),
-}
 
-
-class ScoreCommand(scoring.MetricsCommand):
-    """`score`, which hands what its old flags chose to the commands of that kind, whose options it hides."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self._others: dict[str, str] = {}  # option -> the command that it goes with
-        for flag, (name, chosen) in FLAGS.items():
-            known = {option for parameter in self.params for option in parameter.opts}
-            self.params.append(click.Option([flag], is_flag=True, expose_value=False, hidden=True))
-            for option in chosen.params:
-                if isinstance(option, click.Option) and not known.intersection(option.opts):
-                    hidden = copy(option)
-                    hidden.hidden, hidden.expose_value = True, False
-                    self.params.append(hidden)
-                    self._others[option.opts[0]] = name
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """The context of another command, where an old flag asks for that."""
-        options = args[: args.index("--")] if "--" in args else args
-        for flag, (name, chosen) in FLAGS.items():
-            if flag in options:
-                left = [word for word in options if word != flag] + args[len(options) :]
-                return chosen.make_context(name, left, parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; refuses the options of other commands and says whose they are."""
-        left = super().parse_args(ctx, args)
-        for parameter in self.params:
-            other = self._others.get(parameter.opts[0])
-            if other and ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"{parameter.opts[0]} only goes with `nmtkit {other}`", ctx)
-        return left
-
-
-@click.command("score", cls=ScoreCommand)
+@click.command("score", cls=scoring.MetricsCommand)
 @scoring.hyps
 @scoring.refs
 @click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it.")

@@ -28,9 +28,9 @@ from nmtkit.metrics.systems import (
 @scoring.hyps
 @scoring.refs
 @click.option("--source", metavar="SRC", help="The articles. Adds the report on the summaries.")
-@click.option("--wanted", metavar="JSONL", help="Lists of words. Adds their recall: the share that the summaries hold.")
+@click.option("--terms", metavar="JSONL", help="Lists of words. Adds their recall: the share that the summaries hold.")
 @click.option(
-    "--wanted-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --wanted."
+    "--terms-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --terms."
 )
 @click.option(
     "--summary-field", metavar="KEY", default="summary", show_default=True, help="The key of summaries in JSON lines."
@@ -48,8 +48,8 @@ def command(
     options: Options,
     draws: Resampling | None,
     width: int,
-    wanted: str | None,
-    wanted_field: str,
+    terms: str | None,
+    terms_field: str,
     summary_field: str,
     article_field: str,
     as_json: bool,
@@ -67,13 +67,13 @@ def command(
     Examples:
       nmtkit score-summaries mine.txt --ref gold0.txt --ref gold1.txt --json
       nmtkit score-summaries lead.txt mine.txt --ref gold.txt --source articles.txt
-      nmtkit score-summaries mine.txt --ref test.jsonl.gz --source test.jsonl.gz --wanted test.jsonl.gz
+      nmtkit score-summaries mine.txt --ref test.jsonl.gz --source test.jsonl.gz --terms test.jsonl.gz
     """
     outputs = [(path, _texts(path, summary_field, "--summary-field")) for path in hyps]
     refs = [_texts(path, summary_field, "--summary-field") for path in ref_paths]
     articles = None if source is None else _texts(source, article_field, "--article-field")
-    phrases = None if wanted is None else _phrases(wanted, wanted_field)
-    beside = [(path, lines) for path, lines in ((source, articles), (wanted, phrases)) if path and lines]
+    phrases = None if terms is None else _phrases(terms, terms_field)
+    beside = [(path, lines) for path, lines in ((source, articles), (terms, phrases)) if path and lines]
     require_equal_counts([*outputs, *zip(ref_paths, refs, strict=True), *beside])
     for path, lines in zip(ref_paths, refs, strict=True):
         _refuse_empty(path, lines)
@@ -104,10 +104,10 @@ def _texts(path: str, field: str, option: str) -> list[str]:
 
 
 def _phrases(path: str, field: str) -> list[list[str]]:
-    """The lists of wanted words in a JSONL file."""
+    """The term lists in a JSONL file."""
     found = []
     for where, record in _records(path):
-        value = field_of(record, field, where, "say --wanted-field")
+        value = field_of(record, field, where, "say --terms-field")
         if not is_list_of_strings(value):
             raise DataError(f"{where}: field {field!r} is not a list of strings")
         found.append(value)

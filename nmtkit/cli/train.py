@@ -64,10 +64,14 @@ class _WithResume(click.Command):
 @_files("--valid-target", "Its translation.")
 @_files("--test-source", "Text to translate and score after training.")
 @_files("--test-target", "Its translation.")
-@click.option("--from", "from_", metavar="RUN", help="Fine-tune this run on the text, instead of a new model.")
-@_files("--general-source", "With --from: general text to mix in, half of the pairs, so that the model forgets less.")
+@click.option("--init-from", metavar="RUN", help="Fine-tune this run on the text, instead of a new model.")
+@_files(
+    "--general-source", "With --init-from: general text to mix in, half of the pairs, so that the model forgets less."
+)
 @_files("--general-target", "Its translation.")
-@_files("--general-test-source", "With --from: general text to score before and after. Default: the test set of RUN.")
+@_files(
+    "--general-test-source", "With --init-from: general text to score before and after. Default: the test set of RUN."
+)
 @_files("--general-test-target", "Its translation.")
 @click.option("--task", type=click.Choice(TASKS_WITH_PRESETS), help="Without a recipe. Default: translation.")
 @click.option(
@@ -98,7 +102,7 @@ class _WithResume(click.Command):
     help="Replace an earlier run in the same folder. It is kept until the new one has saved its first state.",
 )
 @click.option(
-    "--new-data",
+    "--allow-new-data",
     is_flag=True,
     help="With --resume: continue with other text than the run began with. The tokenizer stays; the epoch begins anew.",
 )
@@ -112,7 +116,7 @@ def command(
     run_path: str | None,
     resuming: str | None,
     overwrite: bool,
-    new_data: bool,
+    allow_new_data: bool,
     device: str,
     threads: int | None,
 ) -> None:
@@ -124,7 +128,7 @@ def command(
 
     With --source and --target instead of RECIPE, nmtkit chooses a recipe by the size of the text: tokenizer, model,
     schedule. It says what it chose and why, and writes it into the run's folder as chosen.yaml, a recipe like any
-    other. Without a validation set it holds pairs out for one (and for a test set, if none is named). With --from it
+    other. Without a validation set it holds pairs out for one (and for a test set, if none is named). --init-from
     fine-tunes a run, own or imported, and shows the scores before and after on both test sets, own and general.
 
     The run's folder, runs/NAME, holds everything: the resolved recipe, the tokenizer, checkpoints, metrics.jsonl, and
@@ -142,7 +146,7 @@ def command(
       nmtkit train demo
       nmtkit train --source train.en --target train.de
       nmtkit train --source a.en.gz --source b.en --target a.de.gz --target b.de --preset tiny --minutes 20
-      nmtkit train --source help.en --target help.de --from runs/general
+      nmtkit train --source help.en --target help.de --init-from runs/general
       nmtkit train --task summarization --source articles.txt --target summaries.txt --run runs/news
       nmtkit train mine.yaml --set training.lr=0.0005 --set model.layers=2 --run runs/two-layers
       nmtkit train mine.yaml --set pretrained_embeddings.src=vectors.txt.gz
@@ -152,7 +156,7 @@ def command(
       nmtkit train mine.yaml --resume --set training.max_minutes=90
       torchrun --nproc-per-node 4 -m nmtkit train mine.yaml --resume auto
     """
-    _require_fitting_options(name, request, resuming, overwrite, new_data)
+    _require_fitting_options(name, request, resuming, overwrite, allow_new_data)
     settings = options.with_threads(overrides, threads)
     with ExitStack() as ending:
         ending.callback(distributed.leave)
@@ -172,7 +176,7 @@ def command(
             path = str(RunFolder.at(run_path, loaded.name).path)
             resume = _resume(resuming, path, device)
         place = choose_device(device, loaded)
-        work = begin_training(loaded, path, resume, overwrite, new_data)
+        work = begin_training(loaded, path, resume, overwrite, allow_new_data)
         ending.callback(work.close)
         if distributed.rank() == 0:
             score_before(work, place, threads, tell)
@@ -186,13 +190,13 @@ def command(
 
 
 def _require_fitting_options(
-    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, new_data: bool
+    name: str | None, request: RecipeRequest, resuming: str | None, overwrite: bool, allow_new_data: bool
 ) -> None:
     given = request.given()
     if resuming and overwrite:
         raise click.UsageError("--resume goes on with a run and --overwrite replaces it: give one of them")
-    if new_data and not resuming:
-        raise click.UsageError("--new-data is for a run that goes on: give it with --resume")
+    if allow_new_data and not resuming:
+        raise click.UsageError("--allow-new-data is for a run that goes on: give it with --resume")
     if name is not None and given:
         raise click.UsageError(
             f"{name} is a recipe, and {', '.join(given)} are for training without one; to train the recipe on other "
@@ -227,7 +231,7 @@ def journalled() -> Iterator[Journal]:
 
 
 def begin_training(
-    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool = False, new_data: bool = False
+    loaded: recipe.Recipe, path: str, resume: bool, overwrite: bool = False, allow_new_data: bool = False
 ) -> Run:
     """A run in a folder, ready to train and to be closed; what the arguments mean says `Run.begin`."""
     return Run.begin(
@@ -235,7 +239,7 @@ def begin_training(
         path,
         resume=resume,
         overwrite=overwrite,
-        new_data=new_data,
+        allow_new_data=allow_new_data,
         notify=tell if distributed.rank() == 0 else quiet,
         report=show_report,
         diagnosed=show_diagnosis,

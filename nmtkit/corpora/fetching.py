@@ -57,7 +57,7 @@ def already_there(corpus: Corpus, folder: Path) -> Fetched | None:
     recipe = folder / f"{corpus.name}.yaml"
     missing = [name for name in (*card["files"], recipe.name) if not (folder / name).is_file()]
     if missing:
-        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --again")
+        raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --force")
     return Fetched(folder, recipe, card)
 
 

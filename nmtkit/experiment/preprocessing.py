@@ -57,8 +57,8 @@ class Preprocessing:
         what = "not the text" if before else "changed since, or never compared with the text"
         raise DataError(
             f"{others[0]}{more}: {what} that {self._folder.path} was begun with, so its training cannot go on as if it "
-            "had not stopped; bring the text back, or go on in the text as it is now with --resume --new-data: with "
-            "the tokenizer of the old text, from the beginning of an epoch"
+            "had not stopped; bring the text back, or go on in the text as it is now with --resume "
+            "--allow-new-data: with the tokenizer of the old text, from the beginning of an epoch"
         )
 
     def tokenizers(self, diagnosed: Callable[[Diagnosis], None], learned_before: bool) -> TokenizerPair:

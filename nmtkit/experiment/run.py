@@ -95,7 +95,7 @@ class Run(SavedRun):
         *,
         resume: bool = False,
         overwrite: bool = False,
-        new_data: bool = False,
+        allow_new_data: bool = False,
         notify: Notify = quiet,
         report: Callable[[DataReport], None] = quiet,
         diagnosed: Callable[[Diagnosis], None] = quiet,
@@ -122,7 +122,7 @@ class Run(SavedRun):
                 require_embeddings(recipe)
             run = cls._taken_up(recipe, place, notify) if resume else cls.create(recipe, place, overwrite, notify)
             begun.append(run)
-            run.preprocess(notify, report, diagnosed, resume, processes, new_data)
+            run.preprocess(notify, report, diagnosed, resume, processes, allow_new_data)
             for stage in run.stages() if resume else ():
                 stage.checkpoints.check_kept()
             write_whole(run.folder.recipe, run.recipe.to_yaml())
@@ -198,7 +198,7 @@ class Run(SavedRun):
         diagnosed: Callable[[Diagnosis], None] = quiet,
         learned_before: bool = False,
         processes: int | None = None,
-        new_data: bool = False,
+        allow_new_data: bool = False,
     ) -> TokenizerPair:
         """Reads and checks the text, learns the tokenizers, writes the arrays; does nothing where that is done.
 
@@ -211,7 +211,7 @@ class Run(SavedRun):
                 overlap are not in it but in the report.
             learned_before: keep the tokenizers that are there, for a model that was trained with them.
             processes: how many cut the text of a large corpus; None: one a core. The result does not depend on it.
-            new_data: with `learned_before`, take text that is another than before.
+            allow_new_data: with `learned_before`, take text that is another than before.
 
         Raises:
             NmtkitError: the text is missing, damaged, unfit, or another than before; or the folder cannot be written.
@@ -220,7 +220,7 @@ class Run(SavedRun):
         if work.is_done():
             notify(f"{self.folder.data}: preprocessed before, and nothing has changed since")
             return self.load_tokenizers()
-        if learned_before and not new_data:
+        if learned_before and not allow_new_data:
             work.require_same_text()
         tokenizers = work.tokenizers(diagnosed, learned_before)
         report(work.store(tokenizers, processes))

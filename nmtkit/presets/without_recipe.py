@@ -61,7 +61,7 @@ class RecipeRequest:
     minutes: float | None = None
     """Stop training after so many."""
 
-    from_: str | None = None
+    init_from: str | None = None
     """A run to fine-tune."""
     general_source: tuple[str, ...] = ()
     """With it: text like that which it was trained on, to be mixed in."""
@@ -93,10 +93,10 @@ class RecipeRequest:
                 return f"{len(src)} {pair[0]} but {len(tgt)} {pair[1]}: give one {pair[1]} for each {pair[0]}"
         if not self.source:
             return f"{', '.join(self.given())}: name the text to train on: --source FILE --target FILE"
-        if self.from_ is None and any(map(any, self.general.values())):
-            return "text with --general is for fine-tuning: name the run to begin from with --from RUN"
-        if self.from_ is not None and (self.preset or self.task):
-            return f"--from takes model and task of {self.from_}: leave --preset and --task out"
+        if self.init_from is None and any(map(any, self.general.values())):
+            return "text with --general is for fine-tuning: name the run to begin from with --init-from RUN"
+        if self.init_from is not None and (self.preset or self.task):
+            return f"--init-from takes model and task of {self.init_from}: leave --preset and --task out"
         return None
 
     @property
@@ -147,7 +147,7 @@ def choose_recipe(
             _require_same(folder, request)
             return
         folder.require_free(overwrite)
-        kind = _Choosing if request.from_ is None else _Adapting
+        kind = _Choosing if request.init_from is None else _Adapting
         held.append(kind(request, folder, overrides, place, notify).write(overwrite))
 
     distributed.by_first(prepare)
@@ -161,8 +161,8 @@ def name_of_run(request: RecipeRequest) -> str:
     parts = [src, *ends] if src == tgt else [src, tgt]
     if len(request.source) > 1:
         parts.append(f"and-{len(request.source) - 1}-more")
-    if request.from_ is not None:
-        parts += ["from", Path(request.from_).name]
+    if request.init_from is not None:
+        parts += ["from", Path(request.init_from).name]
     name = re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.")
     return name if is_name(name) else "text"
 
@@ -309,7 +309,7 @@ class _Adapting(_Choosing):
             pairs = sum(1 for _ in read_pairs(files))
             if not pairs:
                 raise DataError(f"{' '.join(files.paths())}: there is nothing in these files")
-        source = find_run(request.from_)[0]
+        source = find_run(request.init_from)[0]
         found = Adapted(source, self.size, pairs, request.minutes)
         if general:
             own = {side: [train[side]] if isinstance(train[side], str) else [*train[side]] for side in ("src", "tgt")}

@@ -44,7 +44,7 @@ def test_align_finds_the_words(trained: Path, console: Command, pairs: Path) -> 
 
     (pairs / "gold").write_text("\n".join(gold(pairs)) + "\n")
     (pairs / "found").write_text(done.out)
-    scored = console("score", "--alignment", pairs / "found", "--ref", pairs / "gold", "--json")
+    scored = console("score-alignments", pairs / "found", "--ref", pairs / "gold", "--json")
     assert json.loads(scored.out)["systems"][0]["scores"][0]["value"] < 30
 
 

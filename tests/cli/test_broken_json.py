@@ -36,7 +36,7 @@ def broken(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     [
         ("summarize --lead 1 --article-field article", "standard input, line 2: "),
         ("score-summaries odd.jsonl --ref two.txt", "odd.jsonl, line 2: "),
-        ("score-summaries two.txt --ref two.txt --wanted odd.jsonl --wanted-field summary", "odd.jsonl, line 2: "),
+        ("score-summaries two.txt --ref two.txt --terms odd.jsonl --terms-field summary", "odd.jsonl, line 2: "),
     ],
 )
 def test_commands_refuse_it_by_its_place(console: Command, broken: str, command: str, place: str) -> None:

@@ -238,7 +238,7 @@ def test_interrupted_in_a_library_that_makes_an_error_of_it(console: Command, mo
 
 
 def test_unknown_weights(trained: Path, nmtkit: Command) -> None:
-    refused(nmtkit("translate", "-m", trained, "--weights", "average", stdin="ba\n"), "'average'", "best, last")
+    refused(nmtkit("translate", "-m", trained, "--checkpoint", "average", stdin="ba\n"), "'average'", "best, last")
 
 
 def test_an_unusable_search_setting(trained: Path, nmtkit: Command) -> None:

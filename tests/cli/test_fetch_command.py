@@ -79,7 +79,7 @@ def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path)
     assert "is there already" in again.err
     assert again.out == done.out
     before = (tmp_path / "corpora/pairs").stat().st_ino
-    assert downloaded("pairs", "--again", "--yes").code == 0
+    assert downloaded("pairs", "--force", "--yes").code == 0
     assert (tmp_path / "corpora/pairs").stat().st_ino != before
 
 

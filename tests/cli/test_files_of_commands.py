@@ -27,8 +27,6 @@ def test_files_are_one_text(trained: Path, console: Command, texts: list[Path], 
     assert len(piped.out.splitlines()) == 2 * len(LINES)
     done = console("translate", "-m", trained, "--n-best", 2, *texts)
     assert (done.code, done.out) == (0, piped.out)
-    done = console("translate", "-m", trained, "--n-best", 2, "--source", texts[0], "--source", texts[1])
-    assert (done.code, done.out) == (0, piped.out)
     out = tmp_path / "new" / "out.txt"
     done = console("translate", "-m", trained, "--n-best", 2, *texts, "-o", out)
     assert (done.code, done.out, out.read_text()) == (0, "", piped.out)
@@ -75,7 +73,6 @@ def test_no_half_an_output(trained: Path, console: Command, texts: list[Path], t
         (["first.txt", "nosuch"], "nosuch: cannot read it: there is no such file"),
         (["first.txt", "."], ".: cannot read it: it is a folder"),
         (["first.txt", "-"], "standard input (-) cannot stand among files"),
-        (["first.txt", "--source", "first.txt"], "--source says the same as FILE"),
         (["first.txt", "lines.json"], "lines.json: each line is a JSON object"),
         (["first.txt", "-o", "."], "is a directory"),
         (["--split-sentences", "--n-best", "2", "first.txt"], "leave --n-best, --scores out"),

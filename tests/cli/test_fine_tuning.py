@@ -1,4 +1,4 @@
-"""`nmtkit train ... --from RUN`: a run is fine-tuned on text of its own; what it learned and forgot is shown."""
+"""`nmtkit train ... --init-from RUN`: a run is fine-tuned on text of its own; what it learned and forgot is shown."""
 
 import json
 import re
@@ -47,7 +47,15 @@ def test_a_run_is_adapted_and_both_tests_are_scored_before_and_after(
 ) -> None:
     shutil.copytree(trained, own / "general")
     done = console(
-        "train", *pair(own, "own"), "--from", own / "general", *QUICK, "--set", "training.lr=0.02", "--run", "tuned"
+        "train",
+        *pair(own, "own"),
+        "--init-from",
+        own / "general",
+        *QUICK,
+        "--set",
+        "training.lr=0.02",
+        "--run",
+        "tuned",
     )
     assert done.code == 0, done
     reasons = [line for line in done.err.splitlines() if line.startswith("  training.lr:")]
@@ -72,7 +80,7 @@ def test_a_run_is_adapted_and_both_tests_are_scored_before_and_after(
 
 
 def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Command) -> None:
-    words = ["train", *pair(own, "own"), "--from", trained, *pair(own, "general", "general-"), *QUICK]
+    words = ["train", *pair(own, "own"), "--init-from", trained, *pair(own, "general", "general-"), *QUICK]
     done = console(*words)
     assert done.code == 0, done
     assert "  training.lr: 0.0003, because large steps forget more; the highest of tiny was 0.005" in done.err
@@ -87,11 +95,11 @@ def test_general_text_is_half_of_the_pairs(own: Path, trained: Path, console: Co
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--preset", "tiny", "--from", "RUN"], "leave --preset and --task out"),
-        (["--general-source", "own.src", "--general-target", "own.tgt"], "--from RUN"),
-        (["--general-source", "own.src", "--from", "RUN"], "1 --general-source but 0 --general-target: give one"),
-        (["--from", "nowhere"], "nowhere: not the folder of a run"),
-        (["--from", "RUN", "--set", "model.hidden_size=16"], "`model.hidden_size` is 16, and there 48"),
+        (["--preset", "tiny", "--init-from", "RUN"], "leave --preset and --task out"),
+        (["--general-source", "own.src", "--general-target", "own.tgt"], "--init-from RUN"),
+        (["--general-source", "own.src", "--init-from", "RUN"], "1 --general-source but 0 --general-target: give one"),
+        (["--init-from", "nowhere"], "nowhere: not the folder of a run"),
+        (["--init-from", "RUN", "--set", "model.hidden_size=16"], "`model.hidden_size` is 16, and there 48"),
     ],
 )
 def test_faults_are_told_before_anything_is_begun(

@@ -91,7 +91,7 @@ PARSED = {
     "nmtkit summarize -m runs/demo-news-pointer-generator --checkpoint pointer --article-field article test.jsonl -o "
     "pointer.txt": TRAINED,
     "nmtkit score-summaries lead.txt runs/demo-news-attention/test.out pointer.txt "
-    "runs/demo-news-pointer-generator/test.out --ref test.jsonl --source test.jsonl --wanted test.jsonl": TRAINED,
+    "runs/demo-news-pointer-generator/test.out --ref test.jsonl --source test.jsonl --terms test.jsonl": TRAINED,
     "nmtkit train inshorts-attention --set data.folder=$INSHORTS": INSHORTS,
     "nmtkit train inshorts-pointer-generator --set data.folder=$INSHORTS": INSHORTS,
     "nmtkit train inshorts-intra-attention --set data.folder=$INSHORTS": INSHORTS,
@@ -267,7 +267,7 @@ def as_tested(words: list[str], number: int) -> list[str]:
     if words[0] != "train" or "--resume" in words:
         return words
     own = [] if "--run" in words else ["--run", f"runs/{number}"]
-    if "--from" in words:
+    if "--init-from" in words:
         return [*words, *own, *QUICKLY.split()]  # the model is that of the run
     small = SMALL if {"--source", "chosen.yaml"} & {*words} else "--set data.test=null"
     return [*words, *own, *QUICKLY.split(), *small.split()]

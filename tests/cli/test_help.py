@@ -67,7 +67,7 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
         ("recipe show preset-s", ["preset-small", "preset-summaries-base"]),
         ("train nothing-of-ours", ["nothing-of-ours"]),
         ("translate -m ", ["first", "second"]),
-        ("translate --run s", ["second"]),
+        ("translate --model s", ["second"]),
         ("runs rm f", ["first"]),
         ("plot-training first s", ["second"]),
         ("fetch libreoffice-help-en-d", ["libreoffice-help-en-da", "libreoffice-help-en-de"]),

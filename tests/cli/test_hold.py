@@ -196,10 +196,10 @@ def test_resume_with_other_text_is_refused(nmtkit: Command, texts: Path, how: st
     done = nmtkit(*command, *FEW_MORE)
     assert done.code == 2, done
     assert f"{texts / name}" in done.err
-    assert "--new-data" in done.err
+    assert "--allow-new-data" in done.err
     assert contents(texts / "run") == before
 
-    done = nmtkit(*command, *FEW_MORE, "--new-data")
+    done = nmtkit(*command, *FEW_MORE, "--allow-new-data")
     assert done.code == 0, done
     assert ("the epoch begins anew" in done.err) == (how != "valid")
     # From here on this text is the run's own.
@@ -220,7 +220,7 @@ def test_resume_goes_by_what_the_files_hold(nmtkit: Command, texts: Path) -> Non
 
 
 def test_new_data_is_for_a_run_that_goes_on(nmtkit: Command, corpus: Path, tmp_path: Path) -> None:
-    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--new-data")
+    done = nmtkit("train", corpus / "tiny.yaml", "--run", tmp_path / "run", "--allow-new-data")
     assert done.code == 2
     assert "--resume" in done.err
     assert not (tmp_path / "run").exists()

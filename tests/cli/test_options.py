@@ -111,7 +111,7 @@ def test_a_number_within_bounds() -> None:
     [
         f"align --reverse-model A --reverse-model B {FILES}",
         "average -m A -m B",
-        "average -m A --run B",
+        "average -m A --model B",
         "bench decode -m A -m B",
     ],
 )
@@ -126,21 +126,10 @@ def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: P
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "recipe.yaml").write_text(f"name: {name}\n", encoding="utf-8")
     (tmp_path / "runs" / "notes").mkdir()
-    for option in ("-m", "--model", "--run"):
+    for option in ("-m", "--model"):
         done = console("translate", option, "caption", "--checkpoint", "best")
         assert done.code == 2
         assert "did you mean 'captions'? runs under runs/: captions, demo, news" in done.err
-
-
-def test_old_spellings_work_and_are_not_shown(console: Command) -> None:
-    shown = console("translate", "--help").out
-    assert ("--checkpoint" in shown, "-m, --model RUN" in shown) == (True, True)
-    assert ("--weights" in shown, "--run" in shown) == (False, False)
-    shown = console("train", "--help").out
-    assert ("--run DIR" in shown, "--model" in shown) == (True, False)
-    for option in ("--weights", "--checkpoint"):
-        done = console("translate", option)
-        assert (done.code, option in done.err) == (2, True)
 
 
 def test_a_preferred_prefix_needs_one(console: Command) -> None:

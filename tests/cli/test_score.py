@@ -284,14 +284,6 @@ def test_bad_standard_input_ends_in_one_message(run: Run) -> None:
         (["hyp.txt", "hyp.txt", "--ref", "ref.txt", "--paired-ar", "--paired-bs"], "leave the other option out"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "10,x"], "'10,x' is not a list of whole numbers"),
         (["hyp.txt", "--ref", "ref.txt", "--by-length", "--edges", "20,10"], "must rise"),
-        *(
-            (["hyp.txt", "--ref", "ref.txt", *option], f"{option[0]} only goes with `nmtkit {command}`")
-            for command, options in {
-                "score-summaries": (["--wanted", "x"], ["--summary-field", "text"], ["--article-field", "text"]),
-                "score-alignments": (["--ref-base", "1"], ["--hyp-base", "0"], ["--reverse-hyp"]),
-            }.items()
-            for option in options
-        ),
     ],
 )
 def test_wrong_options_end_in_exit_code_2(run: Run, args: list[str], message: str) -> None:
@@ -305,7 +297,7 @@ def test_help_shows_examples(run: Run) -> None:
     assert code == 0
     assert "  nmtkit score output.de --ref test.de\n" in out
     assert "--n-samples" in out
-    hidden = ("--summary ", "--alignment ", "--wanted", "--hyp-base", "--stem", "--sentences")
+    hidden = ("--terms", "--hyp-base", "--stem", "--sentences")
     assert not any(option in out for option in hidden)
     assert all(option in out for option in ("-m, --metrics", "-lc, --lowercase", "-w, --width", "--paired-ar"))
 

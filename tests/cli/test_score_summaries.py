@@ -104,7 +104,7 @@ def test_several_references(score: Command) -> None:
 
 
 def test_jsonl_and_wanted_words(score: Command) -> None:
-    args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--wanted", "all.jsonl.gz", "--n-samples", 20]
+    args = ["--ref", "all.jsonl.gz", "--source", "all.jsonl.gz", "--terms", "all.jsonl.gz", "--n-samples", 20]
     done = score("new", "old", *args)
     assert done.code == 0
     # new: dog and 3-2 of three; old: none.
@@ -167,8 +167,8 @@ def test_notes_about_articles_and_letters(score: Command) -> None:
             "no field 'text'; it has article, summary, unseen",
         ),
         (["new", "--ref", "number.jsonl"], "number.jsonl, line 1: field 'summary' is neither a string nor a list"),
-        (["new", "--ref", "gold", "--wanted", "number.jsonl"], "number.jsonl, line 1: field 'unseen' is not a list"),
-        (["new", "--ref", "gold", "--wanted", "short.jsonl"], "new has 2 lines, short.jsonl has 1"),
+        (["new", "--ref", "gold", "--terms", "number.jsonl"], "number.jsonl, line 1: field 'unseen' is not a list"),
+        (["new", "--ref", "gold", "--terms", "short.jsonl"], "new has 2 lines, short.jsonl has 1"),
         (["new", "--ref", "gold", "--sentences", "line"], "'line' is not one of"),
         (["new", "--ref", "gold", "--metrics", "rouge3"], "unknown metric 'rouge3'"),
         (["new", "--ref", "gold", "--by-length"], "No such option '--by-length'"),
@@ -185,9 +185,3 @@ def test_bad_files_and_options_end_in_one_message(score: Command, args: list[str
     done = score(*args)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
-
-
-def test_score_summary_is_the_same(score: Command, console: Command) -> None:
-    for more in (["--n-samples", 5], ["--source", "articles", "--no-significance", "--json"], ["--by-length"]):
-        args = ["new", "--ref", "gold", "--summary-field", "text", *more]
-        assert console("score", *args[:3], "--summary", *args[3:]) == score(*args)

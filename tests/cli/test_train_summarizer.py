@@ -144,7 +144,9 @@ def test_the_stage_of_the_weights_is_said(corpus: Path, console: Command, tmp_pa
     done = console("train", corpus / "news.yaml", "--run", tmp_path / "run", "--device", "cpu")
     assert done.code == 0, done
     for which, stage in (("words", "1-words"), ("best", "2-coverage")):
-        done = console("summarize", "-m", tmp_path / "run", "--weights", which, "--device", "cpu", stdin="w1 w2 w3\n")
+        done = console(
+            "summarize", "-m", tmp_path / "run", "--checkpoint", which, "--device", "cpu", stdin="w1 w2 w3\n"
+        )
         assert done.code == 0, done
         assert f", {stage}/weights-" in done.err
     assert "a stage of the recipe" in " ".join(console("summarize", "--help").out.split())
