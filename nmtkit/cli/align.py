@@ -13,9 +13,9 @@ from nmtkit.cli import inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftWriter, Symmetrization, pharaoh
+from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftAlignmentWriter, Symmetrization, format_pharaoh
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.shortlist import LinkCounts, counting
+from nmtkit.data.shortlist import LinkCounts, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.translator import Translator
@@ -53,7 +53,7 @@ class Listing:
         if self.shortlist_file is None:
             return nullcontext()
         most = FREQUENT if self.frequent is None else self.frequent
-        return counting(self.shortlist_file, tokenizers, self.best or BEST, most)
+        return shortlist_writer(self.shortlist_file, tokenizers, self.best or BEST, most)
 
 
 @click.command()
@@ -156,7 +156,7 @@ def command(
     """
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
-    file = nullcontext() if soft is None else SoftWriter(soft)
+    file = nullcontext() if soft is None else SoftAlignmentWriter(soft)
     translator = inference.open_asked(how)
     backward = None
     if reverse_model is not None:
@@ -167,7 +167,7 @@ def command(
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
-            sys.stdout.write(pharaoh(links) + "\n")
+            sys.stdout.write(format_pharaoh(links) + "\n")
             if writer is not None:
                 writer.add(one, reverse)
             if counts is not None:

@@ -16,8 +16,8 @@ from nmtkit.cli.diagnosing import show_examination, write_report
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.reading import refuse_records
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.reading import require_plain_text
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
@@ -40,7 +40,7 @@ class Subject:
 
     title: str
     """The recipe's name, or the files."""
-    splits: dict[str, Files]
+    splits: dict[str, SplitFiles]
     """The files by split."""
     in_one_language: bool
     """Whether both sides are in one language, as summaries and their sources are."""
@@ -49,7 +49,7 @@ class Subject:
 
     def see(self, block: Block, with_tokens: bool) -> None:
         """Looks at a block while it is examined: plain text must be that, and a tokenizer may be learned from it."""
-        refuse_records(block, self.splits[block.split], AS_JSON_LINES)
+        require_plain_text(block, self.splits[block.split], AS_JSON_LINES)
         if self.recipe is not None and with_tokens:
             self.recipe.see(block)
 
@@ -191,7 +191,7 @@ def _subject(
     return Subject(" and ".join(names), splits, TASKS.get(task).in_one_language if task else summaries)
 
 
-def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files:
+def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> SplitFiles:
     """The files of one split: a source, perhaps a target; or JSON lines, or a folder of stories."""
     if len(names) > 2:
         raise click.UsageError(
@@ -199,10 +199,10 @@ def _files(split: str, names: Sequence[str], fields: Mapping[str, str]) -> Files
             "a recipe can name more (the files of --valid and --test come last)"
         )
     if len(names) == 1 and Path(names[0]).is_dir():
-        return Files(stories=list(names))
+        return SplitFiles(stories=list(names))
     if len(names) == 1 and names[0].endswith(JSONL_ENDS):
-        return Files(jsonl=list(names), src_field=fields["src_field"], tgt_field=fields["tgt_field"])
-    return Files(src=list(names[:1]), tgt=list(names[1:]))
+        return SplitFiles(jsonl=list(names), src_field=fields["src_field"], tgt_field=fields["tgt_field"])
+    return SplitFiles(src=list(names[:1]), tgt=list(names[1:]))
 
 
 def _by_megabyte(shown: console.LineProgress) -> Callable[[int], None]:

@@ -7,7 +7,7 @@ import click
 from nmtkit.cli import options, results
 from nmtkit.cli.tokenize import open_tokenizer, side_option, write_lines
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import MARK
+from nmtkit.data.tokenizer import WORD_START
 
 
 @click.command()
@@ -30,8 +30,10 @@ def command(model: str | None, files: tuple[Path, ...], side: str) -> None:
 
     def joined(line: str) -> str:
         tokens = line.split(" ")
-        if MARK not in line and len(tokens) > 1:
-            raise DataError(f"no token of {line[:60]!r} has the mark {MARK} of a word: this is no text of `tokenize`")
+        if WORD_START not in line and len(tokens) > 1:
+            raise DataError(
+                f"no token of {line[:60]!r} has the mark {WORD_START} of a word: this is no text of `tokenize`"
+            )
         return tokenizer.join(tokens)
 
     write_lines(files, joined, "joined")

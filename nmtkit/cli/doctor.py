@@ -13,7 +13,7 @@ from nmtkit.autotune import found as kept
 from nmtkit.autotune.training import TrainingWay
 from nmtkit.core import device
 from nmtkit.core.version import __version__
-from nmtkit.data.workers import cores
+from nmtkit.data.workers import available_cores
 from nmtkit.translation.inputs import SearchWay
 
 LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
@@ -48,7 +48,7 @@ def command(clear: bool) -> None:
     devices = [
         ["CUDA", "yes" if torch.cuda.is_available() else f"no: {_why_no_cuda()}"],
         ["CPU", f"{kept.processor()}, with {torch.backends.cpu.get_cpu_capability()}"],
-        ["CPU cores this process may use", str(cores())],
+        ["CPU cores this process may use", str(available_cores())],
         ["CPU threads torch uses", str(torch.get_num_threads())],
         *([name, device.describe(torch.device(name))] for name in device.available()),
         ["torch.compile", _compile()],

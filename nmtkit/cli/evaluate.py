@@ -14,7 +14,7 @@ from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import field_lines, windows
 from nmtkit.cli.reporting import note, tell
 from nmtkit.cli.summarize import LONGER
-from nmtkit.corpora.published import published_set
+from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS, Comparison, Score, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
@@ -47,7 +47,7 @@ class TestFiles:
             NmtkitError: they cannot be read, or differ in length.
         """
         if self.test_set is not None:
-            published = published_set(self.test_set)
+            published = load_sacrebleu_set(self.test_set)
             return published.sources, published.references
         assert self.source is not None
         sources = _texts(self.source, self.article_field, "--article-field", " ")

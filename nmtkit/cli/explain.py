@@ -13,7 +13,7 @@ from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import note, tell
 from nmtkit.console.trees import show_search
-from nmtkit.corpus.records import WRITE_OUT, refuse_json_lines
+from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.pictures.search_trees import SearchTree, require_page, save_search
@@ -137,7 +137,7 @@ def _lines(sentence: str | None, source: Path | None) -> Iterator[str]:
         return
     place = STDIN if source is None else str(source)
     lines = [line for line in (stdin_lines() if source is None else read_lines(source)) if line.strip()]
-    refuse_json_lines(lines, place, WRITE_OUT)
+    refuse_json_lines(lines, place, EXTRACT_HINT)
     if not lines:
         raise click.UsageError(f"nothing to explain: {place} is empty; give a SENTENCE")
     if len(lines) > MOST:

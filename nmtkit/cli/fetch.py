@@ -10,8 +10,8 @@ from nmtkit import console
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.corpus_files import largest_first
-from nmtkit.corpora.fetching import Fetched, already_there, cache_folder, fetch
-from nmtkit.corpora.sources import Workplace
+from nmtkit.corpora.fetching import FetchedCorpus, cache_folder, fetch, find_fetched
+from nmtkit.corpora.sources import FetchContext
 
 CORPORA = Path("corpora")
 VALUES_SHOWN = 4
@@ -62,7 +62,7 @@ def command(
         for key, parameter in corpus.entry.parameters.items():
             console.say(f"{{{key}}} in the name: {' '.join(parameter.values) or f'any, such as {parameter.example}'}")
         return
-    found = None if force else already_there(corpus, folder)
+    found = None if force else find_fetched(corpus, folder)
     if found is not None:
         console.say(
             f"{folder} is there already, fetched {found.card['fetched']} (--force fetches it again)", stderr=True
@@ -123,7 +123,7 @@ def _ask(corpus: Corpus) -> None:
     click.confirm("Fetch it?", abort=True, err=True)
 
 
-def _fetch(corpus: Corpus, folder: Path) -> Fetched:
+def _fetch(corpus: Corpus, folder: Path) -> FetchedCorpus:
     with console.WorkDisplay() as display:
 
         def bytes_there(there: int, total: int | None) -> None:
@@ -133,11 +133,11 @@ def _fetch(corpus: Corpus, folder: Path) -> Fetched:
         def pairs_there(count: int) -> None:
             display.update(f"{count:,} pairs for training")
 
-        work = Workplace(cache_folder(), display.message, bytes_there, pairs_there)
+        work = FetchContext(cache_folder(), display.message, bytes_there, pairs_there)
         return fetch(corpus, folder, work, shlex.join(["nmtkit", *sys.argv[1:]]))
 
 
-def _say_what_next(found: Fetched) -> None:
+def _say_what_next(found: FetchedCorpus) -> None:
     """What is in the folder, and the two next commands."""
     card = found.card
     rows = [

@@ -19,7 +19,7 @@ from nmtkit.cli.results import Prompt, progress
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import MOST_THREADS, parse_json
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.experiment.opening import Opening, open_run
@@ -242,7 +242,7 @@ def open_asked(how: Opening, task: str | None = None) -> Translator:
 
 def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
     """The pairs of two files, some at a time; `json_target` says whether each target is a JSON text."""
-    pairs = read_pairs(Files(src=[str(source)], tgt=[str(target)]), json_target)
+    pairs = read_pairs(SplitFiles(src=[str(source)], tgt=[str(target)]), json_target)
     return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
 
 

@@ -12,7 +12,7 @@ from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import look_options, note, save_pictures, tell
 from nmtkit.console.shading import show_attention
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import WRITE_OUT, refuse_json_lines
+from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.models.base import headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
@@ -180,7 +180,7 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
     sources: list[str] = []
     targets: list[str | None] = []
     lines = list(stdin_lines())
-    refuse_json_lines(lines, STDIN, WRITE_OUT)
+    refuse_json_lines(lines, STDIN, EXTRACT_HINT)
     for number, line in enumerate(lines, start=1):
         first, tab, second = line.partition("\t")
         if not first.strip() or (tab and not second.strip()):

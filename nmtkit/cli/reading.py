@@ -9,8 +9,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import LOOKED_AT, parse_record, refuse_json_lines, text_of
-from nmtkit.corpus.text import read_lines, sound_lines
+from nmtkit.corpus.json_records import LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.text import read_lines, read_stream_lines
 
 STDIN = "standard input"
 
@@ -27,7 +27,7 @@ def stdin_lines() -> Iterator[str]:
         # Not sys.stdin: a thread may still wait for a line when the program ends, and Python dies if it cannot close
         # that.
         stream = open(0, "rb", closefd=False)  # noqa: SIM115  # closing it would wait for the same line
-        yield from sound_lines(stream, STDIN, "; convert it, e.g. with iconv")
+        yield from read_stream_lines(stream, STDIN, "; convert it, e.g. with iconv")
     except OSError as fault:
         raise DataError(f"{STDIN}: cannot read it: {fault.strerror or fault}") from fault
 

@@ -10,13 +10,13 @@ from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.options import picture_file
 from nmtkit.cli.reporting import draw_lengths, show_lengths
-from nmtkit.corpus.records import WRITE_OUT
+from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import METRICS, LengthBucket, Options, Resampling, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
 from nmtkit.metrics.systems import ScoredSystem, bleu_table, require_equal_counts, score_systems, score_table
 from nmtkit.pictures import picture_format
 
-REMEDY = f"{WRITE_OUT} (only score-summaries reads a .jsonl file by itself)"
+REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
 
 
 @click.command("score", cls=scoring.MetricsCommand)

@@ -10,8 +10,8 @@ from nmtkit.cli import scoring
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reversed_links
-from nmtkit.corpus.records import WRITE_OUT
+from nmtkit.corpus.alignments import Alignment, AlignmentFile, parse_alignments, reverse_links
+from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import Score, aer
 from nmtkit.metrics.systems import named, require_equal_counts, titles
 
@@ -64,7 +64,7 @@ def command(
       nmtkit score-alignments mine.align --ref test.align
       nmtkit score-alignments giza.talp fast_align.talp --ref gold.wa --ref-base 1
     """
-    lines = [(path, scoring.read_texts(path, WRITE_OUT)) for path in (*hyps, ref)]
+    lines = [(path, scoring.read_texts(path, EXTRACT_HINT)) for path in (*hyps, ref)]
     *systems, gold = [
         _Named(path, parse_alignments(read, named(path), ref_base if number == len(hyps) else hyp_base))
         for number, (path, read) in enumerate(lines)
@@ -76,7 +76,7 @@ def command(
     scores = []
     for system in systems:
         links = [pair.possible for pair in system.filled(n_pairs)]
-        predicted = [reversed_links(one) for one in links] if reverse_hyp else links
+        predicted = [reverse_links(one) for one in links] if reverse_hyp else links
         found = aer(predicted, gold.filled(n_pairs))
         scores.append((found.aer, found.precision, found.recall))
     if as_json:

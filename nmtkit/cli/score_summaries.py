@@ -10,7 +10,7 @@ from nmtkit import console
 from nmtkit.cli import scoring
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import field_of, is_list_of_strings, parse_record, text_of
+from nmtkit.corpus.json_records import field_of, is_list_of_strings, parse_record, text_of
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import Comparison, Options, Resampling, copied_right, split_sentences
 from nmtkit.metrics.quality import QualityReport, quality

@@ -12,7 +12,7 @@ from nmtkit.cli.options import Decorator, Number, grouped, together
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import refuse_json_lines
+from nmtkit.corpus.json_records import refuse_json_lines
 from nmtkit.corpus.text import read_lines
 from nmtkit.metrics import (
     MOST_SAMPLES,

@@ -12,7 +12,7 @@ from nmtkit.cli.inference import Printer, write_found
 from nmtkit.cli.options import FILE, Number
 from nmtkit.cli.reading import field_lines, text_windows, windows
 from nmtkit.cli.reporting import tell
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.opening import Opening
 from nmtkit.metrics import lead as lead_of
@@ -40,7 +40,7 @@ class Articles:
     def windows(self, most: int) -> Iterator[list[str]]:
         """The articles, each as one line, at most so many at a time."""
         if self.stories is not None:
-            return windows((story.src for story in read_pairs(Files(stories=[str(self.stories)]))), most)
+            return windows((story.src for story in read_pairs(SplitFiles(stories=[str(self.stories)]))), most)
         if self.article_field is not None:
             return windows(field_lines(self.files, self.article_field), most)
         return text_windows(self.files, "name the key of the articles with --article-field KEY", most)

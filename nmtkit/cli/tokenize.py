@@ -11,7 +11,7 @@ from nmtkit.cli.options import Decorator
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import note
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import WRITE_OUT
+from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.data.tokenizer import Tokenizer
 from nmtkit.runs.saved import find_run
 
@@ -45,7 +45,7 @@ def write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str
     prompt = results.Prompt(files, "a line", done)
     prompt.ask()
     count = 0
-    for window in text_windows(files, WRITE_OUT, AT_ONCE):
+    for window in text_windows(files, EXTRACT_HINT, AT_ONCE):
         for line in window:
             count += 1
             try:

@@ -20,7 +20,7 @@ from nmtkit.cli.reporting import show_changes, show_report, tell
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.task import TASKS
-from nmtkit.data.workers import cores
+from nmtkit.data.workers import available_cores
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.metrics import Comparison, Score
@@ -244,7 +244,7 @@ def begin_training(
         report=show_report,
         diagnosed=show_diagnosis,
         # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
-        processes=torch.get_num_threads() if distributed.size() == 1 else cores(),
+        processes=torch.get_num_threads() if distributed.size() == 1 else available_cores(),
     )
 
 

@@ -13,7 +13,7 @@ from nmtkit.cli.interactive import converse, require_terminal
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import text_windows
 from nmtkit.cli.reporting import is_quiet, note, tell
-from nmtkit.corpus.records import WRITE_OUT
+from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.corpus.text import read_lines
 from nmtkit.experiment.opening import Opening
 from nmtkit.translation.paragraphs import ParagraphTranslator, looks_like_paragraph
@@ -205,7 +205,7 @@ def command(
     translator = asking.of(unknown.open(how))
     printer = Printer(translator.tokenizers.tgt, how.n_best, as_json, scores, form, unknown.replace_unknown)
     prompt = results.Prompt(files, "a sentence", "translated")
-    windows = text_windows(files, "" if asking.jsonl else WRITE_OUT, translator.window)
+    windows = text_windows(files, "" if asking.jsonl else EXTRACT_HINT, translator.window)
     if split_sentences:
         paragraphs = ParagraphTranslator(translator).stream(windows, as_json)
         write_found(paragraphs, printer.write_sentences, "lines", prompt)

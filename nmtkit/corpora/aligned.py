@@ -31,7 +31,7 @@ _TAG = re.compile(r"<(/?)(doc|seg)\b([^>]*)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Unit:
+class Segment:
     """One text of one side, without the tags about it."""
 
     text: str
@@ -41,19 +41,19 @@ class Unit:
     """What may not be divided between splits; empty: the source text itself."""
 
 
-def talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Unit]:
+def read_talks(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
     """The sentences of `train.tags` files: all lines but those that begin with a tag, which speak about the talk."""
     talk = ""
     for line in lines:
         if not _ABOUT.match(line):
-            yield Unit(line.strip(), talk, talk)
+            yield Segment(line.strip(), talk, talk)
             continue
         dropped[MARK_UP] += 1
         if named := _TALK.match(line):
             talk = f"talk {named[1]}"
 
 
-def segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Unit]:
+def read_segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterator[Segment]:
     """What stands between <seg> and </seg>, in one line or several.
 
     Raises:
@@ -68,7 +68,7 @@ def segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterato
                 if begun:
                     parts.append(line[at : tag.start()])
                     place = f"document {document}, segment {segment}"
-                    yield Unit(" ".join(part.strip() for part in parts).strip(), place, document)
+                    yield Segment(" ".join(part.strip() for part in parts).strip(), place, document)
                     begun, parts = 0, []
                 else:
                     segment, begun = _attribute(tag[3], "id"), number
@@ -86,7 +86,7 @@ def segments(lines: Iterator[str], where: str, dropped: Counter[str]) -> Iterato
         raise DataError(f"{where}, line {begun}: this segment has no end; is the file whole?")
 
 
-def unescaped(text: str) -> str:
+def unescape_entities(text: str) -> str:
     """The text with the letters that `&amp;`, `&#39;` and the like stand for.
 
     Stricter than browsers, and than `html.unescape`: without its semicolon it is no such sign, so that other ampersands
@@ -101,14 +101,14 @@ def _attribute(text: str, name: str) -> str:
 
 
 # What makes units out of the lines of a text; takes what messages call the text, and where to count what is left out.
-FORMS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Unit]]] = {
-    "lines": lambda lines, where, dropped: map(Unit, lines),
-    "talks": talks,
-    "segments": segments,
+FORMATS: Mapping[str, Callable[[Iterator[str], str, Counter[str]], Iterator[Segment]]] = {
+    "lines": lambda lines, where, dropped: map(Segment, lines),
+    "talks": read_talks,
+    "segments": read_segments,
 }
 
 
-class Part(Settings):
+class ParallelFiles(Settings):
     """Two texts, side by side."""
 
     src: str
@@ -125,11 +125,11 @@ class Part(Settings):
 
 
 @READERS.register("aligned")
-class Aligned(Reader):
+class AlignedReader(Reader):
     """Texts side by side, for any number of splits. An archive of both sides is read twice at once, not unpacked."""
 
     kind: Literal["aligned"] = "aligned"
-    parts: list[Part] = Field(min_length=1)
+    parts: list[ParallelFiles] = Field(min_length=1)
     """The texts, in the order in which they are read."""
 
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
@@ -143,13 +143,13 @@ class Aligned(Reader):
             yield from _pairs(part, files, dropped)
 
 
-def _pairs(part: Part, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-    read = FORMS[part.form]
+def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+    read = FORMATS[part.form]
     sides = [
         read(text_lines(files, part.src), part.src, dropped),
         read(text_lines(files, part.tgt), part.tgt, Counter()),  # what is left out of both sides is counted once
     ]
-    settle = unescaped if part.entities or (part.entities is None and part.form == "segments") else str
+    settle = unescape_entities if part.entities or (part.entities is None and part.form == "segments") else str
     count = 0
     for src, tgt in zip_longest(*sides):
         if src is None or tgt is None:
@@ -170,7 +170,7 @@ def _pairs(part: Part, files: Sequence[Path], dropped: Counter[str]) -> Iterator
 
 
 @READERS.register("tab_separated")
-class TabSeparated(Reader):
+class TabSeparatedReader(Reader):
     """Lines of columns between tabs; columns that are not asked for, such as who wrote a sentence, are passed over."""
 
     kind: Literal["tab_separated"] = "tab_separated"

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field
-from nmtkit.corpora.download import file_sum
-from nmtkit.corpora.sources import SOURCES, CorpusSource, Obtained, Workplace
+from nmtkit.corpora.download import sha256_of
+from nmtkit.corpora.sources import SOURCES, CorpusSource, FetchContext, SourceFile
 
 # apt reads this after the machine's own settings, so that `#clear` undoes theirs. Commands that the machine runs at an
 # update are for its own state, not ours. Lists are kept as plain text, for us to read.
@@ -113,7 +113,7 @@ class Apt:
         self._stamp.touch()
         return _complaints(done)
 
-    def indexes(self) -> list[tuple[str, Obtained]]:
+    def indexes(self) -> list[tuple[str, SourceFile]]:
         """The indexes that were read, of packages and of their descriptions, in the order of the machine's sources.
 
         Each comes with its language, which is empty for packages; its version is the release, such as bookworm 12.11.
@@ -127,7 +127,7 @@ class Apt:
             path = Path(name)
             if kind in ("Packages", "Translations") and path.is_file():
                 origin = f"Debian's {kind}{f' ({language})' if language else ''}"
-                found.append((language, Obtained(path, origin, file_sum(path), path.stat().st_size, release)))
+                found.append((language, SourceFile(path, origin, sha256_of(path), path.stat().st_size, release)))
         return found
 
     def languages(self) -> list[str]:
@@ -247,21 +247,21 @@ class AptPackage(CorpusSource):
         """See `CorpusSource`."""
         return f"Debian package {self.package}"
 
-    def obtain(self, work: Workplace) -> list[Obtained]:
+    def obtain(self, work: FetchContext) -> list[SourceFile]:
         """Downloads the package through apt, or finds it in the cache."""
         apt = _refreshed(work, "apt")
         package = apt.find(self.package)
         path = work.folder / package.file_name
-        if not path.is_file() or file_sum(path) != package.sha256:
+        if not path.is_file() or sha256_of(path) != package.sha256:
             work.notify(f"downloading {package.name} {package.version} ({package.size / 1e6:.1f} MB)")
             work.progress(0, package.size)
             path.unlink(missing_ok=True)  # apt would leave a file as it is
             apt.download(package, work.folder)
             work.progress(package.size, package.size)
-            if file_sum(path) != package.sha256:
+            if sha256_of(path) != package.sha256:
                 path.unlink()
                 raise DataError(f"{package.name}: the bytes that came are not those of the index; fetch it again")
-        return [Obtained(path, package.name, package.sha256, package.size, package.version)]
+        return [SourceFile(path, package.name, package.sha256, package.size, package.version)]
 
 
 @SOURCES.register("apt_descriptions")
@@ -276,7 +276,7 @@ class AptDescriptions(CorpusSource):
         """See `CorpusSource`."""
         return f"Debian's descriptions of packages ({', '.join(self.languages)})"
 
-    def obtain(self, work: Workplace) -> list[Obtained]:
+    def obtain(self, work: FetchContext) -> list[SourceFile]:
         """Reads the indexes through apt: of packages, and of their descriptions in each language."""
         apt = _refreshed(work, f"apt-{'-'.join(sorted(self.languages))}", self.languages)
         indexes = apt.indexes()
@@ -289,7 +289,7 @@ class AptDescriptions(CorpusSource):
         return [index for _, index in indexes]
 
 
-def _refreshed(work: Workplace, folder: str, languages: Sequence[str] = ()) -> Apt:
+def _refreshed(work: FetchContext, folder: str, languages: Sequence[str] = ()) -> Apt:
     """Apt with that folder in the cache, and an index of packages that is no more than minutes old."""
     apt = Apt(work.folder / folder, languages)
     if not apt.fresh:  # a corpus may have several packages

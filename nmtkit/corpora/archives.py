@@ -35,7 +35,7 @@ DAMAGES = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOF
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """The most that an archive may hold."""
 
     total_bytes: int = 200 << 30
@@ -46,7 +46,7 @@ class Limits:
     thousandth."""
 
 
-LIMITS = Limits()
+LIMITS = ArchiveLimits()
 PACKED: Mapping[bytes, Callable[[Path], io.BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
@@ -66,7 +66,7 @@ class Member:
     zip can be read at any time and several at once."""
 
 
-def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
+def members(path: Path, limits: ArchiveLimits = LIMITS) -> Iterator[Member]:
     """The plain files of an archive, one at a time; a file that is no archive is its own only member.
 
     The kind is told by the first bytes, not by the name. Folders are passed over.
@@ -97,7 +97,7 @@ def members(path: Path, limits: Limits = LIMITS) -> Iterator[Member]:
 class _Budget:
     """What has come out of an archive, and what may."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: ArchiveLimits) -> None:
         self.path = path
         self.limits = limits
         self.bytes_out = 0
@@ -151,7 +151,7 @@ class _Budget:
             raise DataError(f"{self.path}: {said}") from fault
 
 
-class StreamOf(io.RawIOBase):
+class CallbackStream(io.RawIOBase):
     """A stream of what a function gives when it is asked for so many bytes; `close`, if given, closes what it reads."""
 
     def __init__(self, read: Callable[[int], bytes], close: Callable[[], None] | None = None) -> None:
@@ -187,7 +187,7 @@ def _guarded(stream: IO[bytes] | io.BufferedIOBase, budget: _Budget, counts: boo
             budget.spend(len(data))
         return data
 
-    return io.BufferedReader(StreamOf(read, stream.close), BUFFER)
+    return io.BufferedReader(CallbackStream(read, stream.close), BUFFER)
 
 
 def _is_tar(block: bytes) -> bool:

@@ -73,7 +73,7 @@ class Parameter(Settings):
         return list(self.values) or [self.example]
 
 
-class Keep(Settings):
+class FilterConfig(Settings):
     """Which pairs are kept. Those that the corpus itself gives for validation or testing are never left out.
 
     Words are what white space separates; in languages that are written without spaces two letters count as a word.
@@ -97,7 +97,7 @@ class Keep(Settings):
     """Whether a pair that occurred before is kept."""
 
 
-class Split(Settings):
+class SplitConfig(Settings):
     """How pairs are divided where the corpus itself does not say: by their group, whole groups only."""
 
     valid: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -108,7 +108,7 @@ class Split(Settings):
     """The most pairs of validation and of test; what is over goes to train. Default: no limit."""
 
     @model_validator(mode="after")
-    def _leave_some(self) -> "Split":
+    def _leave_some(self) -> "SplitConfig":
         if self.valid + self.test >= 1.0:
             raise ValueError("valid and test together leave nothing for train")
         return self
@@ -144,9 +144,9 @@ class Entry(Settings):
     """Where its files come from; the reader gets them in this order."""
     read: AnyReader
     """How pairs are read from the files."""
-    keep: Keep = Keep()
+    keep: FilterConfig = FilterConfig()
     """Which pairs are kept."""
-    split: Split = Split()
+    split: SplitConfig = SplitConfig()
     """How they are divided."""
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
     """The pairs that its publisher or its papers count in the splits that it gives itself, before any are left out. The

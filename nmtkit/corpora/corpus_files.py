@@ -18,22 +18,22 @@ from nmtkit.core.settings import parse_json
 from nmtkit.core.task import TASKS
 from nmtkit.core.version import __version__
 from nmtkit.corpora.catalogue import Corpus, Entry
-from nmtkit.corpora.filters import cleaned, count_words
+from nmtkit.corpora.filters import count_words, filter_pairs
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.sources import Obtained
-from nmtkit.corpus.corpus_size import Counts
-from nmtkit.corpus.splitting import Divider
+from nmtkit.corpora.sources import SourceFile
+from nmtkit.corpus.splitting import Splitter
+from nmtkit.corpus.statistics import CorpusCounter
 from nmtkit.corpus.text import is_unspaced
 
-JSON_NAME = "card.json"
-TEXT_NAME = "CARD.md"
+CARD_JSON = "card.json"
+CARD_TEXT = "CARD.md"
 SPLITS = ("train", "valid", "test")
 TOLD_EVERY = 1_000
 """Pairs between two reports of progress."""
 
 
 @dataclass
-class Count:
+class SplitCounts:
     """How much is in one split."""
 
     pairs: int = 0
@@ -42,10 +42,10 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Written:
+class WriteResult:
     """What was written, and what was not."""
 
-    counts: dict[str, Count]
+    counts: dict[str, SplitCounts]
     """By split; those without pairs are not there."""
     dropped: dict[str, int]
     """How many pairs were left out, by reason."""
@@ -53,7 +53,7 @@ class Written:
     """How many pairs of a split that the corpus itself gives have a side in train; they are kept."""
     files: dict[str, str]
     """The SHA-256 sum of every file, by its name."""
-    size: Counts = field(repr=False)
+    size: CorpusCounter = field(repr=False)
     """The measures of train that settings are chosen by."""
 
 
@@ -78,7 +78,7 @@ def write_pairs(
     folder: Path,
     dropped: Counter[str],
     progress: Callable[[int], None] = lambda count: None,
-) -> Written:
+) -> WriteResult:
     """Filters and divides the pairs of a corpus and writes them.
 
     Train is written as it comes; validation and test are held in memory until it is known what stands in train.
@@ -93,7 +93,7 @@ def write_pairs(
     Raises:
         DataError: the reader finds fault with its files, or nothing is left for train.
     """
-    size = Counts()
+    size = CorpusCounter()
     given: dict[str, list[Pair]] = {"valid": [], "test": []}
     with _Writer(entry, folder, "train") as train:
 
@@ -103,8 +103,8 @@ def write_pairs(
             if train.count.pairs % TOLD_EVERY == 0:
                 progress(train.count.pairs)
 
-        divider = Divider(entry.split.valid, entry.split.test, entry.split.at_most, learn)
-        for pair in cleaned(pairs, entry.keep, entry.src, entry.tgt, dropped):
+        divider = Splitter(entry.split.valid, entry.split.test, entry.split.at_most, learn)
+        for pair in filter_pairs(pairs, entry.keep, entry.src, entry.tgt, dropped):
             if pair.split in given:
                 given[pair.split].append(pair)
             elif pair.split:
@@ -128,7 +128,7 @@ def write_pairs(
                     writer.add(pair)
             counts[name], files = writer.count, {**files, **writer.sums}
     ordered = {name: counts[name] for name in SPLITS if name in counts}
-    return Written(ordered, dict(dropped), dict(overlaps), files, size)
+    return WriteResult(ordered, dict(dropped), dict(overlaps), files, size)
 
 
 def _leave_out_overlaps(held: dict[str, list[Pair]], given: list[Pair], known: set[str], dropped: Counter[str]) -> None:
@@ -153,7 +153,7 @@ class _Writer(ExitStack):
 
     def __init__(self, entry: Entry, folder: Path, split: str) -> None:
         super().__init__()
-        self.count = Count()
+        self.count = SplitCounts()
         self._keys = TASKS.get(entry.task).fields
         self._unspaced = is_unspaced(entry.src), is_unspaced(entry.tgt)
         self._digests = {name: hashlib.sha256() for name in file_names(entry, split)}
@@ -196,7 +196,7 @@ def _read_back(entry: Entry, folder: Path) -> Iterator[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- the card
 
 
-def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, command: str) -> dict[str, Any]:
+def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResult, command: str) -> dict[str, Any]:
     """All facts about a fetched corpus, as card.json has them; `command` is what the user typed."""
     entry = corpus.entry
     return {
@@ -226,7 +226,7 @@ def make_card(corpus: Corpus, obtained: Sequence[Obtained], written: Written, co
 
 def read_card(folder: Path) -> dict[str, Any] | None:
     """The card in a folder; None where there is none. A DataError where it is damaged."""
-    path = folder / JSON_NAME
+    path = folder / CARD_JSON
     try:
         card = parse_json(path.read_bytes(), "its text")
         return {"files": dict(card["files"]), "sources": list(card["sources"]), **card}
@@ -238,8 +238,8 @@ def read_card(folder: Path) -> dict[str, Any] | None:
 
 def write_card(card: Mapping[str, Any], folder: Path) -> None:
     """Writes card.json and CARD.md."""
-    (folder / JSON_NAME).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / TEXT_NAME).write_text(_as_text(card), encoding="utf-8")
+    (folder / CARD_JSON).write_text(json.dumps(card, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    (folder / CARD_TEXT).write_text(_as_text(card), encoding="utf-8")
 
 
 def _as_text(card: Mapping[str, Any]) -> str:

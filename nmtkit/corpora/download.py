@@ -37,7 +37,7 @@ CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Version:
+class RemoteVersion:
     """What a server says of a file, by which a part is known to belong to it."""
 
     url: str
@@ -61,9 +61,9 @@ class PartialFile:
         self.target = target
         self.path = target.with_name(target.name + ".part")
         self._facts = target.with_name(target.name + ".part.json")
-        self.version = Version(url)
+        self.version = RemoteVersion(url)
         with suppress(OSError, DataError, TypeError):
-            known = Version(**parse_json(self._facts.read_bytes(), str(self._facts)))
+            known = RemoteVersion(**parse_json(self._facts.read_bytes(), str(self._facts)))
             if known.url == url:
                 self.version = known
                 return
@@ -74,7 +74,7 @@ class PartialFile:
         """Its bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def begin(self, version: Version) -> None:
+    def begin(self, version: RemoteVersion) -> None:
         """Starts afresh with a version of the file."""
         self.forget()
         self.version = version
@@ -84,7 +84,7 @@ class PartialFile:
         """Deletes what is there."""
         self.path.unlink(missing_ok=True)
         self._facts.unlink(missing_ok=True)
-        self.version = Version(self.version.url)
+        self.version = RemoteVersion(self.version.url)
 
     def finish(self) -> None:
         """Gives the whole file its name."""
@@ -92,13 +92,13 @@ class PartialFile:
         self._facts.unlink(missing_ok=True)
 
 
-def file_sum(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """The SHA-256 sum of a file, as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-class TryAgain(Exception):
+class RetryableError(Exception):
     """An attempt failed in a way that another may not; `wait`: the seconds that the server asks for, if it does."""
 
     def __init__(self, why: str, wait: float | None = None) -> None:
@@ -106,12 +106,12 @@ class TryAgain(Exception):
         self.wait = wait
 
 
-class Unreachable(TryAgain):
+class UnreachableError(RetryableError):
     """The server cannot be reached at all: only worth another attempt if it could be a moment ago."""
 
 
 @dataclass(frozen=True)
-class Habits:
+class DownloadPolicy:
     """Whom a download tells how it goes, and how patient it is."""
 
     notify: Callable[[str], None]
@@ -123,7 +123,7 @@ class Habits:
     """Seconds to wait for a connection, and for the next bytes."""
 
 
-def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int | None = None) -> str:
+def download(url: str, target: Path, habits: DownloadPolicy, sha256: str = "", size: int | None = None) -> str:
     """Downloads a file; what an earlier attempt left of it is made use of.
 
     Args:
@@ -146,8 +146,8 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
             try:
                 digest = _attempt(session, url, part, habits, sha256, size)
                 break
-            except TryAgain as fault:
-                if isinstance(fault, Unreachable) and furthest == found:
+            except RetryableError as fault:
+                if isinstance(fault, UnreachableError) and furthest == found:
                     raise DataError(str(fault)) from fault
                 failures = 0 if part.size > furthest else failures + 1
                 furthest = max(furthest, part.size)
@@ -169,9 +169,9 @@ def download(url: str, target: Path, habits: Habits, sha256: str = "", size: int
 
 
 def _attempt(
-    session: requests.Session, url: str, part: PartialFile, habits: Habits, sha256: str, size: int | None
+    session: requests.Session, url: str, part: PartialFile, habits: DownloadPolicy, sha256: str, size: int | None
 ) -> str:
-    """Asks for what is missing and appends it; gives the sum of the whole. What came before a `TryAgain` is kept."""
+    """Requests the missing bytes and appends them; returns the checksum of the whole file."""
     # A sum vouches for the whole, even where the server has no mark of its version.
     start = part.size if part.version.condition or sha256 else 0
     with _answer(session, url, start, part, habits) as response:
@@ -179,15 +179,15 @@ def _attempt(
         if response.status_code == 416:  # nothing behind what is there: it is whole, or of another file
             if come.rpartition("/")[2] != str(part.size):
                 part.forget()
-                raise TryAgain("what was there is no part of the file; all over again")
-            return file_sum(part.path)
+                raise RetryableError("what was there is no part of the file; all over again")
+            return sha256_of(part.path)
         version = _version(response, url)
         if response.status_code != 206:
             start = 0
             part.begin(version)
         elif not come.startswith(f"bytes {start}-") or not _is_same(part.version, version):
             part.forget()
-            raise TryAgain("the file has changed; all over again")
+            raise RetryableError("the file has changed; all over again")
         if size is not None and version.total not in (None, size):
             raise _of_other_size(url, f"{version.total:,}", size, part)
         expected = version.total or size
@@ -209,11 +209,13 @@ def _attempt(
                     raise _of_other_size(url, "more", size, part)
                 habits.progress(there, expected)
     if expected is not None and there < expected:
-        raise TryAgain(f"the connection ended after {there:,} of {expected:,} bytes")
+        raise RetryableError(f"the connection ended after {there:,} of {expected:,} bytes")
     return digest.hexdigest()
 
 
-def _answer(session: requests.Session, url: str, start: int, part: PartialFile, habits: Habits) -> requests.Response:
+def _answer(
+    session: requests.Session, url: str, start: int, part: PartialFile, habits: DownloadPolicy
+) -> requests.Response:
     """The answer to the request for everything from byte `start` on, behind all redirections."""
     # Some publishers refuse programs that do not say who they are.
     headers = {"Accept-Encoding": "identity", "User-Agent": f"nmtkit/{__version__}"}
@@ -237,7 +239,7 @@ def _answer(session: requests.Session, url: str, start: int, part: PartialFile, 
             continue
         if response.status_code in WORTH_ANOTHER_TRY:
             response.close()
-            raise TryAgain(_status(response), _asked_to_wait(response))
+            raise RetryableError(_status(response), _asked_to_wait(response))
         if response.status_code not in (200, 206, 416) or (response.status_code != 200 and not start):
             response.close()
             raise DataError(
@@ -253,15 +255,15 @@ def _blocks(response: requests.Response) -> Iterator[bytes]:
     try:
         yield from response.raw.stream(CHUNK, decode_content=False)
     except (HTTPError, OSError) as fault:
-        raise TryAgain(f"the connection broke ({_innermost(fault)})") from fault
+        raise RetryableError(f"the connection broke ({_innermost(fault)})") from fault
 
 
-def _version(response: requests.Response, url: str) -> Version:
+def _version(response: requests.Response, url: str) -> RemoteVersion:
     headers = response.headers
     etag = headers.get("ETag", "")
     given = headers.get("Content-Range", "").rpartition("/")[2] if response.status_code == 206 else ""
     length = given or headers.get("Content-Length", "")
-    return Version(
+    return RemoteVersion(
         url,
         "" if etag.startswith("W/") else etag,
         headers.get("Last-Modified", ""),
@@ -276,7 +278,7 @@ def _of_other_size(url: str, found: str, size: int, part: PartialFile) -> DataEr
     )
 
 
-def _is_same(one: Version, other: Version) -> bool:
+def _is_same(one: RemoteVersion, other: RemoteVersion) -> bool:
     """Whether nothing speaks against two answers being of the same version; servers may leave out what they said."""
     return all(not a or not b or a == b for a, b in zip(astuple(one), astuple(other), strict=True))
 
@@ -300,14 +302,14 @@ def _meaning(fault: requests.RequestException, url: str, part: PartialFile) -> E
     if isinstance(fault, requests.exceptions.SSLError):
         return DataError(f"{host} cannot prove that it is {host} ({why}); refused")
     if isinstance(fault, requests.exceptions.Timeout):
-        return TryAgain("no answer in time")
+        return RetryableError("no answer in time")
     if isinstance(fault, requests.exceptions.ConnectionError):
         if any(isinstance(one, NewConnectionError) for one in _causes(fault)):
-            return Unreachable(
+            return UnreachableError(
                 f"cannot reach {host} ({why}): is this machine online? Behind a proxy, set HTTPS_PROXY; or download "
                 f"{part.version.url} elsewhere and put it at {part.target}"
             )
-        return TryAgain(f"the connection broke ({why})")
+        return RetryableError(f"the connection broke ({why})")
     return DataError(f"{url}: cannot be downloaded: {fault}")
 
 

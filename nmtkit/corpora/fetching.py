@@ -14,10 +14,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.settings import beside_package, dump_yaml, load_yaml
 from nmtkit.corpora.catalogue import Corpus
 from nmtkit.corpora.corpus_files import (
-    JSON_NAME,
+    CARD_JSON,
+    CARD_TEXT,
     SPLITS,
-    TEXT_NAME,
-    Written,
+    WriteResult,
     make_card,
     read_card,
     recipe_data,
@@ -25,14 +25,14 @@ from nmtkit.corpora.corpus_files import (
     write_pairs,
 )
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.sources import Obtained, Workplace
-from nmtkit.corpus.corpus import FILE_KINDS
+from nmtkit.corpora.sources import FetchContext, SourceFile
+from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.presets.choosing import choose_preset, recipe_text
 from nmtkit.runs.folder import user_cache
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedCorpus:
     """A corpus in its folder, the recipe that trains on it, and what is in card.json."""
 
     folder: Path
@@ -45,7 +45,7 @@ def cache_folder() -> Path:
     return user_cache() / "downloads"
 
 
-def already_there(corpus: Corpus, folder: Path) -> Fetched | None:
+def find_fetched(corpus: Corpus, folder: Path) -> FetchedCorpus | None:
     """The corpus where an earlier fetch has brought it, whole; None where there is none.
 
     Raises:
@@ -58,7 +58,7 @@ def already_there(corpus: Corpus, folder: Path) -> Fetched | None:
     missing = [name for name in (*card["files"], recipe.name) if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{folder}: {', '.join(missing)} of the corpus is missing; fetch it again with --force")
-    return Fetched(folder, recipe, card)
+    return FetchedCorpus(folder, recipe, card)
 
 
 def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ def _earlier_card(corpus: Corpus, folder: Path) -> dict[str, Any] | None:
     return card
 
 
-def fetch(corpus: Corpus, folder: Path, work: Workplace, command: str) -> Fetched:
+def fetch(corpus: Corpus, folder: Path, work: FetchContext, command: str) -> FetchedCorpus:
     """Obtains, reads, filters, divides and writes a corpus.
 
     All is made in a folder beside it that takes its place when it is whole, so that no half of a corpus is left when
@@ -106,13 +106,13 @@ def fetch(corpus: Corpus, folder: Path, work: Workplace, command: str) -> Fetche
         card = make_card(corpus, obtained, written, command)
         write_card(card, temporary)
         recipe = temporary / f"{corpus.name}.yaml"
-        recipe.write_text(ready_recipe(corpus, written), encoding="utf-8")
-        _put_in_place(temporary, folder, {*(earlier or card)["files"], JSON_NAME, TEXT_NAME, recipe.name})
+        recipe.write_text(corpus_recipe(corpus, written), encoding="utf-8")
+        _put_in_place(temporary, folder, {*(earlier or card)["files"], CARD_JSON, CARD_TEXT, recipe.name})
     except OSError as fault:
         raise DataError(f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}") from fault
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Fetched(folder, folder / recipe.name, card)
+    return FetchedCorpus(folder, folder / recipe.name, card)
 
 
 def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
@@ -122,7 +122,7 @@ def _tallied(pairs: Iterable[Pair], read: Counter[str]) -> Iterator[Pair]:
         yield pair
 
 
-def ready_recipe(corpus: Corpus, written: Written) -> str:
+def corpus_recipe(corpus: Corpus, written: WriteResult) -> str:
     """The recipe that lies beside the files: one of nmtkit's own for this corpus, else one by the size of train."""
     entry, data = corpus.entry, recipe_data(corpus.entry, written.counts)
     ours = beside_package("recipes", f"{entry.recipe}.yaml")
@@ -139,7 +139,7 @@ def ready_recipe(corpus: Corpus, written: Written) -> str:
     return f"# {entry.title}\n" + dump_yaml(about)
 
 
-def _compare(obtained: Sequence[Obtained], earlier: dict[str, Any] | None, folder: Path) -> None:
+def _compare(obtained: Sequence[SourceFile], earlier: dict[str, Any] | None, folder: Path) -> None:
     """Files that nothing vouches for must at least be what they were the last time."""
     before = {one["origin"]: one["sha256"] for one in (earlier or {}).get("sources", ())}
     for one in obtained:

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from nmtkit.corpora.catalogue import Keep
+from nmtkit.corpora.catalogue import FilterConfig
 from nmtkit.corpora.readers import Pair
 from nmtkit.corpus.hashes import HashSet, PairHashes
 from nmtkit.corpus.text import is_unspaced
@@ -38,23 +38,23 @@ def count_words(text: str, unspaced: bool = False) -> int:
     return -(-sum(map(len, text.split())) // 2) if unspaced else len(text.split())
 
 
-def share_of_letters(text: str) -> float:
+def letter_ratio(text: str) -> float:
     """The share of letters and marks among all that is not white space; 0 where there is nothing."""
     visible = "".join(text.split())
     return len(visible.translate(_LETTERS)) / len(visible) if visible else 0.0
 
 
-class Filter:
+class PairFilter:
     """Says of one pair after the other why it is not kept; `src` and `tgt` are the languages."""
 
-    def __init__(self, keep: Keep, src: str, tgt: str) -> None:
+    def __init__(self, keep: FilterConfig, src: str, tgt: str) -> None:
         self._keep = keep
         self._unspaced = (is_unspaced(src), is_unspaced(tgt))
         least_tgt = keep.min_words if keep.min_tgt_words is None else keep.min_tgt_words
         self._least = (max(keep.min_words, 1), max(least_tgt, 1))
         self._most = (keep.max_words, keep.max_words if keep.max_tgt_words is None else keep.max_tgt_words)
 
-    def refuses(self, pair: Pair) -> str:
+    def rejection_reason(self, pair: Pair) -> str:
         """The reason not to keep a pair, in a few words; empty where it is kept."""
         keep, sides = self._keep, (pair.src, pair.tgt)
         counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
@@ -66,27 +66,31 @@ class Filter:
             return "too many words"
         if keep.max_ratio is not None and max(counts) > keep.max_ratio * min(counts):
             return "lengths too different"
-        if keep.letters and any(share_of_letters(text) < keep.letters for text in sides):
+        if keep.letters and any(letter_ratio(text) < keep.letters for text in sides):
             return "too few letters"
         if not keep.identical and pair.src == pair.tgt:
             return "both sides identical"
         return ""
 
 
-def one_line(text: str) -> str:
+def single_line(text: str) -> str:
     """The text without white space about it, on one line for every program; halves of letters are made visible."""
     return LONE_SURROGATES.sub("\ufffd", LINE_ENDS.sub(" ", text)).strip()
 
 
-def cleaned(pairs: Iterable[Pair], keep: Keep, src: str, tgt: str, dropped: Counter[str]) -> Iterator[Pair]:
+def filter_pairs(
+    pairs: Iterable[Pair], keep: FilterConfig, src: str, tgt: str, dropped: Counter[str]
+) -> Iterator[Pair]:
     """The pairs that are kept, each text on one line; what is for validation or test by the corpus's word is kept.
 
     What is left out is counted up in `dropped`, by reason; `src` and `tgt` are the languages.
     """
-    judge = Filter(keep, src, tgt)
+    judge = PairFilter(keep, src, tgt)
     seen = HashSet()
     source = iter(pairs)
-    while chunk := [replace(pair, src=one_line(pair.src), tgt=one_line(pair.tgt)) for pair in islice(source, CHUNK)]:
+    while chunk := [
+        replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
+    ]:
         for pair, reason in zip(chunk, _reasons(chunk, keep, judge, seen), strict=True):
             if reason:
                 dropped[reason] += 1
@@ -94,9 +98,9 @@ def cleaned(pairs: Iterable[Pair], keep: Keep, src: str, tgt: str, dropped: Coun
                 yield pair
 
 
-def _reasons(chunk: Sequence[Pair], keep: Keep, judge: Filter, seen: HashSet) -> list[str]:
+def _reasons(chunk: Sequence[Pair], keep: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
     """For each pair why it is not kept; empty where it is."""
-    reasons = ["" if pair.split in ("valid", "test") else judge.refuses(pair) for pair in chunk]
+    reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
     if keep.duplicates:
         return reasons
     compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]

@@ -29,8 +29,8 @@ from typing import BinaryIO
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
-from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, StreamOf, members
-from nmtkit.corpus.text import sound_lines
+from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, CallbackStream, members
+from nmtkit.corpus.text import read_stream_lines
 
 LONGEST = 1 << 24
 """The most bytes of a line: a longer one is no text, and would not fit in memory whatever the file is."""
@@ -89,15 +89,15 @@ def text_lines(files: Sequence[Path], place: str) -> Iterator[str]:
             message names it, and the line.
     """
     with _opened(files, place) as stream:
-        yield from decoded(stream, place)
+        yield from decode_stream(stream, place)
 
 
-def decoded(stream: BinaryIO, where: str) -> Iterator[str]:
+def decode_stream(stream: BinaryIO, where: str) -> Iterator[str]:
     """The same of a stream that is open; `where` is what messages call it."""
-    return sound_lines(stream, where, "; is it the file it should be?", "fetch it again", LONGEST)
+    return read_stream_lines(stream, where, "; is it the file it should be?", "fetch it again", LONGEST)
 
 
-def file_of(files: Sequence[Path], name: str) -> Path:
+def find_file(files: Sequence[Path], name: str) -> Path:
     """The file of that name; a DataError where the sources gave none, with what they gave."""
     found = next((path for path in files if path.name == name), None)
     if found is None:
@@ -110,7 +110,7 @@ def file_of(files: Sequence[Path], name: str) -> Path:
 def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
     """The stream that `place` names; the archive is open for as long as it is read."""
     name, _, member = place.partition(":")
-    path = file_of(files, name)
+    path = find_file(files, name)
     # What is no archive is its own only member, without the ending where it is packed.
     wanted = (member,) if member else (path.name, path.stem)
     seen: list[str] = []
@@ -141,7 +141,7 @@ def _unpacked(stream: io.BufferedReader, place: str) -> BinaryIO:
         packed += len(data)
         return data
 
-    file = gzip.GzipFile(fileobj=StreamOf(read_packed))
+    file = gzip.GzipFile(fileobj=CallbackStream(read_packed))
 
     def read(size: int) -> bytes:
         nonlocal unpacked
@@ -151,4 +151,4 @@ def _unpacked(stream: io.BufferedReader, place: str) -> BinaryIO:
             raise DataError(f"{place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
         return data
 
-    return io.BufferedReader(StreamOf(read), BUFFER)
+    return io.BufferedReader(CallbackStream(read), BUFFER)

@@ -15,11 +15,11 @@ from urllib.parse import unquote, urlsplit
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Field, Settings, field_validator, is_name, model_validator
-from nmtkit.corpora.download import Habits, download, file_sum
+from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
 
 @dataclass(frozen=True)
-class Obtained:
+class SourceFile:
     """One file as it was obtained, and what the card says of it."""
 
     path: Path
@@ -35,7 +35,7 @@ class Obtained:
 
 
 @dataclass(frozen=True)
-class Workplace:
+class FetchContext:
     """Where the sources of a corpus put their files, and whom a fetch tells how it goes."""
 
     folder: Path
@@ -55,7 +55,7 @@ class CorpusSource(Settings):
     """The name it is registered by."""
 
     @abstractmethod
-    def obtain(self, work: Workplace) -> list[Obtained]:
+    def obtain(self, work: FetchContext) -> list[SourceFile]:
         """The files, whole and checked; those that are in the cache already are not downloaded again.
 
         Raises:
@@ -71,7 +71,7 @@ SOURCES: Registry[type[CorpusSource]] = Registry("source")
 
 
 @SOURCES.register("url")
-class Address(CorpusSource):
+class UrlSource(CorpusSource):
     """One file by its address."""
 
     kind: Literal["url"] = "url"
@@ -109,7 +109,7 @@ class Address(CorpusSource):
         return name
 
     @model_validator(mode="after")
-    def _vouch(self) -> "Address":
+    def _vouch(self) -> "UrlSource":
         if bool(self.sha256) == bool(self.without_sum):
             raise ValueError("give the file's `sha256`, or say in `without_sum` why there is none")
         return self
@@ -124,7 +124,7 @@ class Address(CorpusSource):
         end = PurePosixPath(unquote(urlsplit(self.url).path)).name
         return self.file or (end if is_name(end) else "download")
 
-    def obtain(self, work: Workplace) -> list[Obtained]:
+    def obtain(self, work: FetchContext) -> list[SourceFile]:
         """Downloads it, or finds it in the cache."""
         # Many files of the web have the same name, so each address has its own folder.
         folder = work.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
@@ -134,7 +134,7 @@ class Address(CorpusSource):
             found = self._cached(target, kept_sum, work)
             if found is None:
                 work.notify(f"downloading {self.url}")
-                found = download(self.url, target, Habits(work.notify, work.progress), self.sha256, self.size)
+                found = download(self.url, target, DownloadPolicy(work.notify, work.progress), self.sha256, self.size)
                 kept_sum.write_text(found + "\n", encoding="ascii")
             size = target.stat().st_size
         except OSError as fault:
@@ -143,14 +143,14 @@ class Address(CorpusSource):
             ) from fault
         if not self.sha256:
             work.notify(f"nothing vouches for {self.file_name}: {self.without_sum}. The sum of what came is {found}")
-        return [Obtained(target, self.url, found, size, vouched=bool(self.sha256))]
+        return [SourceFile(target, self.url, found, size, vouched=bool(self.sha256))]
 
-    def _cached(self, target: Path, kept_sum: Path, work: Workplace) -> str | None:
+    def _cached(self, target: Path, kept_sum: Path, work: FetchContext) -> str | None:
         """The sum of an earlier download if it is still what it was; None where it must be downloaded."""
         if not target.is_file():
             return None
         work.notify(f"{target} is there already; checking it")
-        found = file_sum(target)
+        found = sha256_of(target)
         expected = self.sha256 or (kept_sum.read_text(encoding="ascii").strip() if kept_sum.is_file() else found)
         if found == expected:
             return found

@@ -10,7 +10,7 @@ from typing import Literal
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Field, parse_json
 from nmtkit.corpora.archives import members
-from nmtkit.corpora.readers import READERS, Pair, Reader, decoded, file_of, text_lines
+from nmtkit.corpora.readers import READERS, Pair, Reader, decode_stream, find_file, text_lines
 from nmtkit.corpus.reading import parse_story
 
 UNLISTED = "articles that are in no list of a split"
@@ -27,7 +27,7 @@ _BUTTONS = {
 
 
 @READERS.register("stories")
-class Stories(Reader):
+class StoriesReader(Reader):
     """Archives of .story files: an article, and below each line `@highlight` a sentence of its summary."""
 
     kind: Literal["stories"] = "stories"
@@ -47,7 +47,7 @@ class Stories(Reader):
 
 
 @READERS.register("xsum")
-class Pages(Reader):
+class XsumReader(Reader):
     """XSum as its makers publish it: an archive of .summary files with sections, and a JSON file of the splits."""
 
     kind: Literal["xsum"] = "xsum"
@@ -99,7 +99,7 @@ def _articles(
 ) -> Iterator[Pair]:
     """The articles of the archives that a split wants, in their order; `split_of` is emptied on the way."""
     for archive in archives:
-        for member in members(file_of(files, archive)):
+        for member in members(find_file(files, archive)):
             path = PurePosixPath(member.name)
             if path.suffix != ending or path.name.startswith("."):
                 continue
@@ -109,7 +109,7 @@ def _articles(
                 continue
             where = f"{archive}:{member.name}"
             with member.open() as stream:
-                article, summary = parse(decoded(stream, where), where)
+                article, summary = parse(decode_stream(stream, where), where)
             if article and summary:
                 yield Pair(article, summary, group=path.stem, split=split)
             else:

@@ -28,8 +28,8 @@ Link = tuple[int, int]
 Links = frozenset[Link]
 """The alignment of one sentence pair."""
 
-Form = Literal["pharaoh", "naacl"]
-USUAL_BASE: dict[Form, int] = {"pharaoh": 0, "naacl": 1}
+AlignmentFormat = Literal["pharaoh", "naacl"]
+DEFAULT_BASE: dict[AlignmentFormat, int] = {"pharaoh": 0, "naacl": 1}
 """What the words of a format are usually counted from."""
 
 _LINK = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
@@ -51,14 +51,14 @@ class AlignmentFile:
 
     pairs: list[Alignment]
     """One for each sentence pair. A naacl file ends with the last pair that has a link."""
-    form: Form
+    form: AlignmentFormat
     base: int
     """What the file counts words from, 0 or 1."""
 
     @property
     def doubt(self) -> str:
-        """What `doubt_of` finds; empty for a file that counts from 1."""
-        return "" if self.base else doubt_of(pair.possible for pair in self.pairs)
+        """What `base_warning` finds; empty for a file that counts from 1."""
+        return "" if self.base else base_warning(pair.possible for pair in self.pairs)
 
 
 # ------------------------------------------------------------------------------------------------------ first words
@@ -69,7 +69,7 @@ ENOUGH = 20
 """Pairs with links at one and the same place of a side, from which on a side by itself is doubted."""
 
 
-def doubt_of(alignments: Iterable[Links]) -> str:
+def base_warning(alignments: Iterable[Links]) -> str:
     """What speaks against a file counting words from 0, such as "no link holds a first word"; empty if nothing does.
 
     A first word has links about as often as any other. Where it hardly ever has one, the words of that side are most
@@ -109,7 +109,7 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
     Pairs are counted from 1, in any order; pairs without links have no line. A pair whose number lies far above the
     number of links is taken for a slip: whoever reads the file makes room for all pairs before it.
 
-    Messages call the file `place`. Words are counted from `base`, 0 or 1; None stands for `USUAL_BASE` of the format.
+    Messages call the file `place`. Words are counted from `base`, 0 or 1; None stands for `DEFAULT_BASE` of the format.
 
     Raises:
         DataError: a line is not of the format, or holds a word 0 where words are counted from 1; names file and line.
@@ -120,8 +120,8 @@ def parse_alignments(lines: Iterable[str], place: str, base: int | None = None) 
         before.append((number, line.strip()))
         if line.strip():
             break
-    form: Form = "naacl" if before and _NAACL_LINE.fullmatch(before[-1][1]) else "pharaoh"
-    base = USUAL_BASE[form] if base is None else base
+    form: AlignmentFormat = "naacl" if before and _NAACL_LINE.fullmatch(before[-1][1]) else "pharaoh"
+    base = DEFAULT_BASE[form] if base is None else base
     rows = chain(before, numbered)
     if form == "naacl":
         return AlignmentFile(_parse_naacl(rows, place, base), form, base)
@@ -196,14 +196,14 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= LONGEST else f"{text[:LONGEST]!r}..."
 
 
-def pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
+def format_pharaoh(sure: Iterable[Link], possible: Iterable[Link] = (), base: int = 0) -> str:
     """One line of a Pharaoh file, ordered by source, then target position: `i-j` sure, `ipj` only possible."""
     certain = set(sure)
     links = sorted(certain | set(possible))
     return " ".join(f"{i + base}{'-' if (i, j) in certain else 'p'}{j + base}" for i, j in links)
 
 
-def reversed_links(links: Iterable[Link]) -> Links:
+def reverse_links(links: Iterable[Link]) -> Links:
     """The links of the other direction: source and target change places."""
     return frozenset((target, source) for source, target in links)
 
@@ -224,20 +224,20 @@ class SoftAlignment:
     tgt_ids: list[list[int]] = field(default_factory=list)
 
     def symmetrized(self, method: "Symmetrization", reverse: "SoftAlignment | None" = None) -> Links:
-        """Links of two directions, see `symmetrize`; without another model's, `links_of_columns` stands for them."""
-        other = self.links_of_columns() if reverse is None else reversed_links(reverse.links())
+        """Links of two directions, see `symmetrize`; without another model's, `links_by_source` stands for them."""
+        other = self.links_by_source() if reverse is None else reverse_links(reverse.links())
         return symmetrize(self.links(), other, method)
 
     def links(self, threshold: float | None = None) -> Links:
-        """Each target word with the source word that it looks at most, or as `threshold` says; see `links_of`."""
-        return links_of(self.weights, threshold)
+        """Hard links, see `links_from_attention`."""
+        return links_from_attention(self.weights, threshold)
 
-    def links_of_columns(self) -> Links:
+    def links_by_source(self) -> Links:
         """Each source word with the target word that looks at it most: the same attention, read the other way."""
-        return reversed_links(links_of(self.weights.T))
+        return reverse_links(links_from_attention(self.weights.T))
 
 
-def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
+def links_from_attention(weights: NDArray[Any], threshold: float | None = None) -> Links:
     """The links that attention `(T,S)` stands for; a row without any weight has none.
 
     Without a threshold every target word is linked to the one source word that it looks at most, the first of equals,
@@ -253,7 +253,7 @@ def links_of(weights: NDArray[Any], threshold: float | None = None) -> Links:
     return frozenset((int(source), row) for row, source in enumerate(best) if weights[row, source] > 0)
 
 
-class SoftWriter:
+class SoftAlignmentWriter:
     """Writes weights between words as JSON or as numpy arrays; memory does not grow with their number.
 
     The file, NAME.json or NAME.npz, appears under its name when all is written: one that is there is whole.
@@ -268,7 +268,7 @@ class SoftWriter:
         self._archive: zipfile.ZipFile | None = None
         self._opened = ExitStack()
 
-    def __enter__(self) -> "SoftWriter":
+    def __enter__(self) -> "SoftAlignmentWriter":
         with writing(self._path), ExitStack() as opened:
             beside = opened.enter_context(replacing(self._path))
             if self._path.suffix == ".json":

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import Links, doubt_of, parse_pharaoh_line
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.faults import ENCODING, Fault, Kind, Place, Rows, excerpt
+from nmtkit.corpus.alignments import Links, base_warning, parse_pharaoh_line
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.faults import ENCODING, Fault, FaultKind, FaultLocation, RowIndices, excerpt
 from nmtkit.corpus.hashes import Mask, PairHashes
-from nmtkit.corpus.text import explain_bytes, first_wrong_byte, not_utf8
+from nmtkit.corpus.text import explain_bad_bytes, first_bad_byte, not_utf8_message
 
 SAMPLE = 20_000
 """Pairs of a file whose links say what it counts words from."""
@@ -113,7 +113,9 @@ class Block:
         """By which pairs are known again."""
         return PairHashes.of(self.src, self.tgt)
 
-    def add(self, kind: Kind, rows: Sequence[int] | Rows, place: Callable[[int], Place] | None = None) -> None:
+    def add(
+        self, kind: FaultKind, rows: Sequence[int] | RowIndices, place: Callable[[int], FaultLocation] | None = None
+    ) -> None:
         """Notes a fault of some pairs, and where it is in each; by default both sides are shown."""
         found = np.asarray(rows, dtype=np.int64)
         if self.unread:
@@ -121,20 +123,20 @@ class Block:
         if len(found):
             self.faults.append(Fault(kind, found, place or self.pair))
 
-    def pair(self, row: int) -> Place:
+    def pair(self, row: int) -> FaultLocation:
         """Where a pair is; both sides are shown."""
         src = excerpt(self.src[row], width=PAIR_WIDTH)
         text = src if self.tgt is None else f"{src} ||| {excerpt(self.tgt[row], width=PAIR_WIDTH)}"
-        return Place(self._file("src", row), self.line(row), text=text)
+        return FaultLocation(self._file("src", row), self.line(row), text=text)
 
-    def side(self, side: str, row: int, start: int = 0) -> Place:
+    def side(self, side: str, row: int, start: int = 0) -> FaultLocation:
         """Where something is in one side ("src" or "tgt") of a pair, at the character `start`, from 0."""
         text = self.src[row] if side == "src" else (self.tgt or [])[row]
         byte = None
         if self.src_file != self.tgt_file:  # in JSON a character may be written in several ways
             mark = self.marks[0 if side == "src" else 1] if self.line(row) == 1 else 0
             byte = mark + len(text[:start].encode("utf-8", "surrogatepass")) + 1
-        return Place(self._file(side, row), self.line(row), byte, excerpt(text, start))
+        return FaultLocation(self._file(side, row), self.line(row), byte, excerpt(text, start))
 
     def line(self, row: int) -> int:
         """The line of a pair in its files."""
@@ -146,20 +148,20 @@ class Block:
     def note_not_utf8(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
         """Notes lines of a side that are not UTF-8; its file begins with a byte-order mark of `mark` bytes."""
 
-        def place(row: int) -> Place:
-            byte = mark * (self.line(row) == 1) + first_wrong_byte(lines[row]) + 1
-            return Place(path, self.line(row), byte, explain_bytes(lines[row]))
+        def place(row: int) -> FaultLocation:
+            byte = mark * (self.line(row) == 1) + first_bad_byte(lines[row]) + 1
+            return FaultLocation(path, self.line(row), byte, explain_bad_bytes(lines[row]))
 
         self.add(ENCODING, rows, place)
-        self.note_unsound(rows, lines, path, mark)
+        self.add_message(rows, lines, path, mark)
 
-    def note_unsound(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
+    def add_message(self, rows: list[int], lines: list[str], path: str, mark: int) -> None:
         """Notes such lines only for those who must have sound text."""
         for row in rows:
             number = self.line(row)
-            self.messages.append((row, not_utf8(f"{path}, line {number}", lines[row], mark * (number == 1))))
+            self.messages.append((row, not_utf8_message(f"{path}, line {number}", lines[row], mark * (number == 1))))
 
-    def note_unusable(self, kind: Kind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
+    def add_unusable(self, kind: FaultKind, why: Mapping[int, str], told: Callable[[int], str]) -> None:
         """Notes pairs that cannot be used: why, and what a place shows of them."""
         self.add(kind, sorted(why), lambda row: replace(self.pair(row), text=told(row)))
         self.messages += why.items()
@@ -174,7 +176,7 @@ def _blank(lines: Sequence[str]) -> Mask:
 # --------------------------------------------------------------------------------------------------------------- links
 
 
-def read_links(block: Block, files: Files) -> list[Links]:
+def read_links(block: Block, files: SplitFiles) -> list[Links]:
     """All links of each pair, sure and possible ones.
 
     Raises:
@@ -211,10 +213,10 @@ def _links(text: str, src: str, tgt: str, where: str, base: Literal[0, 1] | None
     return links
 
 
-class LinkBase:
+class LinkBaseCheck:
     """Makes sure, by the first pairs of each file, that links count words from 0, unless the settings say what from."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: SplitFiles) -> None:
         self._files = files
         self._links: dict[str, list[Links]] = {}
         self._fault: DataError | None = None
@@ -237,7 +239,7 @@ class LinkBase:
         if self._fault is not None:
             raise self._fault
         for path, links in self._links.items():
-            if doubt := doubt_of(links[:SAMPLE]):
+            if doubt := base_warning(links[:SAMPLE]):
                 raise DataError(
                     f"{path}: words are taken to be counted from 0, but {doubt}; if they are counted from 1, set "
                     "alignment_base: 1 beside the file in the recipe; if it is right so, alignment_base: 0"

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.corpus import DataConfig
-from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, Kind
-from nmtkit.corpus.hashes import HashSet, Mask, Sought
+from nmtkit.corpus.config import DataConfig
+from nmtkit.corpus.faults import DUPLICATE, EMPTY, IN_TRAIN, OVER_LONG, SRC_IN_TRAIN, TOKEN_RATIO, FaultKind
+from nmtkit.corpus.hashes import HashLookup, HashSet, Mask
 
 NOTEWORTHY = 0.0005
 """From this share of unknown tokens on, they are told of."""
@@ -22,7 +22,7 @@ Lengths: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass
-class Handled:
+class FaultCount:
     """How many pairs of a split have one kind of fault, and what was done about it: kept, dropped or truncated."""
 
     count: int = 0
@@ -49,13 +49,13 @@ class SplitReport:
     tgt_longest: int = 0
     links: int | None = None
     """Links between tokens; None where no alignment was given."""
-    findings: dict[str, Handled] = field(default_factory=dict)
-    """By `Kind.counted`."""
+    findings: dict[str, FaultCount] = field(default_factory=dict)
+    """By `FaultKind.counted`."""
 
-    def found(self, kind: Kind, lines: Lengths, action: str) -> None:
+    def found(self, kind: FaultKind, lines: Lengths, action: str) -> None:
         """Counts the pairs of these lines under one kind of fault."""
         if len(lines):
-            self.findings.setdefault(kind.counted, Handled(0, int(lines[0]), action)).count += len(lines)
+            self.findings.setdefault(kind.counted, FaultCount(0, int(lines[0]), action)).count += len(lines)
 
     def count(self, side: str, lengths: Lengths, unknown: Lengths) -> None:
         """Counts the tokens of one side ("src" or "tgt") of kept pairs, of which some are unknown, `(n,)` each."""
@@ -74,7 +74,7 @@ class SplitReport:
             facts.append(f"{self.links / max(1, self.kept):.1f} alignment links a pair")
         return f"{name} {self.kept:,}{of} pairs" + (f" ({', '.join(facts)})" if facts else "")
 
-    def unknown_shares(self) -> tuple[float, float]:
+    def unknown_rates(self) -> tuple[float, float]:
         """The parts of the source's and of the target's tokens that the vocabulary lacks."""
         return self.src_unknown / max(1, self.src_tokens), self.tgt_unknown / max(1, self.tgt_tokens)
 
@@ -85,7 +85,7 @@ class SplitReport:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "SplitReport":
         """The report whose `as_dict` gave the values; a TypeError if they are not such."""
-        findings = {kind: Handled(**finding) for kind, finding in values["findings"].items()}
+        findings = {kind: FaultCount(**finding) for kind, finding in values["findings"].items()}
         return cls(**{**values, "findings": findings})
 
 
@@ -96,7 +96,7 @@ class DataReport:
     splits: dict[str, SplitReport] = field(default_factory=dict)
     tokenizer: dict[str, str | int] = field(default_factory=dict)
     files: dict[str, dict[str, str]] = field(default_factory=dict)
-    """For each split the checksums of its files, see `nmtkit.data.filling.FileSums`."""
+    """For each split the checksums of its files, see `nmtkit.data.encoding.FileChecksums`."""
 
     def learned(self, kind: str, src_size: int, tgt_size: int, used: int, of: int) -> None:
         """Notes the learning of the tokenizer: vocabulary sizes, pairs used and pairs there were."""
@@ -105,7 +105,7 @@ class DataReport:
     def line(self) -> str:
         """The whole text in one line: pairs, tokens a pair, unknown tokens, what was left out, the tokenizer."""
         parts = ["the data: " + ", ".join(split.told(name) for name, split in self.splits.items())]
-        unknown = [(name, split.unknown_shares()) for name, split in self.splits.items()]
+        unknown = [(name, split.unknown_rates()) for name, split in self.splits.items()]
         told = [f"{name} {src:.1%} and {tgt:.1%}" for name, (src, tgt) in unknown if max(src, tgt) >= NOTEWORTHY]
         parts += [f"unknown source and target tokens: {', '.join(told)}"] if told else []
         kept = [f"{count:,} {kind} in {name}" for name, kind, count, _, action in self._found() if action == "kept"]
@@ -140,7 +140,7 @@ class DataReport:
         }
 
 
-def read_files(report: Path) -> dict[str, dict[str, str]]:
+def read_checksums(report: Path) -> dict[str, dict[str, str]]:
     """The `files` of a report that was written as JSON; nothing if there is none, or an earlier version wrote it."""
     try:
         files: dict[str, dict[str, str]] = json.loads(report.read_text(encoding="utf-8"))["files"]
@@ -150,16 +150,16 @@ def read_files(report: Path) -> dict[str, dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FilterDecision:
     """What the text of some pairs shows before it is cut into tokens."""
 
     keep: Mask
     """`(n,)`: whether each pair stays."""
-    found: list[tuple[Kind, Lengths, str]]
+    found: list[tuple[FaultKind, Lengths, str]]
     """Kinds of faults, the lines of the pairs that have them, and what is done with these."""
 
 
-class Checker:
+class PairChecker:
     """Finds the faulty pairs of a corpus, counts them in the report and says which to leave out.
 
     The other splits are made known first (`seek`), then train goes by, then they. Memory: 8 bytes for a training pair,
@@ -173,8 +173,8 @@ class Checker:
         self.report = report
         self._need_references = need_references
         self._pairs = HashSet()
-        self._sought_pairs = Sought()
-        self._sought_sources = Sought()
+        self._sought_pairs = HashLookup()
+        self._sought_sources = HashLookup()
 
     def seek(self, block: Block) -> None:
         """Makes pairs of another split known, so that they are recognised when train goes by."""
@@ -182,7 +182,7 @@ class Checker:
         self._sought_pairs.seek(hashes.pairs)
         self._sought_sources.seek(hashes.src)
 
-    def judge(self, block: Block) -> Verdict:
+    def judge(self, block: Block) -> FilterDecision:
         """Checks the raw text of the next pairs: empty sides, duplicates, overlap with train of what `seek` knows.
 
         Raises:
@@ -197,18 +197,18 @@ class Checker:
             double[keep] = self._pairs.add(hashes.pairs[keep])
             action = "dropped" if self.config.drop_duplicates else "kept"
             found = [(EMPTY, lines[empty], "dropped"), (DUPLICATE, lines[double], action)]
-            return Verdict(keep & ~double if self.config.drop_duplicates else keep, found)
+            return FilterDecision(keep & ~double if self.config.drop_duplicates else keep, found)
         if self._need_references and (without := block.empty_targets()).any():
             raise DataError(
                 f"{block.split}, line {lines[without][0]}: the reference is empty, and no summary can be measured "
                 "by it; take the example out of the file"
             )
-        in_train = self._sought_pairs.was_met(hashes.pairs) & ~empty
-        source_in_train = self._sought_sources.was_met(hashes.src) & ~in_train & ~empty
+        in_train = self._sought_pairs.was_matched(hashes.pairs) & ~empty
+        source_in_train = self._sought_sources.was_matched(hashes.src) & ~in_train & ~empty
         masks = {EMPTY: empty, IN_TRAIN: in_train, SRC_IN_TRAIN: source_in_train}
-        return Verdict(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
+        return FilterDecision(np.ones_like(empty), [(kind, lines[mask], "kept") for kind, mask in masks.items()])
 
-    def count(self, split: str, verdict: Verdict) -> SplitReport:
+    def count(self, split: str, verdict: FilterDecision) -> SplitReport:
         """Counts what `judge` has found; gives the report of the split."""
         report = self.report.splits.setdefault(split, SplitReport())
         report.read += len(verdict.keep)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Severity = Literal["error", "warning", "note"]
 """error: training cannot use the files as they are, or would learn from wrongly paired lines. warning: pairs that are
 likely faulty or that flatter the results. note: worth knowing, nothing to mend."""
-Rows: TypeAlias = NDArray[np.int64]
+RowIndices: TypeAlias = NDArray[np.int64]
 """Pairs of a block, by their place in it, from 0."""
 
 AROUND = 24
@@ -20,7 +20,7 @@ SHOWN = 100
 
 
 @dataclass(frozen=True)
-class Kind:
+class FaultKind:
     """One kind of fault: its name in JSON and logs, what is wrong (for a table), and what to do (a sentence)."""
 
     name: str
@@ -36,7 +36,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultLocation:
     """Where a fault is; line, and byte of the line where it is known, count from 1."""
 
     file: str
@@ -50,17 +50,17 @@ class Place:
 class Fault:
     """One kind of fault in some pairs of a block, and where it is in each of them."""
 
-    kind: Kind
-    rows: Rows
-    place: Callable[[int], Place]
+    kind: FaultKind
+    rows: RowIndices
+    place: Callable[[int], FaultLocation]
 
 
 @dataclass(frozen=True)
 class FileFault:
     """What is wrong with a whole file, or with two that do not fit."""
 
-    kind: Kind
-    place: Place
+    kind: FaultKind
+    place: FaultLocation
     message: str
     """What is told where the file cannot be used so; empty if it can."""
     count: int = 1
@@ -82,88 +82,89 @@ def excerpt(text: str, place: int = 0, width: int = SHOWN) -> str:
 # A table, a line or two for each kind.
 # fmt: off
 # Errors: the files cannot be used as they are.
-MISSING = Kind("missing", "error", "file cannot be read", "Name a file that is there and may be read.")
-GZIP = Kind("gzip", "error", "broken gzip file",
+MISSING = FaultKind("missing", "error", "file cannot be read", "Name a file that is there and may be read.")
+GZIP = FaultKind("gzip", "error", "broken gzip file",
     "Fetch or compress the file again; what lies behind the place is lost.")
-UTF16 = Kind("utf-16", "error", "file is UTF-16, not UTF-8",
+UTF16 = FaultKind("utf-16", "error", "file is UTF-16, not UTF-8",
     "Convert the file, for example with `iconv -f UTF-16 -t UTF-8`.")
-ENCODING = Kind("encoding", "error", "line is not UTF-8",
+ENCODING = FaultKind("encoding", "error", "line is not UTF-8",
     "Convert the file from the encoding it is in, or leave the lines out.", drops=True)
-NUL = Kind("nul", "error", "NUL byte in a line",
+NUL = FaultKind("nul", "error", "NUL byte in a line",
     "Take the NUL bytes out; many of them mean another encoding.", mends=True)
-LINE_COUNTS = Kind("line-counts", "error", "files differ in their number of lines",
+LINE_COUNTS = FaultKind("line-counts", "error", "files differ in their number of lines",
     "Find the line that is missing or too much near the place given; all pairs behind it are wrong.")
-SHIFT = Kind("shift", "error", "lines are paired with the wrong neighbours",
+SHIFT = FaultKind("shift", "error", "lines are paired with the wrong neighbours",
     "Look at the lines near the place given: one side has a line more there, and has one less further on. How many "
     "pairs lie between is an estimate.")
-JSON = Kind("json", "error", "line is not an example in JSON",
+JSON = FaultKind("json", "error", "line is not an example in JSON",
     "Mend the line, or set src_field and tgt_field.", drops=True)
-STORY = Kind("story", "error", "file is no story", "Leave the file out, or put the missing highlights in.", drops=True)
+STORY = FaultKind("story", "error", "file is no story",
+    "Leave the file out, or put the missing highlights in.", drops=True)
 
 # Warnings: pairs that are likely faulty, or that flatter the results.
-SEPARATOR = Kind("separator", "warning", "line separator inside of a line",
+SEPARATOR = FaultKind("separator", "warning", "line separator inside of a line",
     "Put a space there: other programs see two lines, so that line numbers no longer agree.", mends=True)
-LINE_ENDS = Kind("line-ends", "warning", r"some lines end in \r\n, others in \n",
+LINE_ENDS = FaultKind("line-ends", "warning", r"some lines end in \r\n, others in \n",
     r"Let all lines end in \n.", mends=True)
-BOM = Kind("bom", "warning", "byte-order mark in the middle of a file",
+BOM = FaultKind("bom", "warning", "byte-order mark in the middle of a file",
     "Take it out; it is left where files were put together.", mends=True)
-CONTROL = Kind("control", "warning", "control character",
+CONTROL = FaultKind("control", "warning", "control character",
     "Take it out; no reader sees it, but a model learns it.", mends=True)
-REPLACED = Kind("replaced", "warning", "replacement character U+FFFD",
+REPLACED = FaultKind("replaced", "warning", "replacement character U+FFFD",
     "Fetch the text again: an earlier conversion has lost a character here.", drops=True)
-MOJIBAKE = Kind("mojibake", "warning", "UTF-8 that was read in another encoding",
+MOJIBAKE = FaultKind("mojibake", "warning", "UTF-8 that was read in another encoding",
     "Read the original as UTF-8; `--fix` turns such characters back.", mends=True)
-EMPTY = Kind("empty", "warning", "empty side",
+EMPTY = FaultKind("empty", "warning", "empty side",
     "Leave the pair out; training does so by itself.", drops=True, counted="empty side")
-IDENTICAL = Kind("identical", "warning", "both sides are the same",
+IDENTICAL = FaultKind("identical", "warning", "both sides are the same",
     "Leave the pair out: it teaches to copy the source.", drops=True)
-DUPLICATE = Kind("duplicate", "warning", "pair occurred before",
+DUPLICATE = FaultKind("duplicate", "warning", "pair occurred before",
     "Keep the first only (in training: `data.drop_duplicates: true`).", drops=True, counted="duplicate")
-IN_TRAIN = Kind("in-train", "warning", "pair is also in train",
+IN_TRAIN = FaultKind("in-train", "warning", "pair is also in train",
     "Take the pair out of train: a model that has seen the answer scores too well.", counted="pair also in train")
-SRC_IN_TRAIN = Kind("src-in-train", "warning", "source is also in train, but not the pair",
+SRC_IN_TRAIN = FaultKind("src-in-train", "warning", "source is also in train, but not the pair",
     "Take such pairs out of train where scores are to show what is new to the model.", counted="source also in train")
-TGT_IN_TRAIN = Kind("tgt-in-train", "note", "target is also in train, but not the pair",
+TGT_IN_TRAIN = FaultKind("tgt-in-train", "note", "target is also in train, but not the pair",
     "Short and common sentences do that; long ones should be taken out of train.")
-IN_VALID = Kind("in-valid", "warning", "pair is also in valid",
+IN_VALID = FaultKind("in-valid", "warning", "pair is also in valid",
     "Take the pair out of valid if the sets are your own: what was chosen by valid scores too well on it. `--fix` "
     "leaves both sets as they are, so that scores can be compared with those of others.")
-SRC_IN_VALID = Kind("src-in-valid", "note", "source is also in valid, but not the pair",
+SRC_IN_VALID = FaultKind("src-in-valid", "note", "source is also in valid, but not the pair",
     "Short and common sentences do that; `--fix` leaves both sets as they are.")
-HELD_OUT = Kind("held-out", "warning", "pair is also in valid or test",
+HELD_OUT = FaultKind("held-out", "warning", "pair is also in valid or test",
     "Take it out of train: a model that has seen the answer scores too well.", drops=True)
-RATIO = Kind("ratio", "warning", "one side is far longer than the other",
+RATIO = FaultKind("ratio", "warning", "one side is far longer than the other",
     "Leave the pair out: it is hardly a translation.", drops=True)
-LENGTH = Kind("length", "warning", "line is far longer than the others",
+LENGTH = FaultKind("length", "warning", "line is far longer than the others",
     "See whether lines were joined; leave such pairs out.", drops=True)
-SCRIPT = Kind("script", "warning", "line is in another script than its side",
+SCRIPT = FaultKind("script", "warning", "line is in another script than its side",
     "Leave the pair out: it is in another language.", drops=True)
-FOREIGN = Kind("foreign", "warning", "line is in another language than its side",
+FOREIGN = FaultKind("foreign", "warning", "line is in another language than its side",
     "Look at the line; leave the pair out if it is in another language.", drops=True)
-SWAPPED = Kind("swapped", "warning", "sides seem to be swapped",
+SWAPPED = FaultKind("swapped", "warning", "sides seem to be swapped",
     "Swap the two lines, or leave the pair out.", drops=True)
-SWAPPED_FILES = Kind("swapped-files", "error", "source and target of this split are swapped, compared with train",
+SWAPPED_FILES = FaultKind("swapped-files", "error", "source and target of this split are swapped, compared with train",
     "Name the files the other way round.")
-LANGUAGE = Kind("language", "warning", "line is in the language of the other side",
+LANGUAGE = FaultKind("language", "warning", "line is in the language of the other side",
     "Leave the pair out: both sides are in one language.", drops=True)
-SHORT_TARGET = Kind("short-target", "warning", "target is nearly empty though the source is long",
+SHORT_TARGET = FaultKind("short-target", "warning", "target is nearly empty though the source is long",
     "Leave the pair out: it teaches to say nothing.", drops=True)
 
 # Notes: worth knowing.
-MARKUP = Kind("markup", "note", "markup or entities such as &amp; or <br>",
+MARKUP = FaultKind("markup", "note", "markup or entities such as &amp; or <br>",
     "Take markup out or turn entities into characters, in all splits and in what is to be translated.")
-PIECES = Kind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
+PIECES = FaultKind("pieces", "note", "marks of subwords (@@ or \N{LOWER ONE EIGHTH BLOCK})",
     "Join the subwords again: the tokenizer that is learned here cuts by itself.")
-UNSEEN = Kind("unseen-character", "note", "characters that train never shows",
+UNSEEN = FaultKind("unseen-character", "note", "characters that train never shows",
     "The model cannot know them: they become unknown tokens. See whether they belong there, or add text that has them.")
-OVER_LONG = Kind("over-long", "note", "longer than data.max_length",
+OVER_LONG = FaultKind("over-long", "note", "longer than data.max_length",
     "The recipe's data.over_long says what becomes of them: drop leaves them out of train, truncate cuts them. Raise "
     "data.max_length if they are good.", counted="over-long")
-TOKEN_RATIO = Kind("token-ratio", "note", "more uneven than data.max_ratio",
+TOKEN_RATIO = FaultKind("token-ratio", "note", "more uneven than data.max_ratio",
     "Training leaves them out, as the recipe says: raise data.max_ratio if they are good.", counted="length ratio")
 # fmt: on
 
 UNREADABLE = (MISSING, GZIP, UTF16, ENCODING, LINE_COUNTS, JSON, STORY)
 """Faults that keep a text from being read to its end for training."""
-KINDS: dict[str, Kind] = {value.name: value for value in list(vars().values()) if isinstance(value, Kind)}
+KINDS: dict[str, FaultKind] = {value.name: value for value in list(vars().values()) if isinstance(value, FaultKind)}
 """All of them, by name."""

@@ -44,7 +44,7 @@ def _hashes(lines: Sequence[str]) -> Hashes:
     return np.fromiter(map(hash, lines), dtype=np.int64, count=len(lines)).view(np.uint64)
 
 
-class Sought:
+class HashLookup:
     """Hashes that are looked for in train, and which of them have been met there."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Sought:
         self._met[place[known]] = True
         return known
 
-    def was_met(self, hashes: Hashes) -> Mask:
+    def was_matched(self, hashes: Hashes) -> Mask:
         """For each hash, whether it was looked for and met."""
         return np.isin(hashes, self._hashes[self._met])
 

@@ -1,6 +1,6 @@
 """From files to pairs, in blocks: line-aligned text, JSON lines and stories, plain or compressed.
 
-A `SplitReader` gives whatever there is, with its faults; `sound_blocks` and `read_pairs` stop at the first fault.
+A `SplitReader` gives whatever there is, with its faults; `read_blocks` and `read_pairs` stop at the first fault.
 """
 
 import hashlib
@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example, read_links
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FileFault, Place, excerpt
-from nmtkit.corpus.records import AS_JSONL, parse_record, refuse_json_lines, text_of
-from nmtkit.corpus.text import TextFile, Watch, read_lines
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.faults import JSON, LINE_COUNTS, MISSING, STORY, FaultLocation, FileFault, excerpt
+from nmtkit.corpus.json_records import JSONL_HINT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.text import ByteObserver, TextFile, read_lines
 
 STORIES = 256
 """Stories in a block."""
@@ -24,7 +24,7 @@ MOST_OPEN = 100
 COMPANIONS = ("alignment", "src_words", "tgt_words")
 """Files that are line-aligned with the text."""
 
-Item: TypeAlias = Block | FileFault
+ReadItem: TypeAlias = Block | FileFault
 """What reading gives: pairs, and what is wrong with whole files, where it is found."""
 
 
@@ -34,20 +34,20 @@ class SplitReader:
     `watch` is told what bytes are read of each text file. With `pipes` text may come from something else than files.
     """
 
-    def __init__(self, split: str, files: Files, watch: Watch | None = None, pipes: bool = False) -> None:
+    def __init__(self, split: str, files: SplitFiles, watch: ByteObserver | None = None, pipes: bool = False) -> None:
         self._split = split
         self._files = files
         self._watch = watch
         self._pipes = pipes
         self.parts = len(files.src or files.jsonl) or 1
         """How many files, or pairs of files, there are; all stories are one."""
-        self._begun: dict[int, tuple[list[Item], Iterator[Item]]] = {}
+        self._begun: dict[int, tuple[list[ReadItem], Iterator[ReadItem]]] = {}
 
     def ahead(self, part: int) -> Iterator[Block]:
         """The first blocks of one of its files, as many as are taken; they come again when all is read."""
         kept = part < MOST_OPEN
         items = self._part(part, self._watch if kept else None)
-        held: list[Item] = []
+        held: list[ReadItem] = []
         if kept:
             self._begun[part] = held, items
         for item in items:
@@ -56,7 +56,7 @@ class SplitReader:
             if isinstance(item, Block):
                 yield item
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[ReadItem]:
         before = 0
         for part in range(self.parts):
             held, items = self._begun.pop(part) if part in self._begun else ([], self._part(part, self._watch))
@@ -66,7 +66,7 @@ class SplitReader:
                     before += len(item)
                 yield item
 
-    def _part(self, part: int, watch: Watch | None) -> Iterator[Item]:
+    def _part(self, part: int, watch: ByteObserver | None) -> Iterator[ReadItem]:
         if self._files.stories:
             return self._stories()
         if self._files.jsonl:
@@ -76,7 +76,7 @@ class SplitReader:
         texts = [given.pop(kind) for kind in ("src", "tgt") if kind in given]
         return self._aligned(part, texts, given)
 
-    def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[Item]:
+    def _aligned(self, part: int, texts: list[TextFile], beside: dict[str, TextFile]) -> Iterator[ReadItem]:
         src, tgt = texts[0], texts[1] if len(texts) > 1 else None
         first = 1
         while count := min(file.fill() for file in texts):
@@ -98,7 +98,7 @@ class SplitReader:
             for kind, file in beside.items():
                 file.fill(count)
                 block.beside[kind], faulty = file.take(count)
-                block.note_unsound(faulty, block.beside[kind], file.path, file.mark)
+                block.add_message(faulty, block.beside[kind], file.path, file.mark)
             yield block
             first += count
         for file in texts:
@@ -112,7 +112,7 @@ class SplitReader:
             if file.whole and file.count != src.count:
                 yield _different(src, file, "belong to")
 
-    def _records(self, part: int, file: TextFile) -> Iterator[Item]:
+    def _records(self, part: int, file: TextFile) -> Iterator[ReadItem]:
         first = 1
         while count := file.fill():
             yield from file.found()
@@ -143,18 +143,18 @@ class SplitReader:
             place = f"{file.path}, line {first + row}: "
             return f"{why[row].removeprefix(place) if lines[row].strip() else 'an empty line'}: {excerpt(lines[row])}"
 
-        block.note_unusable(JSON, why, told)
+        block.add_unusable(JSON, why, told)
         block.unread.update(faulty, why)
         return block
 
-    def _stories(self) -> Iterator[Item]:
+    def _stories(self) -> Iterator[ReadItem]:
         paths = story_files(self._files)
         folder = self._files.stories[0]
         try:
             while found := list(islice(paths, STORIES)):
                 yield self._story_block(folder, found)
         except DataError as fault:
-            yield FileFault(MISSING, Place(folder, 1, text=str(fault)), str(fault))
+            yield FileFault(MISSING, FaultLocation(folder, 1, text=str(fault)), str(fault))
 
     def _story_block(self, folder: str, found: list[tuple[int, Path]]) -> Block:
         """The pairs of some stories."""
@@ -168,7 +168,7 @@ class SplitReader:
         src, tgt = map(list, zip(*sides, strict=True))
         block = Block(self._split, folder, folder, 1, src, tgt, [position for position, _ in found])
         block.names = [str(path) for _, path in found]
-        block.note_unusable(STORY, why, why.__getitem__)
+        block.add_unusable(STORY, why, why.__getitem__)
         block.unread.update(why)
         return block
 
@@ -181,15 +181,19 @@ def _different(src: TextFile, other: TextFile, rule: str) -> FileFault:
     )
     line, count = min(src.count, other.count) + 1, abs(src.count - other.count)
     if rule != "belong to":
-        return FileFault(LINE_COUNTS, Place(src.path, line), message, count, (src.count, other.count), other.path)
+        return FileFault(
+            LINE_COUNTS, FaultLocation(src.path, line), message, count, (src.count, other.count), other.path
+        )
     text = f"{other.count:,} lines here, {src.count:,} in {src.path}"
-    return FileFault(LINE_COUNTS, Place(other.path, line, text=text), message, count)
+    return FileFault(LINE_COUNTS, FaultLocation(other.path, line, text=text), message, count)
 
 
 # --------------------------------------------------------------------------------------------------------- sound pairs
 
 
-def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Watch | None = None) -> Iterator[Block]:
+def read_blocks(
+    split: str, files: SplitFiles, json_target: bool = False, watch: ByteObserver | None = None
+) -> Iterator[Block]:
     """The pairs of one split in blocks, with their links; stops at the first fault.
 
     Targets that are JSON texts are refused unless `json_target`; `watch` is that of a `SplitReader`.
@@ -203,7 +207,7 @@ def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Wat
             if item.message:
                 raise DataError(item.message)
             continue
-        refuse_records(item, files, json_target=json_target)
+        require_plain_text(item, files, json_target=json_target)
         if item.messages:
             raise DataError(min(item.messages, key=lambda found: found[0])[1])
         if any(len(lines) < len(item) for lines in item.beside.values()):
@@ -213,7 +217,7 @@ def sound_blocks(split: str, files: Files, json_target: bool = False, watch: Wat
         yield item
 
 
-def refuse_records(block: Block, files: Files, remedy: str = AS_JSONL, json_target: bool = False) -> None:
+def require_plain_text(block: Block, files: SplitFiles, remedy: str = JSONL_HINT, json_target: bool = False) -> None:
     """Refuses JSON lines where the first block of plain text should be.
 
     Raises:
@@ -225,9 +229,9 @@ def refuse_records(block: Block, files: Files, remedy: str = AS_JSONL, json_targ
             refuse_json_lines(block.tgt or (), block.tgt_file, remedy)
 
 
-def read_pairs(files: Files, json_target: bool = False) -> Iterator[Example]:
-    """The pairs of one split, one at a time; see `sound_blocks`."""
-    return (example for block in sound_blocks("", files, json_target) for example in block.examples())
+def read_pairs(files: SplitFiles, json_target: bool = False) -> Iterator[Example]:
+    """The pairs of one split, one at a time; see `read_blocks`."""
+    return (example for block in read_blocks("", files, json_target) for example in block.examples())
 
 
 # ------------------------------------------------------------------------------------------------------------- stories
@@ -268,7 +272,7 @@ def parse_story(lines: Iterable[str], where: str) -> tuple[str, str]:
     return " ".join(article), " ".join(text if _ENDED.search(text) else f"{text}." for text in sentences)
 
 
-def story_files(files: Files) -> Iterator[tuple[int, Path]]:
+def story_files(files: SplitFiles) -> Iterator[tuple[int, Path]]:
     """The stories of a split, in the order of its lists, or by name where there are none; first, which folder's.
 
     Raises:

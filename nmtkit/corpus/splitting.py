@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import writing
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 
 SHARE = 20
@@ -29,12 +29,12 @@ MOST = 1_000
 Item = TypeVar("Item")
 
 
-def place_of(group: str) -> int:
+def group_hash(group: str) -> int:
     """The place of a group, from 0 to 2^64 - 1: always the same for a name; those of all groups are spread evenly."""
     return int.from_bytes(hashlib.sha256(group.encode("utf-8")).digest()[:8], "big")
 
 
-class Foremost(Generic[Item]):
+class BottomKSample(Generic[Item]):
     """Holds the items of the foremost groups, and gives back those of the hindmost when told to."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Foremost(Generic[Item]):
         self._groups[place].append((number, item))
         self.count += 1
 
-    def give_up(self) -> tuple[int, list[Item]]:
+    def pop_largest(self) -> tuple[int, list[Item]]:
         """The place of the hindmost group and its items, which are held no longer."""
         place = -heapq.heappop(self._last)
         items = [item for _, item in self._groups.pop(place)]
@@ -73,7 +73,7 @@ class Foremost(Generic[Item]):
 # ---------------------------------------------------------------------------------------------- by shares of all groups
 
 
-class Divider(Generic[Item]):
+class Splitter(Generic[Item]):
     """Divides pairs into splits, whole groups only; train is passed on at once, the others are held until the end.
 
     Test takes the places up to its share of the groups, from 0 to 1, and validation those behind them. Each holds at
@@ -85,18 +85,18 @@ class Divider(Generic[Item]):
         self._at_most = at_most
         self._first = {"test": 0.0, "valid": test}
         self._end = {"test": test, "valid": test + valid}
-        self._held: dict[str, Foremost[Item]] = {"test": Foremost(), "valid": Foremost()}
+        self._held: dict[str, BottomKSample[Item]] = {"test": BottomKSample(), "valid": BottomKSample()}
         self._count = 0
 
     def add(self, group: str, pair: Item) -> None:
         """Gives a pair of a group its split."""
         self._count += 1
-        place = place_of(group)
+        place = group_hash(group)
         for name, held in self._held.items():
             if self._first[name] <= place / 2**64 < self._end[name]:
                 held.add(place, self._count, pair)
                 while self._at_most is not None and held.count > self._at_most:
-                    hindmost, given_up = held.give_up()
+                    hindmost, given_up = held.pop_largest()
                     self._end[name] = hindmost / 2**64  # later pairs of this group are for training too
                     for one in given_up:
                         self._train(one)
@@ -134,7 +134,7 @@ class HoldOut:
         return "valid" if place <= self.valid else "test" if place <= self.test else "train"
 
 
-def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
+def choose_hold_out(pairs: Iterable[Example], with_test: bool, train: Callable[[Example], None]) -> HoldOut:
     """Chooses what is held out: one in `SHARE` pairs, for validation and as many for the test.
 
     Memory holds the pairs of some thousand sources, and does not grow with the corpus. All other pairs go to `train`,
@@ -145,7 +145,7 @@ def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
     """
     purposes = 2 if with_test else 1
     enough = (purposes + 1) * MOST  # sources known by then; those that are not held out are for training
-    foremost = Foremost[Example]()
+    foremost = BottomKSample[Example]()
     end, count = 1 << 64, 0
     for pair in pairs:
         place = _place_of_source(pair.src)
@@ -156,7 +156,7 @@ def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
         count += 1
         foremost.add(place, count, pair)
         if len(foremost) > enough:
-            end, given_up = foremost.give_up()
+            end, given_up = foremost.pop_largest()
             for one in given_up:
                 train(one)
     places = foremost.places()
@@ -174,7 +174,7 @@ def choose_held_out(pairs: Iterable[Example], with_test: bool, train: Callable[[
 
 
 def write_splits(
-    files: Files, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: tuple[str, str]
+    files: SplitFiles, hold_out: HoldOut, folder: Path, names: Sequence[str], ends: tuple[str, str]
 ) -> Counter[str]:
     """Writes the pairs of every split as files of their own into a new folder; gives the number of pairs of each split.
 
@@ -209,4 +209,4 @@ def _is_empty(pair: Example) -> bool:
 
 def _place_of_source(src: str) -> int:
     """Case and the width of white space do not matter."""
-    return place_of(" ".join(src.casefold().split()))
+    return group_hash(" ".join(src.casefold().split()))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FileFault, Kind, Place, excerpt
+from nmtkit.corpus.faults import GZIP, LINE_ENDS, MISSING, UTF16, FaultKind, FaultLocation, FileFault, excerpt
 
 BYTES = 1 << 19
 """How much of a file is read at once where blocks of lines are wanted ..."""
@@ -25,7 +25,7 @@ FEW_BYTES = 1 << 14
 ROWS = 4096
 """With so many lines ready, no more of a file is read."""
 
-Watch: TypeAlias = Callable[[str], Callable[[bytes], object]]
+ByteObserver: TypeAlias = Callable[[str], Callable[[bytes], object]]
 """Is told which file is opened; what it gives is told all bytes of that file as they lie on the disk."""
 
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -51,7 +51,7 @@ class _LineTooLong(Exception):
     """A line has more bytes than it may."""
 
 
-def text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
+def read_text_blocks(stream: BinaryIO, size: int, longest: int | None = None) -> Iterator[TextBlock]:
     """The lines of a stream in blocks, each as soon as it is there; a fault of the stream comes after whole lines."""
     mark = codecs.BOM_UTF8
     for data in _whole_lines(stream, size, longest):
@@ -110,14 +110,14 @@ def _decoded(data: bytes, mark: int) -> TextBlock:
     return TextBlock(lines, faulty, mark, data)
 
 
-def first_wrong_byte(line: str) -> int:
+def first_bad_byte(line: str) -> int:
     """The byte, from 0, at which a line is not UTF-8."""
     return len(line[: next(_WRONG.finditer(line)).start()].encode("utf-8"))
 
 
-def not_utf8(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
+def not_utf8_message(where: str, line: str, mark: int = 0, remedy: str = "; convert it") -> str:
     """The message of a line that is not UTF-8, after a byte-order mark of `mark` bytes."""
-    return f"{where}: not UTF-8 (byte {mark + first_wrong_byte(line) + 1} of the line){remedy}"
+    return f"{where}: not UTF-8 (byte {mark + first_bad_byte(line) + 1} of the line){remedy}"
 
 
 # --------------------------------------------------------------------------------------------------------- sound text
@@ -131,12 +131,12 @@ def read_lines(path: str | Path) -> Iterator[str]:
     """
     try:
         with open(path, "rb") as raw:
-            yield from sound_lines(_unpacked(raw, None, FEW_BYTES), str(path))
+            yield from read_stream_lines(_unpacked(raw, None, FEW_BYTES), str(path))
     except OSError as fault:
         raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
 
 
-def sound_lines(
+def read_stream_lines(
     stream: BinaryIO,
     where: str,
     convert: str = "; convert it",
@@ -151,7 +151,7 @@ def sound_lines(
     """
     count = 0
     try:
-        for lines, faulty, mark, _ in text_blocks(stream, FEW_BYTES, longest):
+        for lines, faulty, mark, _ in read_text_blocks(stream, FEW_BYTES, longest):
             good = lines[: faulty[0]] if faulty else lines
             if longest is not None and max(map(len, good), default=0) > longest:
                 good = good[: next(row for row, line in enumerate(good) if len(line) > longest)]
@@ -160,7 +160,7 @@ def sound_lines(
             count += len(good)
             if faulty:
                 bom = 0 if count else mark
-                raise DataError(not_utf8(f"{where}, line {count + 1}", lines[len(good)], bom, convert))
+                raise DataError(not_utf8_message(f"{where}, line {count + 1}", lines[len(good)], bom, convert))
             if len(good) < len(lines):
                 raise _LineTooLong
     except _LineTooLong:
@@ -208,7 +208,7 @@ class TextFile:
     With `pipes` it may be something else than a file.
     """
 
-    def __init__(self, path: str, watch: Watch | None = None, pipes: bool = False) -> None:
+    def __init__(self, path: str, watch: ByteObserver | None = None, pipes: bool = False) -> None:
         self.path = path
         self.count = 0
         """Lines read so far."""
@@ -256,7 +256,7 @@ class TextFile:
                 raise OSError("it is not a file")
             with open(self.path, "rb") as raw:
                 told = self._watch and self._watch(self.path)
-                for block in text_blocks(_unpacked(raw, told, BYTES), BYTES):
+                for block in read_text_blocks(_unpacked(raw, told, BYTES), BYTES):
                     if not self.count:
                         if block.data.startswith(_UTF16_MARKS):
                             self._broken(UTF16, 1, "", "not UTF-8 (byte 1 of the line); convert it", ", line 1")
@@ -275,14 +275,14 @@ class TextFile:
             self._broken(MISSING, 1, why, f"cannot read it: {why}")
             return
         if (mixed := ends.mixed()) is not None:
-            self._found.append(FileFault(LINE_ENDS, Place(self.path, mixed[0]), "", mixed[1]))
+            self._found.append(FileFault(LINE_ENDS, FaultLocation(self.path, mixed[0]), "", mixed[1]))
 
-    def _broken(self, kind: Kind, line: int, text: str, message: str, where: str = "") -> None:
+    def _broken(self, kind: FaultKind, line: int, text: str, message: str, where: str = "") -> None:
         self.whole = False
-        self._found.append(FileFault(kind, Place(self.path, line, text=text), f"{self.path}{where}: {message}"))
+        self._found.append(FileFault(kind, FaultLocation(self.path, line, text=text), f"{self.path}{where}: {message}"))
 
 
-def lines_anyhow(path: str) -> Iterator[str]:
+def read_lines_lenient(path: str) -> Iterator[str]:
     """The lines of a text file as far as it can be read; bytes that are not UTF-8 are lone surrogates."""
     file = TextFile(path)
     while count := file.fill():
@@ -319,9 +319,9 @@ class _LineEnds:
 # ---------------------------------------------------------------------------------------------- bytes that are no text
 
 
-def explain_bytes(line: str) -> str:
+def explain_bad_bytes(line: str) -> str:
     """What is wrong with a line that is not UTF-8, and how it reads in another encoding if it makes sense there."""
-    raw, start = line.encode("utf-8", "surrogateescape"), first_wrong_byte(line)
+    raw, start = line.encode("utf-8", "surrogateescape"), first_bad_byte(line)
     what = _what(raw, start)
     if what == "a stray byte":
         for encoding, name in (("cp1252", "Windows-1252"), ("latin-1", "Latin-1")):

@@ -19,7 +19,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 
 Numbers: TypeAlias = npt.NDArray[np.integer[Any]]
 Sequences: TypeAlias = Sequence[Sequence[int]] | Sequence[Numbers]
-Limits: TypeAlias = tuple[int, int]
+LengthLimits: TypeAlias = tuple[int, int]
 """The most tokens of a source and of a target, EOS not counted; what is longer is cut."""
 
 _DRAWN = 1 << 16
@@ -281,7 +281,7 @@ def _length_batches(src: Numbers, tgt: Numbers, config: BatchConfig) -> list[Num
     return [order[part] for part in _cut(widths, config.batch_tokens, config.batch_size)]
 
 
-def in_order_batches(
+def bucket_by_length(
     lengths: Sequence[int] | Numbers, batch_tokens: int, batch_size: int | None = None
 ) -> list[list[int]]:
     """Puts sentences of like length, EOS counted, together; the row numbers of each batch.
@@ -294,7 +294,7 @@ def in_order_batches(
     return [order[part].tolist() for part in _cut(widths[order], batch_tokens, batch_size)]
 
 
-def _load(store: Store, numbers: Numbers, limits: Limits | None) -> Batch:
+def _load(store: Store, numbers: Numbers, limits: LengthLimits | None) -> Batch:
     """The batch of these examples, cut to the limits; target words that only the cut-off source has are unknown."""
     rows = numbers.tolist()
     src_limit, tgt_limit = limits or (None, None)
@@ -319,7 +319,7 @@ def _load(store: Store, numbers: Numbers, limits: Limits | None) -> Batch:
     return collate(src, tgt, extended, tgt_extended, n_oov, links)
 
 
-def _widths(store: Store, limits: Limits | None) -> tuple[Numbers, Numbers]:
+def _widths(store: Store, limits: LengthLimits | None) -> tuple[Numbers, Numbers]:
     """The columns that each source and each target needs, EOS counted, `(n,)` each."""
     src, tgt = store.lengths("src"), store.lengths("tgt")
     if limits is not None:
@@ -327,7 +327,7 @@ def _widths(store: Store, limits: Limits | None) -> tuple[Numbers, Numbers]:
     return src + 1, tgt + 1
 
 
-def batches_of(store: Store, batch_tokens: int, limits: Limits | None = None) -> Iterator[Batch]:
+def sorted_batches(store: Store, batch_tokens: int, limits: LengthLimits | None = None) -> Iterator[Batch]:
     """Every example of a store with targets once, sorted by length, always in one order (for a validation loss).
 
     `batch_tokens` counts padded tokens of the longer side; without limits nothing is cut.
@@ -360,7 +360,7 @@ class BatchStream(Iterator[Batch]):
         tokenizers: TokenizerPair | None = None,
         rank: int = 0,
         world: int = 1,
-        limits: Limits | None = None,
+        limits: LengthLimits | None = None,
         weights: Sequence[float] = (),
     ) -> None:
         assert 0 <= rank < world

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import Settings, model_validator
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.tokenizer import MARK
+from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.vocabulary import Vocabulary
 
 Side = Literal["src", "tgt"]
@@ -154,19 +154,19 @@ def _parsed(numbers: list[str], place: str) -> npt.NDArray[np.float32]:
 
 def _twin(token: str) -> str:
     """The token without the mark that begins a word, or with it if it has none."""
-    return token[len(MARK) :] if token.startswith(MARK) else MARK + token
+    return token[len(WORD_START) :] if token.startswith(WORD_START) else WORD_START + token
 
 
 def _forms(vocabulary: Vocabulary, found: Container[str]) -> dict[int, str]:
     """The word of the file that each token gets its vector from, by id; see `read_vectors`."""
-    begins = [token for token in vocabulary.tokens if token.startswith(MARK) and token != MARK]
+    begins = [token for token in vocabulary.tokens if token.startswith(WORD_START) and token != WORD_START]
     of_pieces = sum(token in found for token in begins) > sum(_twin(token) in found for token in begins)
 
     def form(token: str) -> str | None:
         twin = _twin(token)
         if of_pieces:
             return token if token in found else twin if twin in found and twin not in vocabulary else None
-        if token.startswith(MARK):
+        if token.startswith(WORD_START):
             return twin if twin in found else None
         return token if token in found and twin not in vocabulary else None
 

@@ -25,32 +25,32 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedArray:
     """n rows of different lengths `(n,)`, one behind the other in `flat`."""
 
     counts: Counts
     flat: Ids
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "Ragged":
+    def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike) -> "RaggedArray":
         """From rows of numbers."""
         counts = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(counts.sum()))
         return cls(counts, flat.astype(dtype))
 
     @classmethod
-    def of_texts(cls, texts: Sequence[str]) -> "Ragged":
+    def of_texts(cls, texts: Sequence[str]) -> "RaggedArray":
         """From texts: the bytes of each in UTF-8."""
         encoded = [text.encode("utf-8") for text in texts]
         counts = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
         return cls(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
-    def where(self, keep: npt.NDArray[np.bool_]) -> "Ragged":
+    def where(self, keep: npt.NDArray[np.bool_]) -> "RaggedArray":
         """The rows for which `keep`, `(n,)`, is true."""
-        return self if keep.all() else Ragged(self.counts[keep], self.flat[np.repeat(keep, self.counts)])
+        return self if keep.all() else RaggedArray(self.counts[keep], self.flat[np.repeat(keep, self.counts)])
 
 
-def names(column: str) -> tuple[str, str]:
+def column_files(column: str) -> tuple[str, str]:
     """What the files of a column's values and of its offsets are called."""
     return (column, f"{column}.offsets") if column.endswith(".text") else (f"{column}.ids", f"{column}.offsets")
 
@@ -84,10 +84,10 @@ class ShardWriter:
         self.size = 0
         """Ids and bytes of text so far."""
 
-    def add(self, columns: Mapping[str, Ragged]) -> None:
+    def add(self, columns: Mapping[str, RaggedArray]) -> None:
         """Appends some examples; every call gives the same columns."""
         for column, rows in columns.items():
-            values, offsets = names(column)
+            values, offsets = column_files(column)
             dtype = np.uint8 if column.endswith(".text") else self._dtype
             if offsets not in self._ends:
                 self._ends[offsets] = 0
@@ -234,14 +234,14 @@ class Shard:
 
     def has(self, column: str) -> bool:
         """Whether there is such a column."""
-        return names(column)[0] in self._files
+        return column_files(column)[0] in self._files
 
     def lengths(self, column: str) -> npt.NDArray[np.int32]:
         """The length of every row, `(n,)`."""
-        return np.diff(self._arrays[names(column)[1]]).astype(np.int32)
+        return np.diff(self._arrays[column_files(column)[1]]).astype(np.int32)
 
     def row(self, column: str, number: int) -> Ids:
         """One row of a column; a view of the file, not to be written."""
-        values, offsets = names(column)
+        values, offsets = column_files(column)
         ends = self._arrays[offsets]
         return self._arrays[values][ends[number] : ends[number + 1]]

@@ -142,7 +142,7 @@ class LinkCounts:
 
 
 @contextmanager
-def counting(path: Path, tokenizers: TokenizerPair, best: int, frequent: int) -> Iterator[LinkCounts]:
+def shortlist_writer(path: Path, tokenizers: TokenizerPair, best: int, frequent: int) -> Iterator[LinkCounts]:
     """Counts links in its block, and writes the shortlist of them at its end; that it can be written is seen at once.
 
     Args:

@@ -30,7 +30,7 @@ from nmtkit.core.files import signed
 from nmtkit.data.shards import (
     VERSION,
     Ids,
-    Ragged,
+    RaggedArray,
     Shard,
     ShardWriter,
     manifest_path,
@@ -93,7 +93,7 @@ class StoreWriter:
 
     def add(
         self,
-        columns: Mapping[str, Ragged],
+        columns: Mapping[str, RaggedArray],
         by_file: Iterable[int] = (),
         cut: Mapping[str, int] | None = None,
     ) -> None:

@@ -26,20 +26,20 @@ from nmtkit.core.files import sum_of_bytes
 from nmtkit.core.settings import Field, Settings, model_validator, parse, parse_json
 from nmtkit.corpus.blocks import Block, Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.vocabulary import BOS, EOS, PAD, RENEW, SPECIALS, UNK, Vocabulary, read_file
+from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
 
 T = TypeVar("T")
 
-MARK = "▁"
+WORD_START = "▁"
 """Begins the first piece of every word."""
 
-MOST_TOKENS = 100_000_000
+MAX_VOCAB_SIZE = 100_000_000
 """The most tokens of a vocabulary; text of the whole web has fewer words."""
 
 _SETTINGS, _SUMS = "tokenizer.json", "sums.json"
 """The tokenizer's settings, and the checksums of all its files, in its folder."""
 
-SAMPLE_CHARACTERS = 1 << 27
+MAX_SAMPLE_CHARACTERS = 1 << 27
 """The most characters to learn from: what bounds a sample of documents."""
 
 
@@ -49,9 +49,9 @@ class TokenizerConfig(Settings):
     kind: Literal["bpe", "unigram", "char", "word", "whitespace", "pieces", "marian"] = "bpe"
     """bpe or unigram (learned subwords, by sentencepiece), char (every character), word (words and punctuation),
     whitespace or pieces (text cut already; by sentencepiece); marian, only of imported models: it with a table."""
-    vocab_size: int = Field(default=8000, ge=5, le=MOST_TOKENS)
+    vocab_size: int = Field(default=8000, ge=5, le=MAX_VOCAB_SIZE)
     """How many tokens each vocabulary has, the four specials included; for char and word: at most."""
-    tgt_vocab_size: int | None = Field(default=None, ge=5, le=MOST_TOKENS)
+    tgt_vocab_size: int | None = Field(default=None, ge=5, le=MAX_VOCAB_SIZE)
     """Size of the target vocabulary if the sides have a vocabulary each. Default: vocab_size."""
     joint: bool = True
     """One vocabulary for both sides, learned on both. false: one vocabulary a side."""
@@ -122,7 +122,7 @@ class Tokenizer(ABC):
 
     def join(self, pieces: Iterable[str]) -> str:
         """The text of some pieces."""
-        return " ".join(pieces) if self.config.kind == "pieces" else "".join(pieces).replace(MARK, " ").strip()
+        return " ".join(pieces) if self.config.kind == "pieces" else "".join(pieces).replace(WORD_START, " ").strip()
 
     def decode(self, ids: Iterable[int], oov: Sequence[str] = ()) -> str:
         """The text of some ids; an unknown word reads <unk>."""
@@ -161,7 +161,7 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as fault:
-            raise CheckpointError(f"not a sentencepiece model, or damaged; {RENEW}") from fault
+            raise CheckpointError(f"not a sentencepiece model, or damaged; {RESTORE_HINT}") from fault
         self.own_pieces: list[str] = self._processor.id_to_piece(list(range(self._processor.get_piece_size())))
         """The model's own tokens, by its own ids."""
         super().__init__(config, Vocabulary(self.own_pieces) if table is None else table)
@@ -289,22 +289,24 @@ class WordTokenizer(Tokenizer):
 
     def tokens(self, text: str) -> list[str]:
         """See `Tokenizer`."""
-        text = self._prepared(text if (kind := self.config.kind) == "pieces" else text.replace(MARK, " "))
+        text = self._prepared(text if (kind := self.config.kind) == "pieces" else text.replace(WORD_START, " "))
         if self.config.normalization == "nfkc":
             text = unicodedata.normalize("NFKC", text)
         if kind in ("whitespace", "pieces"):
-            return [word if kind == "pieces" else MARK + word for word in text.split()]
+            return [word if kind == "pieces" else WORD_START + word for word in text.split()]
         tokens: list[str] = []
         for word in text.split():
             first = len(tokens)
             tokens += _word().findall(word)
-            tokens[first] = MARK + tokens[first]
+            tokens[first] = WORD_START + tokens[first]
         return tokens
 
     def pieces(self, ids: Iterable[int], oov: Sequence[str] = ()) -> list[str]:
         """See `Tokenizer`."""
         unknown, pieces = SPECIALS[UNK], super().pieces(ids, oov)
-        return pieces if self.config.kind == "pieces" else [MARK + one if one == unknown else one for one in pieces]
+        return (
+            pieces if self.config.kind == "pieces" else [WORD_START + one if one == unknown else one for one in pieces]
+        )
 
     def content(self) -> bytes:
         """The vocabulary."""
@@ -375,9 +377,11 @@ class TokenizerPair:
         _check_sums(folder)
         settings = folder / _SETTINGS
         try:
-            config = parse(TokenizerConfig, parse_json(read_file(settings, "it"), settings.name), str(settings))
+            config = parse(
+                TokenizerConfig, parse_json(read_vocabulary_file(settings, "it"), settings.name), str(settings)
+            )
         except (DataError, RecipeError) as fault:
-            raise CheckpointError(f"{settings}: damaged ({fault}); {RENEW}") from fault
+            raise CheckpointError(f"{settings}: damaged ({fault}); {RESTORE_HINT}") from fault
         if config.kind == "marian":
             names = ("joint", "joint") if config.joint else ("src", "tgt")
             tables = {name: Vocabulary.load(folder / f"{name}{WordTokenizer.suffix}") for name in {*names}}
@@ -397,26 +401,26 @@ def _check_sums(folder: Path) -> None:
     if not os.path.lexists(path):
         return
     try:
-        expected = json.loads(read_file(path))
+        expected = json.loads(read_vocabulary_file(path))
         for name in expected:
-            if os.path.lexists(folder / name) and sum_of_bytes(read_file(folder / name)) != expected[name]:
-                raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RENEW}")
+            if os.path.lexists(folder / name) and sum_of_bytes(read_vocabulary_file(folder / name)) != expected[name]:
+                raise CheckpointError(f"{folder / name}: damaged (its checksum is another); {RESTORE_HINT}")
     except (ValueError, TypeError, RecursionError) as fault:
-        raise CheckpointError(f"{path}: damaged ({fault}); {RENEW}") from fault
+        raise CheckpointError(f"{path}: damaged ({fault}); {RESTORE_HINT}") from fault
 
 
 def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) -> Tokenizer:
     if config.cuts_words:
         return WordTokenizer(config, Vocabulary.load(stem.with_suffix(WordTokenizer.suffix)))
     path = stem.with_suffix(SentencePieceTokenizer.suffix)
-    model = read_file(path)
+    model = read_vocabulary_file(path)
     try:
         return SentencePieceTokenizer(config, model, table)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
 
 
-class Sample:
+class TokenizerSample:
     """At most `most` pairs that a tokenizer is learned from, spread evenly over a corpus that is read once.
 
     Pairs lie on a line, each as long as the weight of its file is times the smallest one's. Taken is what lies at every
@@ -449,7 +453,7 @@ class Sample:
         for _ in range(math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)):
             self.kept.append(pair)
             self._characters += _characters(pair)
-        while len(self.kept) > self._most or (self._characters > SAMPLE_CHARACTERS and len(self.kept) > 1):
+        while len(self.kept) > self._most or (self._characters > MAX_SAMPLE_CHARACTERS and len(self.kept) > 1):
             self.kept = self.kept[::2]
             self._characters = sum(map(_characters, self.kept))
             self._stride *= 2
@@ -459,20 +463,22 @@ def _characters(pair: Example) -> int:
     return len(pair.src) + len(pair.tgt or "")
 
 
-def learn(
+def learn_tokenizers(
     config: TokenizerConfig,
     pairs: Iterable[Example],
     report: DataReport | None = None,
     weights: Sequence[float] = (),
 ) -> TokenizerPair:
-    """Learns the tokenizers from a `Sample` of training pairs, which are read once; see `learn_from`."""
-    sample = Sample(config.train_lines, weights)
+    """Learns the tokenizers from a sample of training pairs, which are read once."""
+    sample = TokenizerSample(config.train_lines, weights)
     for pair in pairs:
         sample.add(pair)
-    return learn_from(config, sample, report)
+    return learn_from_sample(config, sample, report)
 
 
-def learn_from(config: TokenizerConfig, sample: Sample, report: DataReport | None = None) -> TokenizerPair:
+def learn_from_sample(
+    config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
+) -> TokenizerPair:
     """Learns the tokenizers from a sample of the training pairs; notes in the report what was learned from how many.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 from nmtkit.core.errors import CheckpointError
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-RENEW = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
+RESTORE_HINT = "copy the folder again; of the same text `nmtkit preprocess RECIPE --run DIR` makes the same one"
 """What to do where a file of it is damaged."""
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 
@@ -21,11 +21,11 @@ class Vocabulary:
 
     def __init__(self, tokens: Sequence[str]) -> None:
         if tuple(tokens[: len(SPECIALS)]) != SPECIALS:
-            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; {RENEW}")
+            raise CheckpointError(f"vocabulary: it must begin with {' '.join(SPECIALS)}; {RESTORE_HINT}")
         self.tokens = list(tokens)
         self._ids = {token: number for number, token in enumerate(self.tokens)}
         if len(self._ids) != len(self.tokens) or "" in self._ids:
-            raise CheckpointError(f"vocabulary: a token is empty or stands there twice; {RENEW}")
+            raise CheckpointError(f"vocabulary: a token is empty or stands there twice; {RESTORE_HINT}")
 
     @classmethod
     def build(cls, counts: Mapping[str, int], max_size: int | None = None, min_frequency: int = 1) -> "Vocabulary":
@@ -92,11 +92,11 @@ class Vocabulary:
             CheckpointError: the file is missing, cut short or not a vocabulary.
         """
         try:
-            text = read_file(path).decode("utf-8")
+            text = read_vocabulary_file(path).decode("utf-8")
         except UnicodeDecodeError as fault:
-            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RENEW}") from fault
+            raise CheckpointError(f"{path}: damaged (not UTF-8 at byte {fault.start}); {RESTORE_HINT}") from fault
         if not text.endswith("\n"):
-            raise CheckpointError(f"{path}: cut short (no line end after the last token); {RENEW}")
+            raise CheckpointError(f"{path}: cut short (no line end after the last token); {RESTORE_HINT}")
         try:
             # Not splitlines(): a token may hold one of the rarer line separators of Unicode.
             return cls(text[:-1].split("\n"))
@@ -104,7 +104,7 @@ class Vocabulary:
             raise CheckpointError(f"{path}: {fault}") from fault
 
 
-def read_file(path: Path, what: str = "the vocabulary") -> bytes:
+def read_vocabulary_file(path: Path, what: str = "the vocabulary") -> bytes:
     """Reads a file of a run's vocabulary, which messages call `what`.
 
     Raises:
@@ -115,4 +115,4 @@ def read_file(path: Path, what: str = "the vocabulary") -> bytes:
             raise OSError(errno.EINVAL, "not a file")
         return path.read_bytes()
     except OSError as fault:
-        raise CheckpointError(f"{path}: cannot read {what}: {fault.strerror}; {RENEW}") from fault
+        raise CheckpointError(f"{path}: cannot read {what}: {fault.strerror}; {RESTORE_HINT}") from fault

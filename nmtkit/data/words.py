@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import Link
-from nmtkit.data.tokenizer import MARK, Tokenizer
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import BOS, EOS, SPECIALS, UNK
 
-Share = tuple[int, list[float]]
+PieceShare = tuple[int, list[float]]
 """What a word has of the pieces: the first of its pieces, and which part of each from there on belongs to it."""
 
 TABLE = 128
@@ -27,21 +27,21 @@ TABLE = 128
 
 
 @dataclass(frozen=True)
-class WordCut:
-    """One line, cut into words and token ids, without EOS; `shares` are the words' parts of the tokens."""
+class WordSegmentation:
+    """One line, cut into words and token ids, without EOS; `piece_shares` are the words' parts of the tokens."""
 
     words: list[str]
     ids: list[int]
-    shares: list[Share]
+    shares: list[PieceShare]
 
     def ids_by_word(self) -> list[list[int]]:
         """The tokens of each word; a token of two words comes with both."""
         return [self.ids[first : first + len(parts)] for first, parts in self.shares]
 
 
-def cut(
+def cut_words(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
-) -> list[WordCut]:
+) -> list[WordSegmentation]:
     """Cuts lines into words and the words into tokens.
 
     A line of `given` has the same text with further white space between words: "l' homme ." for "l'homme."; None where
@@ -52,20 +52,20 @@ def cut(
     """
     cuts = []
     for line in _cut_apart(tokenizer, lines, given, places):
-        found: list[Share] = []
+        found: list[PieceShare] = []
         start = 0
         for parts, ids in line:
             found += [(start + first, part) for first, part in _shares(tokenizer, parts, len(ids))]
             start += len(ids)
         words = [part for parts, _ in line for part in parts]
-        cuts.append(WordCut(words, [token for _, ids in line for token in ids], found))
+        cuts.append(WordSegmentation(words, [token for _, ids in line for token in ids], found))
     return cuts
 
 
 def token_spans(
     tokenizer: Tokenizer, lines: Sequence[str], given: Sequence[str | None], places: Sequence[str]
 ) -> list[list[tuple[int, int]]]:
-    """The first token of each word of each line and the one after its last: `cut` for corpora, each word seen once."""
+    """The token range `(first, end)` of each word of each line; each distinct word is cut once."""
     within: dict[tuple[str, ...], list[tuple[int, int]]] = {}  # spans within a word of the text, by its parts
     spans = []
     for line in _cut_apart(tokenizer, lines, given, places):
@@ -92,12 +92,12 @@ def _cut_apart(
         yield list(zip(parts, map(ids.__getitem__, words), strict=True))
 
 
-def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[Share]:
+def _shares(tokenizer: Tokenizer, parts: Sequence[str], count: int) -> list[PieceShare]:
     """What each part of a white-space word has of its `count` tokens."""
     if len(parts) == 1 or not count:
         return [(0, [1.0] * count) for _ in parts]
-    lengths = [len(token.replace(MARK, "")) for token in tokenizer.tokens("".join(parts))]
-    return shares(lengths, [len(part) for part in parts])
+    lengths = [len(token.replace(WORD_START, "")) for token in tokenizer.tokens("".join(parts))]
+    return piece_shares(lengths, [len(part) for part in parts])
 
 
 def _parts(words: list[str], given: list[str], place: str) -> list[tuple[str, ...]]:
@@ -135,7 +135,7 @@ def token_links(
 # ---------------------------------------------------------------------------------------------------- shares of pieces
 
 
-def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Share]:
+def piece_shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[PieceShare]:
     """Which part of each piece belongs to each word, where pieces and words cut the same text in two ways.
 
     Lengths are characters; no word has 0. A piece that a word boundary cuts belongs to both words, by characters; its
@@ -162,7 +162,7 @@ def shares(piece_lengths: Sequence[int], word_lengths: Sequence[int]) -> list[Sh
     return found
 
 
-def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
+def share_table(words: Sequence[PieceShare]) -> tuple[int, NDArray[np.float64]]:
     """The first piece that W neighbouring words have, and their shares `(W,P)` from that piece to their last."""
     first = min((start for start, parts in words if parts), default=0)
     end = max((start + len(parts) for start, parts in words if parts), default=0)
@@ -172,8 +172,10 @@ def share_table(words: Sequence[Share]) -> tuple[int, NDArray[np.float64]]:
     return first, found
 
 
-def merge(weights: NDArray[Any], src_shares: Sequence[Share], tgt_shares: Sequence[Share]) -> NDArray[np.float64]:
-    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `shares` of the pieces.
+def merge_to_words(
+    weights: NDArray[Any], src_shares: Sequence[PieceShare], tgt_shares: Sequence[PieceShare]
+) -> NDArray[np.float64]:
+    """Attention `(T',S')` between pieces as attention `(T,S)` between words, which have `piece_shares` of the pieces.
 
     Columns of one source word are added: looking at a word is looking at any of its pieces. Rows of one target word
     are averaged. A piece of two words counts for each with its share. The row of a word without pieces is zero.
@@ -201,11 +203,11 @@ def known_ids(tokenizer: Tokenizer, tokens: Iterable[str]) -> list[int]:
 
 def word_spans(tokens: Sequence[str]) -> list[range]:
     """The words that white space separates, each as its tokens: every mark begins one, and so does the first token."""
-    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(MARK)]
+    starts = [i for i, token in enumerate(tokens) if i == 0 or token.startswith(WORD_START)]
     return [range(*span) for span in pairwise([*starts, len(tokens)])]
 
 
-def shown_word_spans(tokens: Sequence[str]) -> list[range]:
+def display_word_spans(tokens: Sequence[str]) -> list[range]:
     """What a reader takes for words, each as its tokens.
 
     They are those of `word_spans`, but "<s>" and "</s>" are words of their own. In scripts written without spaces (Han,
@@ -220,8 +222,8 @@ _UNSPACED = ("CJK UNIFIED", "CJK COMPAT", "HIRAGANA", "KATAKANA", "THAI", "LAO "
 
 
 def _is_shown_apart(before: str, token: str) -> bool:
-    if token.startswith(MARK) or token in _STANDALONE or before in _STANDALONE:
+    if token.startswith(WORD_START) or token in _STANDALONE or before in _STANDALONE:
         return True
-    if before == MARK or unicodedata.category(token[:1] or " ")[0] not in "LN":
+    if before == WORD_START or unicodedata.category(token[:1] or " ")[0] not in "LN":
         return False
     return any(unicodedata.name(character, "").startswith(_UNSPACED) for character in (*token[:1], *before[-1:]))

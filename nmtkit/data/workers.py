@@ -25,12 +25,12 @@ _CUTS = ("helps to cut the text into tokens", "try again with fewer (preprocess 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.data.workers import serve; serve()"
 
 
-def cores() -> int:
+def available_cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def in_order(
+def ordered_map(
     work: Callable[[Item], Result],
     items: Iterable[Item],
     processes: int,
@@ -56,7 +56,7 @@ def in_order(
                 yield from pool.map(coming)
 
 
-class Helper:
+class WorkerProcess:
     """One process, which does an item at a time.
 
     Args:
@@ -113,11 +113,11 @@ class _Pool(Generic[Item, Result]):
         self._count = count
         self._threads = ThreadPoolExecutor(count)
         pickled = pickle.dumps(work, pickle.HIGHEST_PROTOCOL)
-        self._processes: list[Helper] = []
-        self._idle: SimpleQueue[Helper] = SimpleQueue()
+        self._processes: list[WorkerProcess] = []
+        self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
         try:
             for _ in range(count):
-                self._processes.append(Helper(pickled, _CUTS))
+                self._processes.append(WorkerProcess(pickled, _CUTS))
         except OSError as fault:
             self.__exit__()
             raise NmtkitError(

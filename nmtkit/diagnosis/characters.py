@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import Kind
+from nmtkit.corpus.faults import FaultKind
 from nmtkit.corpus.text import SCRIPTS, UNSPACED, script_of
 
 DIGIT = 100
@@ -131,7 +131,7 @@ _PIECES = re.compile(r"\S@@(?: |$)|(?:^| )\u2581\S")
 def find_oddities(block: Block, side: str, text: TextArrays) -> None:
     """Adds the odd characters of one side ("src" or "tgt"), which is `text`, to the faults of a block."""
 
-    def add(kind: Kind, places: dict[int, int]) -> None:
+    def add(kind: FaultKind, places: dict[int, int]) -> None:
         block.add(kind, list(places), lambda row: block.side(side, row, places[row]))
 
     broken = _mojibake(text)

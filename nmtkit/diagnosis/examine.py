@@ -8,9 +8,9 @@ import numpy as np
 
 from nmtkit.corpus import faults
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.faults import HELD_OUT, Fault, Kind, Rows
-from nmtkit.corpus.hashes import HashSet, Mask, PairHashes, Sought
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.faults import HELD_OUT, Fault, FaultKind, RowIndices
+from nmtkit.corpus.hashes import HashLookup, HashSet, Mask, PairHashes
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays, find_oddities
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis, Finding, SplitDiagnosis
@@ -19,7 +19,7 @@ from nmtkit.diagnosis.norms import Norms, examine_pairs, first_texts, learn_norm
 
 
 def examine(
-    splits: Mapping[str, Files],
+    splits: Mapping[str, SplitFiles],
     in_one_language: bool = False,
     duplicates: bool = True,
     progress: Callable[[int], object] = lambda count: None,
@@ -43,7 +43,7 @@ def examine(
 
 
 def verdicts(
-    splits: Mapping[str, Files],
+    splits: Mapping[str, SplitFiles],
     diagnosis: Diagnosis,
     in_one_language: bool = False,
     duplicates: bool = True,
@@ -141,7 +141,7 @@ class Overlap:
         self._train = train
         self._seen: dict[str, HashSet] = {}
         self._held: dict[str, list[tuple[PairHashes, Mask]]] = {}  # of the other splits: all pairs, which are usable
-        self._sought: dict[str, Sought] = {}  # by side, once train has begun
+        self._sought: dict[str, HashLookup] = {}  # by side, once train has begun
 
     def see(self, block: Block, usable: Mask) -> None:
         """Takes a block; `usable` says of each pair that both sides hold text."""
@@ -151,7 +151,7 @@ class Overlap:
         elif not self._sought:
             for split in self._held:
                 for side, wanted in vars(self._whole(split)[0]).items():
-                    self._sought.setdefault(side, Sought()).seek(wanted)
+                    self._sought.setdefault(side, HashLookup()).seek(wanted)
         if of_train or block.tgt is not None:
             block.add(faults.DUPLICATE, rows[self._seen.setdefault(block.split, HashSet()).add(hashes.pairs[rows])])
         for side, sought in self._sought.items() if of_train else ():
@@ -178,14 +178,14 @@ class Overlap:
                 if end > last:
                     break
 
-    def _overlaps(self, split: str) -> dict[Kind, Rows]:
+    def _overlaps(self, split: str) -> dict[FaultKind, RowIndices]:
         """The pairs of a split that are in train, and of test that are in valid; from 0 over all blocks."""
         if split not in self._held:
             return {}
-        (hashes, usable), found = self._whole(split), dict[Kind, Mask]()
+        (hashes, usable), found = self._whole(split), dict[FaultKind, Mask]()
         if self._sought:
             pair, same_src, same_tgt = (
-                self._sought[side].was_met(getattr(hashes, side)) for side in ("pairs", "src", "tgt")
+                self._sought[side].was_matched(getattr(hashes, side)) for side in ("pairs", "src", "tgt")
             )
             found |= {
                 faults.IN_TRAIN: pair,

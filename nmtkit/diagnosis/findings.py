@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.corpus.faults import UNREADABLE, Kind, Place, Severity
+from nmtkit.corpus.faults import UNREADABLE, FaultKind, FaultLocation, Severity
 from nmtkit.corpus.text import SCRIPTS
 from nmtkit.diagnosis.characters import TextArrays
 
@@ -25,10 +25,10 @@ MOST_RATIO = 50
 class Finding:
     """One kind of fault in one split."""
 
-    kind: Kind
+    kind: FaultKind
     count: int = 0
     """How many pairs have it, each counted once though both its sides may; or lines, if it is one of whole files."""
-    places: list[Place] = field(default_factory=list)
+    places: list[FaultLocation] = field(default_factory=list)
     """The first few of them."""
 
 
@@ -80,7 +80,7 @@ class SplitDiagnosis:
         """Whether nothing was found that keeps the text from being read to its end."""
         return not any(kind.name in self.findings for kind in UNREADABLE)
 
-    def find(self, kind: Kind, place: Place, count: int = 1) -> None:
+    def find(self, kind: FaultKind, place: FaultLocation, count: int = 1) -> None:
         """Counts a fault, and keeps its place if there are few so far."""
         finding = self.findings.setdefault(kind.name, Finding(kind))
         finding.count += count

@@ -20,7 +20,7 @@ from typing import IO
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_ENDS
 from nmtkit.corpus.reading import COMPANIONS
 from nmtkit.diagnosis.characters import put_right
@@ -39,7 +39,7 @@ _HIDDEN = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 class MendedSplit:
     """What became of one split."""
 
-    files: Files
+    files: SplitFiles
     """Its new files, their paths relative to the new folder; the old ones if it was refused."""
     kept: int = 0
     """Pairs that were written."""
@@ -62,7 +62,7 @@ def require_new(out: Path) -> None:
 
 
 def mend(
-    splits: Mapping[str, Files],
+    splits: Mapping[str, SplitFiles],
     out: Path,
     in_one_language: bool = False,
     progress: Callable[[int], object] = lambda count: None,
@@ -103,7 +103,7 @@ def mend(
 
 
 def _written(
-    splits: Mapping[str, Files], folder: Path, in_one_language: bool, progress: Callable[[int], object]
+    splits: Mapping[str, SplitFiles], folder: Path, in_one_language: bool, progress: Callable[[int], object]
 ) -> dict[str, MendedSplit]:
     names = _new_names(path for files in splits.values() for path in files.paths())
     diagnosis = Diagnosis()
@@ -152,7 +152,7 @@ class SplitWriter:
     `names` gives every file its new name in `folder`; it is asked once for each.
     """
 
-    def __init__(self, split: str, files: Files, folder: Path, names: Callable[[str], str]) -> None:
+    def __init__(self, split: str, files: SplitFiles, folder: Path, names: Callable[[str], str]) -> None:
         self.log = folder / f"{split}.log"
         self._split = split
         self._old = files

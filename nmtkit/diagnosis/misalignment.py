@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import FileFault, Place, excerpt
-from nmtkit.corpus.text import ROWS, lines_anyhow
+from nmtkit.corpus.faults import FaultLocation, FileFault, excerpt
+from nmtkit.corpus.text import ROWS, read_lines_lenient
 from nmtkit.diagnosis.characters import DIGIT, TextArrays
 
 _MARKS = ("?\uff1f\u061f", "!\uff01", ".\u3002\u2026\u0964", ":\uff1a", ",\uff0c\u3001")
@@ -170,7 +170,7 @@ class ShiftWatch:
     """Looks for windows of a pair of files in which the lines are shifted. The blocks must come in their order."""
 
     def __init__(self) -> None:
-        self.found: dict[tuple[str, str], tuple[Place, int]] = {}
+        self.found: dict[tuple[str, str], tuple[FaultLocation, int]] = {}
         """By source and target file: where it begins, and about how many pairs of the files are shifted."""
         self._files = ("", "")
         self._tail: tuple[Features, Features, Block] | None = None
@@ -240,7 +240,7 @@ class _Tape:
     """A file of which a stretch of lines is held, by what they are compared by."""
 
     def __init__(self, path: str) -> None:
-        self._lines = lines_anyhow(path)
+        self._lines = read_lines_lenient(path)
         self.start = 0
         """The first line that is held, from 0."""
         self.features = Features.of(TextArrays.of([])).part(0, 0)
@@ -259,7 +259,7 @@ class _Tape:
         self.start = max(start, self.start)
 
 
-def where_they_part(fault: FileFault) -> Place:
+def where_they_part(fault: FileFault) -> FaultLocation:
     """The line from which on two files no longer belong together, as far as it can be told.
 
     `fault` names a source and its target that differ in their number of lines, with these numbers. Both files are read
@@ -271,10 +271,14 @@ def where_they_part(fault: FileFault) -> Place:
     counts = f"{src_count:,} lines here, {tgt_count:,} in {tgt_path}"
     if line is None:
         line = min(src_count, tgt_count)
-        return Place(src_path, line + 1, text=f"{counts}; up to the end of the shorter one they may belong together")
-    src, tgt = (excerpt(next(islice(lines_anyhow(path), line, None), ""), width=WIDTH) for path in (src_path, tgt_path))
+        return FaultLocation(
+            src_path, line + 1, text=f"{counts}; up to the end of the shorter one they may belong together"
+        )
+    src, tgt = (
+        excerpt(next(islice(read_lines_lenient(path), line, None), ""), width=WIDTH) for path in (src_path, tgt_path)
+    )
     how = "" if sure else "perhaps "
-    return Place(src_path, line + 1, text=f"{counts}; they part {how}near line {line + 1:,}: {src} ||| {tgt}")
+    return FaultLocation(src_path, line + 1, text=f"{counts}; they part {how}near line {line + 1:,}: {src} ||| {tgt}")
 
 
 def _first_shifted(src_path: str, tgt_path: str, src_count: int, tgt_count: int) -> tuple[int | None, bool]:

@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.faults import EMPTY, FOREIGN, IDENTICAL, LANGUAGE, LENGTH, RATIO, SCRIPT, SHORT_TARGET, SWAPPED, Kind
+from nmtkit.corpus.faults import (
+    EMPTY,
+    FOREIGN,
+    IDENTICAL,
+    LANGUAGE,
+    LENGTH,
+    RATIO,
+    SCRIPT,
+    SHORT_TARGET,
+    SWAPPED,
+    FaultKind,
+)
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import SplitReader
 from nmtkit.diagnosis.characters import TextArrays
@@ -154,7 +165,7 @@ def examine_pairs(block: Block, src: TextArrays, tgt: TextArrays | None, norms: 
         For each pair, whether it could be read and no side of it is empty.
     """
 
-    def add(kind: Kind, found: Mask, side: str = "") -> None:
+    def add(kind: FaultKind, found: Mask, side: str = "") -> None:
         block.add(kind, np.flatnonzero(found), partial(block.side, side) if side else None)
 
     empty = block.empty()

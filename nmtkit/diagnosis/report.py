@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from nmtkit.corpus.faults import EMPTY, IN_TRAIN, Kind, Place, Severity
+from nmtkit.corpus.faults import EMPTY, IN_TRAIN, FaultKind, FaultLocation, Severity
 from nmtkit.diagnosis.findings import MOST, SEVERITIES, Diagnosis, Finding, Side, SplitDiagnosis
 
 NAMES = {"\0": "NUL", "\t": "TAB", "\n": "LF", "\v": "VT", "\f": "FF", "\r": "CR", "\x1b": "ESC", "\x7f": "DEL"}
@@ -73,7 +73,7 @@ def short_names(files: Iterable[str]) -> dict[str, str]:
     return {path: os.path.relpath(full, shared) for path, full in zip(paths, whole, strict=True)}
 
 
-def place_name(place: Place, names: dict[str, str]) -> str:
+def place_name(place: FaultLocation, names: dict[str, str]) -> str:
     """FILE:LINE, or FILE:LINE:BYTE where the byte is known: as compilers say it, so that editors can jump there."""
     name = names.get(place.file, place.file)
     return f"{name}:{place.line}" if place.byte is None else f"{name}:{place.line}:{place.byte}"
@@ -146,7 +146,7 @@ def _counted(severity: str, count: int, diagnosis: Diagnosis) -> str:
     return f"{count:,} {severity}{'s' if count != 1 else ''}" + (f" of {kinds} kinds" if kinds > 1 else "")
 
 
-def leaves_out(kind: Kind, split: str) -> bool:
+def leaves_out(kind: FaultKind, split: str) -> bool:
     """Whether `--fix` leaves such pairs out.
 
     Of valid and test only what cannot be read or has an empty side: results on a test set can be compared with those

@@ -9,13 +9,13 @@ import numpy as np
 
 from nmtkit.core.errors import RecipeError
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig, Files
-from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, Kind, Place
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig, SplitFiles
+from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, FaultLocation
 from nmtkit.corpus.hashes import Mask
-from nmtkit.corpus.reading import read_pairs, sound_blocks
-from nmtkit.data.filling import Chunk, EncodedBlock, Encoder, encoded_blocks
-from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn, learn_from
+from nmtkit.corpus.reading import read_blocks, read_pairs
+from nmtkit.data.encoding import EncodedBlock, EncodingBatch, PairEncoder, encode_blocks
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import Sheet, share, visible
@@ -94,23 +94,25 @@ class TokenReport:
         }
 
 
-def quick_sample(config: TokenizerConfig) -> Sample:
+def quick_sample(config: TokenizerConfig) -> TokenizerSample:
     """For a tokenizer as the settings say, but from fewer pairs where learning from all takes long."""
-    return Sample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
+    return TokenizerSample(config.train_lines if config.cuts_words else min(config.train_lines, SAMPLE))
 
 
-def learn_quickly(config: TokenizerConfig, sample: Sample, files: Files) -> TokenizerPair:
+def learn_quickly(config: TokenizerConfig, sample: TokenizerSample, files: SplitFiles) -> TokenizerPair:
     """A tokenizer as the settings say, learned from such a sample of the files.
 
     Raises:
         NmtkitError: the text cannot be read, or the settings do not fit it.
     """
     try:
-        return learn_from(config, sample)
+        return learn_from_sample(config, sample)
     except RecipeError:
         if sample.total == len(sample.kept):
             raise
-        return learn(config, read_pairs(files))  # too many tokens for so little text: there may be enough in all of it
+        return learn_tokenizers(
+            config, read_pairs(files)
+        )  # too many tokens for so little text: there may be enough in all of it
 
 
 def count_tokens(
@@ -133,19 +135,19 @@ def count_tokens(
         DataError: the text cannot be read.
     """
     report = TokenReport(tokenizer)
-    checker = Checker(config, report.data)
+    checker = PairChecker(config, report.data)
     used = {"src": np.zeros(len(tokenizers.src.vocabulary), dtype=bool)}
     used["tgt"] = used["src"] if tokenizers.shared else np.zeros(len(tokenizers.tgt.vocabulary), dtype=bool)
     diagnosis.vocabulary = {side: len(entries) for side, entries in used.items()}
     alphabets: dict[str, set[str]] = {"src": set(), "tgt": set()}
     splits = config.splits()
     for name, files in splits.items():
-        for block in sound_blocks(name, files) if name != "train" else ():
+        for block in read_blocks(name, files) if name != "train" else ():
             checker.seek(block)
     for name, files in splits.items():
-        encoder = Encoder(name, tokenizers, config)
+        encoder = PairEncoder(name, tokenizers, config)
         walk = _SplitWalk(files, encoder, diagnosis.splits[name], report, used, alphabets)
-        for done in encoded_blocks(walk.blocks(), encoder, checker):
+        for done in encode_blocks(walk.blocks(), encoder, checker):
             walk.add(done, done.settle(name, checker))
             progress(len(done.verdict.keep))
         walk.close()
@@ -161,22 +163,22 @@ def count_tokens(
 class _SplitWalk:
     """The walk through one split."""
 
-    files: Files
-    encoder: Encoder
+    files: SplitFiles
+    encoder: PairEncoder
     found: SplitDiagnosis
     report: TokenReport
     used: Mapping[str, Mask]
     """Of each side's vocabulary, which entries occur in train."""
     alphabets: Mapping[str, set[str]]
     """The characters of train, by side."""
-    firsts: dict[Kind, tuple[Chunk, int]] = field(default_factory=dict)
+    firsts: dict[FaultKind, tuple[EncodingBatch, int]] = field(default_factory=dict)
     """The pair that a fault was first found in."""
     starts: dict[int, int] = field(default_factory=dict)
     """The lines before each file."""
 
     def blocks(self) -> Iterator[Block]:
         """The blocks of the split."""
-        for block in sound_blocks(self.encoder.split, self.files):
+        for block in read_blocks(self.encoder.split, self.files):
             for file, row in zip(*np.unique(block.files, return_index=True), strict=True):
                 self.starts.setdefault(int(file), block.before + int(row))
             yield block
@@ -206,9 +208,9 @@ class _SplitWalk:
         tokens = tgt.tokens(target)[: self.encoder.limit("tgt")]
         return sum(token in known for token in tokens if token not in tgt.vocabulary)
 
-    def _characters(self, chunk: Chunk) -> None:
+    def _characters(self, chunk: EncodingBatch) -> None:
         """Collects the characters of train; finds those of the other splits that are not among them."""
-        places: dict[int, Place] = {}
+        places: dict[int, FaultLocation] = {}
         for side, lines in (("src", chunk.src), ("tgt", chunk.tgt or ())):
             known = self.alphabets[side]
             if self.encoder.split == "train":
@@ -242,8 +244,8 @@ class _SplitWalk:
                 place = self._place(chunk, row, "src", f"{counts}, {handled.action}: {chunk.src[row]}")
                 self.found.find(kind, place, handled.count)
 
-    def _place(self, chunk: Chunk, row: int, side: str, text: str) -> Place:
+    def _place(self, chunk: EncodingBatch, row: int, side: str, text: str) -> FaultLocation:
         """The pair's line in its own file: a chunk counts over all files of the split."""
         paths = self.files.jsonl or self.files.stories or (self.files.tgt if side == "tgt" else self.files.src)
         file = int(chunk.files[row])
-        return Place(paths[file], int(chunk.lines[row]) - self.starts[file], None, text)
+        return FaultLocation(paths[file], int(chunk.lines[row]) - self.starts[file], None, text)

@@ -12,11 +12,11 @@ import torch
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.files import write_whole
 from nmtkit.core.settings import beside_package, dump_yaml
-from nmtkit.corpus.blocks import Block, LinkBase
-from nmtkit.corpus.corpus import FILE_KINDS, Files
-from nmtkit.corpus.reading import sound_blocks
+from nmtkit.corpus.blocks import Block, LinkBaseCheck
+from nmtkit.corpus.config import FILE_KINDS, SplitFiles
+from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.tokenizer import Sample, TokenizerPair
+from nmtkit.data.tokenizer import TokenizerPair, TokenizerSample
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
@@ -205,20 +205,20 @@ class RecipeCheck:
     """Whether there is one or not."""
 
     @property
-    def splits(self) -> dict[str, Files]:
+    def splits(self) -> dict[str, SplitFiles]:
         """The recipe's files."""
         return self.recipe.data.splits()
 
     @cached_property
-    def _base(self) -> LinkBase:
-        return LinkBase(self.splits["train"])
+    def _base(self) -> LinkBaseCheck:
+        return LinkBaseCheck(self.splits["train"])
 
     @cached_property
     def _origin(self) -> Origin | None:
         return find_origin(self.recipe)
 
     @cached_property
-    def _sample(self) -> Sample | None:
+    def _sample(self) -> TokenizerSample | None:
         """What a tokenizer is learned from, unless the run has one of these settings."""
         config, folder = self.recipe.tokenizer, self.run.folder
         if self._origin is not None:
@@ -253,12 +253,12 @@ class RecipeCheck:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")
         if not diagnosis.splits["train"].is_readable:
-            for _ in sound_blocks("train", train):  # which tells the first fault
+            for _ in read_blocks("train", train):  # which tells the first fault
                 continue
         learned = learn_quickly(config, self._sample, train)
         return learned, f"The tokenizer ({config.kind}) was learned for this check."
 
-    def write(self, out: Path, splits: Mapping[str, Files]) -> Path:
+    def write(self, out: Path, splits: Mapping[str, SplitFiles]) -> Path:
         """Writes a recipe into `out` that is like this one but for its files, and gives its path.
 
         The paths of the new files, `splits`, begin at this folder, or are whole.
@@ -267,7 +267,7 @@ class RecipeCheck:
         parent = self.path.stem if ours else os.path.relpath(self.path, out)
         data: dict[str, object] = {"folder": "."}
         for name, files in splits.items():
-            old: Files = getattr(self.recipe.data, name)
+            old: SplitFiles = getattr(self.recipe.data, name)
             # All that the old recipe says of files is said anew, so that nothing of it is left.
             keys = [key for key in FILE_KINDS if getattr(files, key) or getattr(old, key)]
             keys += ["src_field", "tgt_field"] if files.jsonl else []

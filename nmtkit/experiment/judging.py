@@ -14,10 +14,10 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import write_json, write_whole
 from nmtkit.corpus.alignments import parse_alignments
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
-from nmtkit.data.batch import batches_of
+from nmtkit.data.batch import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
@@ -54,7 +54,7 @@ class Validation:
         begun = time.monotonic()
         how = self.recipe.evaluation
         nll, tokens = torch.zeros((), dtype=torch.float64), 0
-        for batch in batches_of(self.store, how.batch_tokens, self.recipe.data.cuts):
+        for batch in sorted_batches(self.store, how.batch_tokens, self.recipe.data.cuts):
             output = model(batch.to(self.device), keep=batch.tgt_mask)
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
@@ -73,7 +73,7 @@ class Validation:
         }
 
 
-def validation_files(recipe: Recipe) -> Files:
+def validation_files(recipe: Recipe) -> SplitFiles:
     """The text that training judges the model by; raises RecipeError if the recipe names none."""
     files = recipe.data.splits().get("valid")
     if files is None:
@@ -140,7 +140,7 @@ def translate_test_set(
 
 
 def _alignment_error_rate(
-    translator: Translator, files: Files, pairs: Sequence[Example], notify: Notify
+    translator: Translator, files: SplitFiles, pairs: Sequence[Example], notify: Notify
 ) -> metrics.Score:
     """AER of the model's attention on given pairs against the gold alignments that their files name."""
     base = files.alignment_base

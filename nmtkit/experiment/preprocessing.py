@@ -6,13 +6,13 @@ from typing import Any
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
 from nmtkit.core.task import TASKS
-from nmtkit.corpus.blocks import Block, LinkBase
-from nmtkit.corpus.checking import Checker, DataReport, read_files
-from nmtkit.corpus.reading import read_pairs, refuse_records, sound_blocks
-from nmtkit.data.filling import Encoder, FileSums, ShardProgress, fill_store, fingerprint
+from nmtkit.corpus.blocks import Block, LinkBaseCheck
+from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
+from nmtkit.corpus.reading import read_blocks, read_pairs, require_plain_text
+from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Sample, TokenizerPair, learn, learn_from
-from nmtkit.data.workers import cores
+from nmtkit.data.tokenizer import TokenizerPair, TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.workers import available_cores
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.recipe import Recipe
@@ -34,7 +34,7 @@ class Preprocessing:
         self._origin = read_origin(folder)
         self._mark = fingerprint(_settings(recipe, self._origin), recipe.stored.paths())
         learned = folder.vocabulary.is_dir()
-        self._progress = ShardProgress.load(folder.progress, self._mark) if learned else None
+        self._progress = PreprocessingProgress.load(folder.progress, self._mark) if learned else None
         self._report = DataReport()
 
     def is_done(self) -> bool:
@@ -47,8 +47,10 @@ class Preprocessing:
 
     def require_same_text(self) -> None:
         """Refuses text to train or validate on that is another than when the run was begun."""
-        before = read_files(self._folder.report)
-        now = {name: FileSums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits}
+        before = read_checksums(self._folder.report)
+        now = {
+            name: FileChecksums().of(self._splits[name].paths()) for name in ("train", "valid") if name in self._splits
+        }
         sums = [(split, path, known) for split, found in now.items() for path, known in found.items()]
         others = [path for split, path, known in sums if before.get(split, {}).get(path) != known]
         if not others:
@@ -70,12 +72,16 @@ class Preprocessing:
         if progress is not None:
             self._report.tokenizer = dict(progress.tokenizer)
             if not Store.has_shards(folder.data, "train", self._mark, progress.shards):
-                progress.forget_shards()
+                progress.reset_shards()
             after = f" after the first {progress.read:,} pairs of train" if progress.read else ""
             self._notify(f"{folder.data}: preprocessing was stopped; it goes on{after}, with the tokenizer it learned")
             return self._run.load_tokenizers()
         train = self._splits["train"]
-        sample = None if learned_before or self._origin else Sample(self._recipe.tokenizer.train_lines, train.weights)
+        sample = (
+            None
+            if learned_before or self._origin
+            else TokenizerSample(self._recipe.tokenizer.train_lines, train.weights)
+        )
         is_whole = self._look(diagnosed, sample)
         if learned_before:
             self._notify(f"{folder.data}: preprocessing the text anew; the tokenizer stays")
@@ -86,11 +92,11 @@ class Preprocessing:
             for path in (folder.progress, *map(folder.manifest, self._splits)):
                 path.unlink(missing_ok=True)
             tokenizers.save(folder.vocabulary)
-        self._progress = ShardProgress(folder.progress, self._mark, self._report.tokenizer)
+        self._progress = PreprocessingProgress(folder.progress, self._mark, self._report.tokenizer)
         self._progress.save()
         return tokenizers
 
-    def _new_tokenizers(self, sample: Sample | None) -> TokenizerPair:
+    def _new_tokenizers(self, sample: TokenizerSample | None) -> TokenizerPair:
         """Those of the run to begin from; without one they are learned: from the sample, or from the text itself."""
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
@@ -98,16 +104,16 @@ class Preprocessing:
             return tokenizers_of(self._origin)
         self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
         if sample is not None:
-            return learn_from(config, sample, self._report)
-        return learn(config, read_pairs(train), self._report, train.weights)  # which tells the first fault
+            return learn_from_sample(config, sample, self._report)
+        return learn_tokenizers(config, read_pairs(train), self._report, train.weights)  # which tells the first fault
 
-    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: Sample | None) -> bool:
+    def _look(self, diagnosed: Callable[[Diagnosis], None], sample: TokenizerSample | None) -> bool:
         """Looks for faults and takes the tokenizer's sample, in one reading; whether all of train could be read."""
         self._notify("looking for faults in the text")
-        base = LinkBase(self._splits["train"])
+        base = LinkBaseCheck(self._splits["train"])
 
         def see(block: Block) -> None:
-            refuse_records(block, self._splits[block.split])
+            require_plain_text(block, self._splits[block.split])
             if block.split == "train":
                 base.see(block)
                 if sample is not None:
@@ -121,20 +127,20 @@ class Preprocessing:
 
     def store(self, tokenizers: TokenizerPair, processes: int | None) -> DataReport:
         """Checks, encodes and stores all splits; gives what was found, which is written down as well."""
-        recipe, data, sums = self._recipe, self._folder.data, FileSums()
-        checker = Checker(recipe.stored, self._report, need_references=self._in_one_language)
+        recipe, data, sums = self._recipe, self._folder.data, FileChecksums()
+        checker = PairChecker(recipe.stored, self._report, need_references=self._in_one_language)
         for name, files in self._splits.items():
-            for block in sound_blocks(name, files) if name != "train" else ():
+            for block in read_blocks(name, files) if name != "train" else ():
                 checker.seek(block)
         for name, files in self._splits.items():
             self._notify(f"reading and checking {name}")
-            fill_store(
+            encode_split(
                 data,
-                sound_blocks(name, files, watch=sums),
-                Encoder(name, tokenizers, recipe.stored, name != "train" or tokenizers.sampling, recipe.copies),
+                read_blocks(name, files, watch=sums),
+                PairEncoder(name, tokenizers, recipe.stored, name != "train" or tokenizers.sampling, recipe.copies),
                 checker,
                 fingerprint=self._mark,
-                processes=processes or cores(),
+                processes=processes or available_cores(),
                 progress=self._progress if name == "train" else None,
                 notify=self._notify,
             )

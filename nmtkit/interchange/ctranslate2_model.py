@@ -17,7 +17,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError, DataError
 from nmtkit.core.settings import Settings, parse, parse_json
 from nmtkit.core.wording import shortened
-from nmtkit.data.tokenizer import MARK, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer import WORD_START, TokenizerConfig, TokenizerPair, WordTokenizer
 from nmtkit.data.vocabulary import BOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.conversion import CTRANSLATE2, NEVER
 from nmtkit.interchange.ctranslate2_file import CTranslate2File, ctranslate2_file
@@ -201,9 +201,11 @@ def _tokenizers(folder: Path, given: Mapping[str, Any], tables: tuple[Table, Tab
 def _is_of_words(cutter: WordTokenizer) -> bool:
     """Whether its vocabulary looks like one of words: each is cut as a whole, and few stand within another."""
     words = [word for word in cutter.vocabulary.tokens[len(SPECIALS) :] if not word.startswith("<")]
-    letters = [word for word in words if word.removeprefix(MARK).isalpha()]
-    whole = sum(cutter.tokens(word.removeprefix(MARK)) == [MARK + word.removeprefix(MARK)] for word in words)
-    return whole == len(words) and 4 * sum(word.startswith(MARK) for word in letters) > 3 * len(letters)
+    letters = [word for word in words if word.removeprefix(WORD_START).isalpha()]
+    whole = sum(
+        cutter.tokens(word.removeprefix(WORD_START)) == [WORD_START + word.removeprefix(WORD_START)] for word in words
+    )
+    return whole == len(words) and 4 * sum(word.startswith(WORD_START) for word in letters) > 3 * len(letters)
 
 
 # ------------------------------------------------------------------------------------------------------------ weights

@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import new_folder, write_json, write_whole, writing
 from nmtkit.core.version import __version__
-from nmtkit.corpus.corpus import FILE_KINDS, Files
+from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
 from nmtkit.interchange.conversion import (
@@ -235,7 +235,7 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     """A run of weights, tokenizers and recipe; where its text lay is nobody else's business."""
     made = RunFolder(folder)
 
-    def named(files: Files | None) -> Files | None:
+    def named(files: SplitFiles | None) -> SplitFiles | None:
         if files is None:
             return None
         return files.model_copy(

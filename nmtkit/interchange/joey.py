@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, load_yaml, parse
-from nmtkit.data.tokenizer import MARK
+from nmtkit.data.tokenizer import WORD_START
 from nmtkit.interchange.importing import Imported
 from nmtkit.interchange.outside import ForeignWeights, named_tensors, read_foreign, unpickled
 from nmtkit.interchange.toolkits import (
@@ -176,7 +176,7 @@ def read_joey(folder: Path) -> Imported:
     given, places = load_yaml(place)
     config = parse(JoeyConfig, known_keys(JoeyConfig, given), str(place), places)
     src, tgt = (_words(folder / name, config.data.special_symbols) for name in ("src_vocab.txt", "trg_vocab.txt"))
-    pieces, notes = _models(folder, config.data, place, any(MARK in word for word in tgt.tokens))
+    pieces, notes = _models(folder, config.data, place, any(WORD_START in word for word in tgt.tokens))
     tokenizers, tables = foreign_tokenizers(src, tgt, pieces, config.data.src.lowercase, restrict=True)
     theirs = ForeignModel(_weights(folder), tokenizers, tables)
     kinds = (config.model.encoder.type or "recurrent", config.model.decoder.type or "transformer")

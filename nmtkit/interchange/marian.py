@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, parse
 from nmtkit.core.wording import shortened
-from nmtkit.data.tokenizer import MOST_TOKENS, TokenizerPair
+from nmtkit.data.tokenizer import MAX_VOCAB_SIZE, TokenizerPair
 from nmtkit.data.vocabulary import Vocabulary
 from nmtkit.interchange.conversion import HUGGING_FACE, NEVER
 from nmtkit.interchange.outside import ForeignWeights
@@ -35,8 +35,8 @@ class HuggingFaceConfig(Settings):
     """The keys of `config.json` and `generation_config.json` that say something here; the others are left unread."""
 
     d_model: Width = Field(ge=2)
-    vocab_size: int = Field(ge=2, le=MOST_TOKENS)
-    decoder_vocab_size: int | None = Field(default=None, ge=2, le=MOST_TOKENS)
+    vocab_size: int = Field(ge=2, le=MAX_VOCAB_SIZE)
+    decoder_vocab_size: int | None = Field(default=None, ge=2, le=MAX_VOCAB_SIZE)
     encoder_layers: Depth = Field(ge=1)
     decoder_layers: Depth = Field(ge=1)
     encoder_attention_heads: int = Field(ge=1)

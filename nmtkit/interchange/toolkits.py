@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Settings, classes_of
 from nmtkit.core.wording import shortened
-from nmtkit.data.tokenizer import MARK, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer import WORD_START, TokenizerConfig, TokenizerPair, WordTokenizer
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.interchange.conversion import NEVER
 from nmtkit.interchange.importing import cutter_of, table_of
@@ -45,7 +45,7 @@ class ForeignWords:
         special = (self.padding, self.start, self.end)
         if not all(0 <= row < len(self.tokens) for row in (*special, self.unknown)):
             raise CheckpointError(f"{self.place}: a special token has an id that none of its {len(self.tokens)} has")
-        words = {row: word if pieces or not word else MARK + word for row, word in enumerate(self.tokens)}
+        words = {row: word if pieces or not word else WORD_START + word for row, word in enumerate(self.tokens)}
         words = {row: "" if word == SPECIALS[UNK] else word for row, word in words.items()}
         words[self.unknown] = SPECIALS[UNK]
         return table_of(self.place, words, special, range(len(words)))
@@ -63,7 +63,7 @@ def foreign_tokenizers(
         lowercase: turn text into lower case first.
         restrict: cut into pieces that the vocabulary has, where the model has others as well.
     """
-    cut = any(word.startswith(MARK) for word in (*src.tokens, *tgt.tokens))
+    cut = any(word.startswith(WORD_START) for word in (*src.tokens, *tgt.tokens))
     of_tgt = tgt.table(cut or models is not None)
     one = (*src.tokens,) == (*tgt.tokens,)
     of_src = of_tgt if one else src.table(cut or models is not None)

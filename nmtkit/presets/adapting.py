@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from nmtkit.corpus.corpus_size import CorpusSize
+from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.presets.choosing import written_recipe
 from nmtkit.presets.fitting import Reason, padded_tokens
 from nmtkit.recipe import Recipe
@@ -39,7 +39,9 @@ class Adapted:
     `general` is the number of pairs of general text that are mixed in, `minutes` the time that training may take.
     """
 
-    def __init__(self, source: SavedRun, size: CorpusSize, general: int = 0, minutes: float | None = None) -> None:
+    def __init__(
+        self, source: SavedRun, size: CorpusStatistics, general: int = 0, minutes: float | None = None
+    ) -> None:
         self.source = source
         self.size = size
         self.reasons: list[Reason] = []

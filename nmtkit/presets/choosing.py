@@ -11,7 +11,7 @@ from nmtkit.core.registry import near_names
 from nmtkit.core.settings import dump_yaml
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import in_words
-from nmtkit.corpus.corpus_size import CorpusSize
+from nmtkit.corpus.statistics import CorpusStatistics
 from nmtkit.presets.fitting import FittedPreset, Reason
 
 PRESETS = {
@@ -37,7 +37,7 @@ def smaller_preset(name: str) -> str | None:
 
 def choose_preset(
     task: str,
-    size: CorpusSize,
+    size: CorpusStatistics,
     preset: str | None = None,
     gpu: bool = False,
     minutes: float | None = None,
@@ -83,7 +83,7 @@ def choose_preset(
     return found
 
 
-def _suited(size: CorpusSize, gpu: bool) -> tuple[str, str]:
+def _suited(size: CorpusStatistics, gpu: bool) -> tuple[str, str]:
     """The preset for those who name none, and why."""
     if size.pairs < FEW_PAIRS:
         return "tiny", f"{size.pairs:,} pairs are too few for anything larger"

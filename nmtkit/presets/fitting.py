@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from nmtkit.core.settings import beside_package, load_yaml
 from nmtkit.core.task import TASKS
-from nmtkit.corpus.corpus_size import CorpusSize, SideSize
+from nmtkit.corpus.statistics import CorpusStatistics, SideStatistics
 
 VOCABULARIES = (
     (200_000, 2_000),
@@ -121,7 +121,7 @@ class FittedPreset:
     """
 
     def __init__(
-        self, task: str, size: CorpusSize, name: str, because: str, limit: float | None, speed: float | None
+        self, task: str, size: CorpusStatistics, name: str, because: str, limit: float | None, speed: float | None
     ) -> None:
         self.task = task
         self.size = size
@@ -329,7 +329,7 @@ class FittedPreset:
         return max(50, self._expected_updates(updates, batch_tokens, minutes) // (5 if minutes else 10))
 
 
-def _room(text: SideSize, wanted: int, rare: bool) -> int:
+def _room(text: SideStatistics, wanted: int, rare: bool) -> int:
     """How many tokens of the wanted ones a text has use for, and sentencepiece will give.
 
     Each character needs a token, and each word of several characters can become one. Where rare characters get none,

@@ -9,7 +9,7 @@ import torch
 from nmtkit import metrics
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.recipe import Recipe
@@ -85,7 +85,7 @@ def _changes(run: SavedRun, origin: Origin, how: Opening, own: metrics.Score | N
             yield TestChange(text, after.name, before, after.value)
 
 
-def _tests(recipe: Recipe, origin: Origin) -> dict[str, Files]:
+def _tests(recipe: Recipe, origin: Origin) -> dict[str, SplitFiles]:
     """The test sets that have targets; one that is both is the new text's."""
     found = {OWN: recipe.data.splits().get("test"), GENERAL: origin.test}
     own = found[OWN]
@@ -94,7 +94,7 @@ def _tests(recipe: Recipe, origin: Origin) -> dict[str, Files]:
     return {text: files for text, files in found.items() if files is not None and (files.tgt or not files.src)}
 
 
-def _score(run: SavedRun, how: Opening, files: Files, like: Recipe) -> metrics.Score:
+def _score(run: SavedRun, how: Opening, files: SplitFiles, like: Recipe) -> metrics.Score:
     """The first metric of a recipe's test, for translations that are searched for as that recipe says."""
     pairs = list(read_pairs(files))
     sources, references = [pair.src for pair in pairs], [pair.tgt or "" for pair in pairs]

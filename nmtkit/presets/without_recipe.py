@@ -24,11 +24,11 @@ from nmtkit.core.files import write_json, write_whole, writing
 from nmtkit.core.settings import is_name, parse_json
 from nmtkit.core.wording import in_words
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.corpus_size import CorpusSize, Counts
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import LINE_COUNTS, FileFault
 from nmtkit.corpus.reading import SplitReader, read_pairs
-from nmtkit.corpus.splitting import HoldOut, choose_held_out, write_splits
+from nmtkit.corpus.splitting import HoldOut, choose_hold_out, write_splits
+from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.presets.adapting import Adapted
 from nmtkit.presets.choosing import choose_preset, recipe_text, smaller_preset
 from nmtkit.presets.fitting import FittedPreset
@@ -107,9 +107,9 @@ class RecipeRequest:
             "general-test": (self.general_test_source, self.general_test_target),
         }
 
-    def splits(self) -> dict[str, Files]:
+    def splits(self) -> dict[str, SplitFiles]:
         """The files of train, and of valid and test if they were given."""
-        return {name: Files(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
+        return {name: SplitFiles(src=list(src), tgt=list(tgt)) for name, (src, tgt) in self.sides.items() if src}
 
 
 def choose_recipe(
@@ -304,7 +304,7 @@ class _Adapting(_Choosing):
         general, test = (_named(src, tgt) for src, tgt in request.general.values())
         pairs = 0
         if general:
-            files = Files(**general)
+            files = SplitFiles(**general)
             self.notify(f"reading {' '.join(files.paths())}")
             pairs = sum(1 for _ in read_pairs(files))
             if not pairs:
@@ -319,25 +319,25 @@ class _Adapting(_Choosing):
         return found, found.text(Path(os.path.abspath(self.folder.path)).name, self.data, test)
 
 
-def _measure(splits: dict[str, Files]) -> tuple[HoldOut | None, CorpusSize]:
+def _measure(splits: dict[str, SplitFiles]) -> tuple[HoldOut | None, CorpusStatistics]:
     """What to hold out, if no validation set was given, and the size of what is left."""
     for split in ("valid", "test"):
         if split in splits and not sum(1 for _ in read_pairs(splits[split])):
             raise DataError(f"{' '.join(splits[split].paths())}: there is nothing in these files")
-    counts = Counts()
+    counts = CorpusCounter()
 
     def count(pair: Example) -> None:
         counts.add(pair.src, pair.tgt or "")
 
     pairs = read_pairs(splits["train"])
     if "valid" not in splits:
-        return choose_held_out(pairs, "test" not in splits, count), counts.size()
+        return choose_hold_out(pairs, "test" not in splits, count), counts.size()
     for pair in pairs:
         count(pair)
     return None, counts.size()
 
 
-def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
+def _with_advice(fault: DataError, splits: dict[str, SplitFiles]) -> DataError:
     """The same fault with the command that finds all others, where the files are there."""
     for files in splits.values():
         for pair in zip(files.src, files.tgt or files.src, strict=True):
@@ -350,7 +350,7 @@ def _with_advice(fault: DataError, splits: dict[str, Files]) -> DataError:
 def _differing(src: str, tgt: str) -> Iterator[str]:
     """Says it if two files differ in their number of lines, whatever else is wrong with them."""
     with suppress(DataError):
-        for item in SplitReader("train", Files(src=[src], tgt=[tgt])):
+        for item in SplitReader("train", SplitFiles(src=[src], tgt=[tgt])):
             if isinstance(item, FileFault) and item.kind is LINE_COUNTS:
                 yield item.message
 

@@ -20,7 +20,7 @@ from nmtkit.core.settings import (
 )
 from nmtkit.core.task import TASKS
 from nmtkit.core.wording import shortened
-from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.data.batch import BatchConfig
 from nmtkit.data.embeddings import EmbeddingsConfig, Side
 from nmtkit.data.tokenizer import TokenizerConfig
@@ -78,7 +78,7 @@ class InitConfig(Settings):
     checkpoint: str = Field(default="auto", min_length=1)
     """`best`, `last`, `average`, a stage of that run, or a file of its weights; `auto` is the average if one was made,
     as in an imported run, else the best."""
-    test: Files | None = None
+    test: SplitFiles | None = None
     """A test set of the text that the run was trained on: its score before and after shows what is forgotten. Default:
     the test set of that run."""
 

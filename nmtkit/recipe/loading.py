@@ -11,7 +11,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.registry import near_names
 from nmtkit.core.settings import DEEPEST, KeyPath, beside_package, is_name, load_yaml, parse, parse_value
 from nmtkit.core.wording import shortened
-from nmtkit.corpus.corpus import FILE_KINDS
+from nmtkit.corpus.config import FILE_KINDS
 from nmtkit.models.base import MODELS
 from nmtkit.recipe.composition import MOST_STAGES, STAGE_GROUPS, Recipe, laid
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.settings import Field, Settings, parse, parse_json
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.data.vocabulary import read_file
+from nmtkit.data.vocabulary import read_vocabulary_file
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import RunFolder
@@ -35,7 +35,7 @@ class Origin(Settings):
     """Of that file, in hexadecimal digits."""
     vocabulary: str
     """The checksum of its vocabulary."""
-    test: Files | None = None
+    test: SplitFiles | None = None
     """A test set of the text that it was trained on."""
     before: dict[str, float] = Field(default_factory=dict)
     """Its scores on the test sets of its own text and of the new one: see `nmtkit.presets.forgetting`."""
@@ -78,7 +78,7 @@ def find_origin(recipe: Recipe, folder: RunFolder | None = None) -> Origin | Non
     )
 
 
-def _test_of(recipe: Recipe) -> Files | None:
+def _test_of(recipe: Recipe) -> SplitFiles | None:
     """The test set of a recipe by whole paths, if its files are there and tell the targets."""
     files = recipe.data.splits().get("test")
     if files is None or not (files.tgt or not files.src) or not all(map(os.path.exists, files.paths())):
@@ -121,7 +121,9 @@ def read_origin(folder: RunFolder) -> Origin | None:
     if not folder.origin.is_file():
         return None
     try:
-        return parse(Origin, parse_json(read_file(folder.origin, "it"), folder.origin.name), str(folder.origin))
+        return parse(
+            Origin, parse_json(read_vocabulary_file(folder.origin, "it"), folder.origin.name), str(folder.origin)
+        )
     except (DataError, RecipeError) as fault:
         raise CheckpointError(f"{folder.origin}: damaged ({fault}); train anew with --overwrite") from fault
 

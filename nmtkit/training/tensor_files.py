@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import SUM, replacing, signed, sum_of_array, verified
-from nmtkit.data.workers import cores
+from nmtkit.data.workers import available_cores
 
 _FACTS = "facts"
 
@@ -100,7 +100,7 @@ def sums_of(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         data = tensor.reshape(-1).view(torch.uint8).numpy()
         return sum_of_array(data, f"{tensor.dtype} {list(tensor.shape)}")
 
-    with ThreadPoolExecutor(min(cores(), _THREADS)) as pool:
+    with ThreadPoolExecutor(min(available_cores(), _THREADS)) as pool:
         return dict(zip(tensors, pool.map(of_one, tensors.values()), strict=True))
 
 

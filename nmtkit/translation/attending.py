@@ -13,9 +13,9 @@ from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.alignments import SoftAlignment
-from nmtkit.data.batch import Batch, in_order_batches
-from nmtkit.data.tokenizer import MARK
-from nmtkit.data.words import Share, cut, known_ids, merge, shown_word_spans
+from nmtkit.data.batch import Batch, bucket_by_length
+from nmtkit.data.tokenizer import WORD_START
+from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
 from nmtkit.models.base import HeadedModel, headed
 from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow
 from nmtkit.translation.inputs import (
@@ -50,7 +50,7 @@ def align(
         sources: source lines.
         targets: the translation of each. A pair with an empty side has no weights.
         src_words: the source lines with white space added between words, if words are to be counted otherwise; the
-            model reads `sources` all the same. See `nmtkit.data.words.cut`.
+            model reads `sources` all the same. See `nmtkit.data.words.cut_words`.
         tgt_words: the same for the targets.
         first: the number of the first pair, for messages.
 
@@ -64,8 +64,8 @@ def align(
         require_pairs(sources, lines, what)
     numbers = range(first, first + len(sources))
     none = [None] * len(sources)
-    src = cut(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
-    tgt = cut(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
+    src = cut_words(reader.tokenizers.src, sources, src_words or none, [f"source line {number}" for number in numbers])
+    tgt = cut_words(reader.tokenizers.tgt, targets, tgt_words or none, [f"target line {number}" for number in numbers])
     found = [
         SoftAlignment(
             source.words,
@@ -84,7 +84,7 @@ def align(
         assert attention is not None
         for weights, number in zip(attention.float().cpu().numpy(), numbers, strict=True):  # (T,S)
             source, target = src[number], tgt[number]
-            merged = merge(weights[: len(target.ids), : len(source.ids)], source.shares, target.shares)
+            merged = merge_to_words(weights[: len(target.ids), : len(source.ids)], source.shares, target.shares)
             found[number] = replace(found[number], weights=merged)
 
     both = [SourceLine(source.ids if target.ids else [], []) for source, target in zip(src, tgt, strict=True)]
@@ -156,7 +156,7 @@ def layered(reader: TextModel, sources: Sequence[str], translations: Sequence[Tr
     pairs = zip(translations, src, strict=True)
     tgt = [reader.target(translation.tokens, one, number) for number, (translation, one) in enumerate(pairs, start=1)]
     drawn: dict[int, LayeredPicture] = {}
-    few = partial(in_order_batches, batch_tokens=BATCH_TOKENS["cpu"])  # since all weights of all layers are kept
+    few = partial(bucket_by_length, batch_tokens=BATCH_TOKENS["cpu"])  # since all weights of all layers are kept
     for numbers, batch in reader.batches(src, tgt, few):
         found = model.attentions(batch.to(reader.device))
         encoder, decoder, cross = (
@@ -201,14 +201,14 @@ def _nothing_known(number: int) -> DataError:
 def merge_subwords(
     src_pieces: Sequence[str], tgt_pieces: Sequence[str], weights: NDArray[Any]
 ) -> tuple[list[str], list[str], NDArray[np.float64]]:
-    """Joins pieces to the words that a reader sees (`shown_word_spans`): both sides, and the weights `(T,S)` of words.
+    """Joins pieces into displayed words (`display_word_spans`): both sides, and the weights `(T,S)` of words.
 
     Columns (source) of one word are *added*: looking at a word is looking at any of its pieces. Rows (target) of one
     word are *averaged*: the word looks where its pieces look on average. So rows that sum to one still do.
     """
     shape = (len(tgt_pieces), len(src_pieces))
     assert weights.shape == shape, f"weights {weights.shape} for pieces {shape}"
-    return _words(src_pieces), _words(tgt_pieces), merge(weights, _shares(src_pieces), _shares(tgt_pieces))
+    return _words(src_pieces), _words(tgt_pieces), merge_to_words(weights, _shares(src_pieces), _shares(tgt_pieces))
 
 
 def merge_windows(
@@ -224,14 +224,14 @@ def merge_windows(
         return []
     assert len(windows) == len(tgt_pieces), f"{len(windows)} windows for {len(tgt_pieces)} pieces"
     # Where words begin and end, in pieces.
-    edges = [start - 0.5 for start in (*(word.start for word in shown_word_spans(src_pieces)), len(src_pieces))]
+    edges = [start - 0.5 for start in (*(word.start for word in display_word_spans(src_pieces)), len(src_pieces))]
 
     def place(piece: float) -> float:
         outside = min(piece - edges[0], 0.0) + max(piece - edges[-1], 0.0)
         return float(np.interp(piece, edges, np.arange(len(edges)) - 0.5) + outside)
 
     merged = []
-    for word in shown_word_spans(tgt_pieces):
+    for word in display_word_spans(tgt_pieces):
         own = [windows[piece] for piece in word]
         centre = sum(place(window.centre) for window in own) / len(own)
         left, right = min(place(window.left) for window in own), max(place(window.right) for window in own)
@@ -251,7 +251,7 @@ def merge_gates(
     assert len(p_gen) == len(tgt_pieces), f"p_gen of {len(p_gen)} for {len(tgt_pieces)} pieces"
     pieces_copied = frozenset(copied)
     merged, words_copied = [], []
-    for word, pieces in enumerate(shown_word_spans(tgt_pieces)):
+    for word, pieces in enumerate(display_word_spans(tgt_pieces)):
         speaking = [i for i in pieces if any(map(str.isalnum, tgt_pieces[i]))] or pieces
         merged.append(sum(p_gen[i] for i in speaking) / len(speaking))
         if pieces_copied.issuperset(speaking):
@@ -259,10 +259,10 @@ def merge_gates(
     return np.array(merged), frozenset(words_copied)
 
 
-def _shares(pieces: Sequence[str]) -> list[Share]:
-    return [(word.start, [1.0] * len(word)) for word in shown_word_spans(pieces)]
+def _shares(pieces: Sequence[str]) -> list[PieceShare]:
+    return [(word.start, [1.0] * len(word)) for word in display_word_spans(pieces)]
 
 
 def _words(pieces: Sequence[str]) -> list[str]:
-    joined = ("".join(pieces[word.start : word.stop]) for word in shown_word_spans(pieces))
-    return [word.replace(MARK, " ").strip() or MARK for word in joined]
+    joined = ("".join(pieces[word.start : word.stop]) for word in display_word_spans(pieces))
+    return [word.replace(WORD_START, " ").strip() or WORD_START for word in joined]

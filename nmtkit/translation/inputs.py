@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.core.errors import DataError, NmtkitError, RecipeError
-from nmtkit.data.batch import Batch, collate, in_order_batches
-from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
+from nmtkit.data.batch import Batch, bucket_by_length, collate
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
 from nmtkit.layers.packed import Precision
@@ -266,7 +266,7 @@ class TextModel:
         lengths = np.array([len(sources[number].ids) for number in filled], dtype=np.int64) + 1
         if targets is not None:
             lengths = np.maximum(lengths, np.array([len(targets[number].ids) for number in filled], dtype=np.int64) + 1)
-        for members in cut(lengths) if cut else in_order_batches(lengths, self.batch_budget):
+        for members in cut(lengths) if cut else bucket_by_length(lengths, self.batch_budget):
             numbers = [filled[member] for member in members]
             src = [sources[number] for number in numbers]
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
@@ -352,7 +352,7 @@ def words_that_may_repeat(config: SearchConfig, tokenizer: Tokenizer, device: to
     words = config.no_repeat_except.split()
     if not words:
         return None
-    shown = [token.removeprefix(MARK) for token in tokenizer.vocabulary.tokens]
+    shown = [token.removeprefix(WORD_START) for token in tokenizer.vocabulary.tokens]
     lacking = [word for word in words if word not in shown]
     if lacking:
         raise RecipeError(f"no_repeat_except: {lacking[0]!r} is no token of the target vocabulary; name one that is")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.records import is_list_of_strings, parse_record
-from nmtkit.data.tokenizer import MARK, Tokenizer
+from nmtkit.corpus.json_records import is_list_of_strings, parse_record
+from nmtkit.data.tokenizer import WORD_START, Tokenizer
 from nmtkit.data.vocabulary import PAD, SPECIALS
 
 _UNSPACED = (
@@ -107,7 +107,7 @@ def words_of(text: str) -> list[str]:
 
 def begins_word(token: str) -> bool:
     """Whether a token begins a word, or is none of its letters: the word before it then is whole."""
-    return token.startswith(MARK) or words_of("x" + token)[0] == "x"
+    return token.startswith(WORD_START) or words_of("x" + token)[0] == "x"
 
 
 def word_starts(tokenizer: Tokenizer, device: torch.device) -> Tensor:
@@ -142,7 +142,7 @@ def amiss(request: Request, tokenizer: Tokenizer, text: str) -> list[str]:
 def term_tokens(tokenizer: Tokenizer, term: str) -> list[str]:
     """The tokens of a term; without the mark of a word where its script has none."""
     tokens = tokenizer.tokens(term)
-    bare = tokens[0].removeprefix(MARK) if tokens else ""
+    bare = tokens[0].removeprefix(WORD_START) if tokens else ""
     if re.match(f"[{_UNSPACED}]", bare) and bare in tokenizer.vocabulary:
         tokens = [bare, *tokens[1:]]
     return tokens
@@ -171,7 +171,7 @@ def required_tokens(request: Request, tokenizer: Tokenizer, oov: Sequence[str], 
         if lacking and not refused:
             raise DataError(
                 f"{request.where}: the term {term!r} cannot be written: the model has no token for "
-                f"{lacking[0].removeprefix(MARK)!r}"
+                f"{lacking[0].removeprefix(WORD_START)!r}"
             )
         return () if lacking else tuple(ids)
 

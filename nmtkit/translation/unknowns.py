@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.core.errors import DataError
-from nmtkit.data.tokenizer import MARK, Tokenizer, TokenizerPair
+from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS, UNK
 from nmtkit.data.words import known_ids, word_spans
 
@@ -72,7 +72,7 @@ class UnknownReplacer:
         """
         tgt = self._tokenizers.tgt
         # A word tokenizer marks it as the beginning of a word.
-        unknown = {SPECIALS[UNK], MARK + SPECIALS[UNK]}
+        unknown = {SPECIALS[UNK], WORD_START + SPECIALS[UNK]}
         places = [number for number, token in enumerate(tokens) if token in unknown]
         source = _SourceWords(self._tokenizers.src, line, attention.shape[1]) if places else None
         if source is None or not source.tokens:
@@ -110,7 +110,7 @@ class _SourceWords:
         if best in unknown:
             piece = self._most((token for token in self._words[best] if self._unknown[token]), weights)
             if weights[piece] >= CLOSE * weights[attended]:
-                return piece, self.tokens[piece].replace(MARK, "")
+                return piece, self.tokens[piece].replace(WORD_START, "")
         return attended, _bare(self._spelled(best))
 
     @staticmethod
@@ -118,7 +118,7 @@ class _SourceWords:
         return max(tokens, key=lambda token: float(weights[token]))
 
     def _spelled(self, word: int) -> str:
-        return "".join(self.tokens[token] for token in self._words[word]).replace(MARK, "")
+        return "".join(self.tokens[token] for token in self._words[word]).replace(WORD_START, "")
 
 
 def _bare(word: str) -> str:

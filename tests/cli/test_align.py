@@ -10,7 +10,7 @@ from commands import Command, sentence_pairs, write_pairs
 
 from nmtkit import Translator
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.alignments import links_of, parse_alignments, pharaoh, reversed_links, symmetrize
+from nmtkit.corpus.alignments import format_pharaoh, links_from_attention, parse_alignments, reverse_links, symmetrize
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.metrics import aer
 
@@ -52,7 +52,7 @@ def test_python_gives_what_the_command_gives(trained: Path, console: Command, pa
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs))
-    assert [pharaoh(one.links()) for one in found] == done.out.splitlines()
+    assert [format_pharaoh(one.links()) for one in found] == done.out.splitlines()
     assert [one.src_words for one in found] == [line.split() for line in sources]
     for one in found:
         assert one.weights.shape == (len(one.tgt_words), len(one.src_words))
@@ -115,31 +115,31 @@ def test_two_directions(trained: Path, console: Command, pairs: Path, tmp_path: 
     forward = parse_alignments(console("align", "-m", trained, *both(pairs)).out.splitlines(), "forward").pairs
     turned = ["--source", pairs / "test.tgt", "--target", pairs / "test.src"]
     backward = parse_alignments(console("align", "-m", trained, *turned).out.splitlines(), "backward").pairs
-    directions = [(one.possible, reversed_links(two.possible)) for one, two in zip(forward, backward, strict=True)]
+    directions = [(one.possible, reverse_links(two.possible)) for one, two in zip(forward, backward, strict=True)]
     for arguments, method in ((["--symmetrize", "union"], "union"), ([], "grow-diag")):
         soft = tmp_path / "soft.npz"
         done = console("align", "-m", trained, "--reverse-model", trained, *both(pairs), *arguments, "--soft", soft)
         assert done.code == 0, done
         expected = [symmetrize(one, two, method) for one, two in directions]  # type: ignore[arg-type]  # one of the names
-        assert done.out.splitlines() == [pharaoh(links) for links in expected]
+        assert done.out.splitlines() == [format_pharaoh(links) for links in expected]
     with np.load(tmp_path / "soft.npz") as arrays:
         assert len(arrays.files) == 2 * 60
-        assert links_of(arrays["3"]) == directions[2][0]
-        assert reversed_links(links_of(arrays["3.reverse"])) == directions[2][1]
+        assert links_from_attention(arrays["3"]) == directions[2][0]
+        assert reverse_links(links_from_attention(arrays["3.reverse"])) == directions[2][1]
 
 
 def test_one_attention_read_both_ways(trained: Path, console: Command, pairs: Path) -> None:
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs), "--symmetrize", "intersection")
-    assert done.out.splitlines() == [pharaoh(one.links() & one.links_of_columns()) for one in found]
+    assert done.out.splitlines() == [format_pharaoh(one.links() & one.links_by_source()) for one in found]
 
 
 def test_threshold(trained: Path, console: Command, pairs: Path) -> None:
     sources, targets = ((pairs / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
     found = Translator.load(str(trained), device="cpu").align(sources, targets)
     done = console("align", "-m", trained, *both(pairs), "--threshold", "0.2")
-    assert done.out.splitlines() == [pharaoh(links_of(one.weights, 0.2)) for one in found]
+    assert done.out.splitlines() == [format_pharaoh(links_from_attention(one.weights, 0.2)) for one in found]
 
 
 @pytest.mark.parametrize(

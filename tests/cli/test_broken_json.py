@@ -7,7 +7,7 @@ import pytest
 from commands import Command
 
 from nmtkit.core.errors import CheckpointError, DataError
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.shards import read_manifest
 from nmtkit.data.tokenizer import TokenizerPair
@@ -49,7 +49,7 @@ def test_commands_refuse_it_by_its_place(console: Command, broken: str, command:
 
 def test_a_corpus_refuses_it_and_the_check_finds_it(console: Command, broken: str) -> None:
     assert broken
-    files = Files(jsonl="odd.jsonl", src_field="article", tgt_field="summary")
+    files = SplitFiles(jsonl="odd.jsonl", src_field="article", tgt_field="summary")
     with pytest.raises(DataError, match=r"odd.jsonl, line 2: "):
         list(read_pairs(files))
     done = console("check", "odd.jsonl", "--src-field", "article", "--tgt-field", "summary")

@@ -9,7 +9,7 @@ import pytest
 from commands import Command
 
 from nmtkit.cli.diagnosing import show_diagnosis
-from nmtkit.corpus.faults import EMPTY, Place
+from nmtkit.corpus.faults import EMPTY, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 
 PAIRS = [(f"this is line number {n} of them", f"das ist die Zeile Nummer {n}") for n in range(60)]
@@ -237,7 +237,7 @@ def test_nothing_is_made_where_nothing_can_be_fixed(nmtkit: Command, folder: Pat
 def test_findings_alone_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """As other commands show them."""
     split = SplitDiagnosis("train", pairs=10)
-    split.find(EMPTY, Place("data/train.en", 4))
+    split.find(EMPTY, FaultLocation("data/train.en", 4))
     show_diagnosis(Diagnosis({"train": split}))
     captured = capsys.readouterr()
     assert captured.out == ""

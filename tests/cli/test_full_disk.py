@@ -10,10 +10,10 @@ from commands import Command
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.files import write_whole
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.splitting import choose_held_out, write_splits
-from nmtkit.data.shards import Ragged
+from nmtkit.corpus.splitting import choose_hold_out, write_splits
+from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.log import Log
@@ -45,7 +45,7 @@ def test_soft_alignments(corpus: Path, trained: Path, console: Command, tmp_path
 @pytest.mark.parametrize("rows", [1, 1000, 100_000])
 def test_arrays(tmp_path: Path, rows: int) -> None:
     """The fault of bytes that are held back until the files are closed is told like any other."""
-    columns = {side: Ragged.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
+    columns = {side: RaggedArray.of([[4, 5, 6]] * rows, "<u2") for side in ("src", "tgt")}
     with (
         largest_file(10),
         pytest.raises(DataError, match="data: cannot write the data there: "),
@@ -56,8 +56,8 @@ def test_arrays(tmp_path: Path, rows: int) -> None:
 
 
 def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
-    files = Files(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
-    held = choose_held_out(read_pairs(files), with_test=False, train=lambda pair: None)
+    files = SplitFiles(src=[str(corpus / "train.src")], tgt=[str(corpus / "train.tgt")])
+    held = choose_hold_out(read_pairs(files), with_test=False, train=lambda pair: None)
     with largest_file(1000), pytest.raises(NmtkitError, match="text: cannot write it: "):
         write_splits(files, held, tmp_path / "text", ["train"], ("src", "tgt"))
 

@@ -25,7 +25,7 @@ from nmtkit.core.files import write_json, write_whole
 from nmtkit.core.registry import near_names
 from nmtkit.core.settings import paths_of
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn
+from nmtkit.data.tokenizer import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
 from nmtkit.training.weights import save_weights, weights_of
@@ -170,7 +170,9 @@ def untrained(folder: Path, name: str, text: str) -> None:
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
     loaded, run = recipe.load(folder / f"{name}.yaml"), RunFolder(folder / "runs" / name)
     write_whole(run.recipe, loaded.to_yaml())
-    tokenizers = learn(loaded.tokenizer, [Example(line, line, number) for number, line in enumerate(SAID, start=1)])
+    tokenizers = learn_tokenizers(
+        loaded.tokenizer, [Example(line, line, number) for number, line in enumerate(SAID, start=1)]
+    )
     tokenizers.save(run.vocabulary)
     torch.manual_seed(5)
     save_weights(run.average, weights_of(build_model(loaded, tokenizers)))

@@ -8,9 +8,9 @@ import pytest
 from commands import RECIPE, Command, sentence_pairs
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.json_records import LOOKED_AT, refuse_json_lines
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.records import LOOKED_AT, refuse_json_lines
 
 PAIRS = sentence_pairs(80, 5)
 JSONL = "".join(json.dumps({"article": src, "summary": tgt}) + "\n" for src, tgt in PAIRS)
@@ -84,9 +84,9 @@ def test_text_may_have_braces(console: Command, lines: list[str]) -> None:
 def test_a_long_text_is_told_by_its_beginning(tmp_path: Path) -> None:
     """And read whole: the lines that were looked at are not lost."""
     (tmp_path / "a").write_text("".join(f"line {number}\n" for number in range(3 * LOOKED_AT)), encoding="utf-8")
-    files = Files(src=[str(tmp_path / "a")], tgt=[str(tmp_path / "a")])
+    files = SplitFiles(src=[str(tmp_path / "a")], tgt=[str(tmp_path / "a")])
     assert [pair.line for pair in read_pairs(files)] == list(range(1, 3 * LOOKED_AT + 1))
     assert all(pair.src == pair.tgt == f"line {pair.line - 1}" for pair in read_pairs(files))
     (tmp_path / "a").write_text('{"a": 1}\n' * LOOKED_AT + "text\n", encoding="utf-8")
     with pytest.raises(DataError, match="JSON"):
-        next(iter(read_pairs(Files(src=[str(tmp_path / "a")]))))
+        next(iter(read_pairs(SplitFiles(src=[str(tmp_path / "a")]))))

@@ -15,24 +15,24 @@ import pytest
 from commands import Command, Finished
 
 from nmtkit.corpus import text
-from nmtkit.data import filling, store
+from nmtkit.data import encoding, store
 from nmtkit.data.store import Store
 
 STOPPED = """
 import os, signal
-from nmtkit.data import filling, store
+from nmtkit.data import encoding, store
 from nmtkit.corpus import text
-from nmtkit.data.filling import ShardProgress
+from nmtkit.data.encoding import PreprocessingProgress
 
-store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
-note = ShardProgress.shard_done
+store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 400, 1, 2000, 1
+note = PreprocessingProgress.complete_shard
 
 def noted(self, shards, *given):
     note(self, shards, *given)
     if shards == 2:
         os.kill(os.getpid(), signal.SIGINT)
 
-ShardProgress.shard_done = noted
+PreprocessingProgress.complete_shard = noted
 """
 
 
@@ -40,7 +40,7 @@ ShardProgress.shard_done = noted
 def console(console: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
     """The command with small shards."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 400)
-    monkeypatch.setattr(filling, "ALONE", 1)
+    monkeypatch.setattr(encoding, "ALONE", 1)
     monkeypatch.setattr(text, "BYTES", 2000)
     monkeypatch.setattr(text, "ROWS", 1)
     return console

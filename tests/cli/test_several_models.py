@@ -9,7 +9,7 @@ from commands import Command, Finished
 
 from nmtkit import Translator
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn
+from nmtkit.data.tokenizer import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training.weights import save_weights, weights_of
@@ -71,7 +71,7 @@ def test_runs_that_do_not_go_together_are_refused(trained: Path, pair: list[obje
 def test_an_ensemble_has_one_vocabulary(trained: Path, pair: list[object], console: Command) -> None:
     recipe, other = SavedRun(RunFolder(trained)).recipe, RunFolder(Path("runs/other"))
     shutil.copytree("runs/copy", other.path)
-    tokenizers = learn(recipe.tokenizer, [Example("some other words", "and others", 1)])
+    tokenizers = learn_tokenizers(recipe.tokenizer, [Example("some other words", "and others", 1)])
     tokenizers.save(other.vocabulary)
     save_weights(other.average, weights_of(build_model(recipe, tokenizers)), tokenizers.sum)
     done = console("translate", "-m", "copy", "-m", "other", "few.src")

@@ -11,7 +11,7 @@ from commands import Command
 from nmtkit import Translator
 from nmtkit.core.files import write_json, write_whole
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn
+from nmtkit.data.tokenizer import learn_tokenizers
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
@@ -53,7 +53,9 @@ def make_run(folder: Path, name: str, recipe_text: str, seed: int = 5) -> Path:
     recipe = load(folder / f"{name}.yaml")
     run = RunFolder(folder / "runs" / name)
     write_whole(run.recipe, recipe.to_yaml())
-    tokenizers = learn(recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)])
+    tokenizers = learn_tokenizers(
+        recipe.tokenizer, [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
+    )
     tokenizers.save(run.vocabulary)
     torch.manual_seed(seed)
     save_weights(run.average, weights_of(build_model(recipe, tokenizers)))

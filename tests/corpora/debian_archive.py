@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.corpora.sources import Workplace
+from nmtkit.corpora.sources import FetchContext
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Archive:
 class Debian:
     """What the machine's own sources of apt give."""
 
-    work: Workplace
+    work: FetchContext
     """A folder for downloads."""
     indexes: list[Path]
     """The index of packages, and their descriptions in English and German."""
@@ -81,11 +81,11 @@ def build(folder: Path, deb: Path, name: str, contents: dict[str, str], version:
     return deb
 
 
-def workplace(folder: Path) -> tuple[Workplace, list[str]]:
+def workplace(folder: Path) -> tuple[FetchContext, list[str]]:
     """A folder for downloads, and all that is told of them."""
     folder.mkdir(parents=True, exist_ok=True)
     told: list[str] = []
-    return Workplace(folder, told.append, lambda there, size: told.append(f"{there} of {size}")), told
+    return FetchContext(folder, told.append, lambda there, size: told.append(f"{there} of {size}")), told
 
 
 def has_apt() -> bool:

@@ -20,7 +20,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import archives
-from nmtkit.corpora.archives import Limits, members
+from nmtkit.corpora.archives import ArchiveLimits, members
 
 TEXTS = {"corpus/train.en": b"one\ntwo\n" * 5000, "corpus/train.de": "eins\nzwölf\n".encode() * 5000, "README": b""}
 BUILDERS = ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"]
@@ -49,7 +49,7 @@ def add(tar: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tar
     tar.addfile(info, io.BytesIO(content))
 
 
-def read_all(path: Path, limits: Limits = Limits()) -> dict[str, bytes]:  # noqa: B008  # frozen
+def read_all(path: Path, limits: ArchiveLimits = ArchiveLimits()) -> dict[str, bytes]:  # noqa: B008  # frozen
     return {member.name: member.open().read() for member in members(path, limits)}
 
 
@@ -258,9 +258,9 @@ def test_the_limits_are_kept(tmp_path):
     many = {f"{number:03}": b"x" * 100 for number in range(50)}
     for kind in BUILDERS:
         path = build(tmp_path / kind, many, kind)
-        assert len(read_all(path, Limits(members=51))) == 50
-        assert "more than 40 members" in refused(lambda path=path: read_all(path, Limits(members=40)))
-        assert "more than 4,000 bytes" in refused(lambda path=path: read_all(path, Limits(total_bytes=4000)))
+        assert len(read_all(path, ArchiveLimits(members=51))) == 50
+        assert "more than 40 members" in refused(lambda path=path: read_all(path, ArchiveLimits(members=40)))
+        assert "more than 4,000 bytes" in refused(lambda path=path: read_all(path, ArchiveLimits(total_bytes=4000)))
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT], ids=["gnu", "pax"])

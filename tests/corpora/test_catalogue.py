@@ -7,8 +7,8 @@ import pytest
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import beside_package
-from nmtkit.corpora.catalogue import Catalogue, Keep
-from nmtkit.corpora.sources import Address
+from nmtkit.corpora.catalogue import Catalogue, FilterConfig
+from nmtkit.corpora.sources import UrlSource
 
 PLAIN = """\
 ours:
@@ -53,9 +53,9 @@ def fault_of(folder: Path, text: str, name: str) -> str:
 
 def test_an_entry_is_read_with_its_defaults(tmp_path):
     corpus = load(tmp_path, PLAIN).get("ours")
-    assert (corpus.name, corpus.entry.task, corpus.entry.keep) == ("ours", "translation", Keep())
+    assert (corpus.name, corpus.entry.task, corpus.entry.keep) == ("ours", "translation", FilterConfig())
     (source,) = corpus.entry.sources
-    assert isinstance(source, Address)
+    assert isinstance(source, UrlSource)
     assert source.file_name == "a b.zip"
     assert source.named() == "https://example.org/a%20b.zip"
 

@@ -15,12 +15,12 @@ from web_server import Site
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import load_yaml
-from nmtkit.corpora.aligned import Aligned, TabSeparated
+from nmtkit.corpora.aligned import AlignedReader, TabSeparatedReader
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import Fetched, fetch
+from nmtkit.corpora.fetching import FetchedCorpus, fetch
 from nmtkit.corpora.readers import Reader
-from nmtkit.corpora.sources import Address, Workplace
-from nmtkit.corpora.stories import Pages, Stories
+from nmtkit.corpora.sources import FetchContext, UrlSource
+from nmtkit.corpora.stories import StoriesReader, XsumReader
 
 CATALOGUE = Catalogue()
 DATA = Path(os.environ.get("NMTKIT_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -33,15 +33,15 @@ def of_the_web() -> list[str]:
     names = []
     for name in CATALOGUE.names():
         sources = CATALOGUE.get(CATALOGUE.examples(name)[0]).entry.sources
-        if all(isinstance(source, Address) for source in sources):
+        if all(isinstance(source, UrlSource) for source in sources):
             names.append(name)
     return names
 
 
-def fetched_to(folder: Path, corpus: Corpus) -> tuple[Fetched, list[str]]:
+def fetched_to(folder: Path, corpus: Corpus) -> tuple[FetchedCorpus, list[str]]:
     """Fetches a corpus to the folder `there` below; with what was told."""
     said: list[str] = []
-    work = Workplace(folder / "downloads", said.append, lambda there, total: None)
+    work = FetchContext(folder / "downloads", said.append, lambda there, total: None)
     return fetch(corpus, folder / "there", work, f"nmtkit fetch {corpus.name}"), said
 
 
@@ -49,7 +49,7 @@ def served(corpus: Corpus, layout: Layout, site: Site, keep_sums: bool = False) 
     """The corpus as the catalogue has it, but that its addresses lead to `site` and its sums are of the small files."""
     sources = []
     for source in corpus.entry.sources:
-        assert isinstance(source, Address)
+        assert isinstance(source, UrlSource)
         parts = urlsplit(source.url)
         content = layout.files[Path(parts.path).name].read_bytes()
         url = site.put(f"{parts.hostname}{parts.path}", content) + (f"?{parts.query}" if parts.query else "")
@@ -121,7 +121,7 @@ def test_fetched_from_a_server_with_its_layout(
     for split, count in corpus.entry.expected.items():
         assert f"{split} has {given[split]:,} pairs as it was published, but {count:,} were expected" in said
     for source in corpus.entry.sources:
-        assert isinstance(source, Address)
+        assert isinstance(source, UrlSource)
         told = f"nothing vouches for {source.file_name}: {source.without_sum}"
         assert any(line.startswith(told) for line in said) == (not source.sha256)
     recipe, _ = load_yaml(fetched.recipe)
@@ -164,13 +164,13 @@ def test_an_archive_of_another_layout_leaves_nothing_behind(tmp_path: Path, site
 
 def places(reader: Reader) -> set[str]:
     """The files that a reader asks for."""
-    if isinstance(reader, TabSeparated):
+    if isinstance(reader, TabSeparatedReader):
         return {reader.text.partition(":")[0]}
-    if isinstance(reader, Aligned):
+    if isinstance(reader, AlignedReader):
         return {side.partition(":")[0] for part in reader.parts for side in (part.src, part.tgt)}
-    if isinstance(reader, Stories):
+    if isinstance(reader, StoriesReader):
         return {*reader.archives, *(name for names in reader.lists.values() for name in names)}
-    assert isinstance(reader, Pages)
+    assert isinstance(reader, XsumReader)
     return {reader.archive, reader.splits}
 
 
@@ -179,7 +179,7 @@ def test_readers_ask_for_exactly_the_files_that_the_sources_give() -> None:
     for entry in of_the_web():
         for name in CATALOGUE.examples(entry):
             corpus = CATALOGUE.get(name)
-            given = {source.file_name for source in corpus.entry.sources if isinstance(source, Address)}
+            given = {source.file_name for source in corpus.entry.sources if isinstance(source, UrlSource)}
             assert places(corpus.entry.read) == given, name
             checked += 1
     assert checked == 286
@@ -189,7 +189,7 @@ def test_one_address_has_one_sum_everywhere() -> None:
     known: dict[str, set[tuple[str, int | None]]] = {}
     for entry in of_the_web():
         for source in CATALOGUE.get(CATALOGUE.examples(entry)[0]).entry.sources:
-            assert isinstance(source, Address)
+            assert isinstance(source, UrlSource)
             if source.sha256:
                 assert source.size
                 known.setdefault(source.url, set()).add((source.sha256, source.size))

@@ -5,7 +5,7 @@ import pytest
 from debian_archive import Debian
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.catalogue import Keep
+from nmtkit.corpora.catalogue import FilterConfig
 from nmtkit.corpora.debian import (
     DebianDescriptions,
     DebianSummaries,
@@ -15,9 +15,9 @@ from nmtkit.corpora.debian import (
     stanzas,
     units,
 )
-from nmtkit.corpora.filters import cleaned
+from nmtkit.corpora.filters import filter_pairs
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpus.splitting import Divider
+from nmtkit.corpus.splitting import Splitter
 
 PACKAGES = """\
 Package: frob
@@ -280,7 +280,7 @@ def test_the_real_descriptions(debian: Debian) -> None:
     assert len(found) > 10_000
     assert dropped["description with more paragraphs in one language"] < len(found) / 100
     assert dropped["paragraph with more list items in one language"] < len(found) / 50
-    kept = list(cleaned(found, Keep(min_words=2, letters=0.5, identical=False), "en", "de", Counter()))
+    kept = list(filter_pairs(found, FilterConfig(min_words=2, letters=0.5, identical=False), "en", "de", Counter()))
     assert len(kept) > 8_000
     words = Counter(word for pair in kept for word in pair.tgt.lower().split())
     assert {"die", "und", "der", "dieses", "paket", "enthält"} <= {word for word, _ in words.most_common(30)}
@@ -295,7 +295,7 @@ def test_the_real_summaries(debian: Debian) -> None:
     groups = Counter(pair.group for pair in found)
     assert len(groups) > 15_000
     train: list[Pair] = []
-    divider = Divider(0.02, 0.02, None, train.append)
+    divider = Splitter(0.02, 0.02, None, train.append)
     for pair in found:
         divider.add(pair.group or pair.src, pair)
     trained, tested = (

@@ -16,7 +16,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import download as module
-from nmtkit.corpora.download import Habits, download, file_sum
+from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
 CONTENT = random.Random(5).randbytes(150_000)
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -31,8 +31,8 @@ class Heard:
     waits: list[float] = field(default_factory=list)
 
     @property
-    def habits(self) -> Habits:
-        return Habits(
+    def habits(self) -> DownloadPolicy:
+        return DownloadPolicy(
             self.said.append,
             lambda there, total: self.bytes_there.append((there, total)),
             self.waits.append,
@@ -72,7 +72,7 @@ def test_a_file_comes_whole_with_its_progress(site, target):
     assert heard.bytes_there[-1] == (len(CONTENT), len(CONTENT))
     assert [there for there, _ in heard.bytes_there] == sorted(there for there, _ in heard.bytes_there)
     assert not heard.said
-    assert file_sum(target) == SUM
+    assert sha256_of(target) == SUM
 
 
 def test_an_empty_file_is_a_file(site, target):
@@ -111,7 +111,7 @@ def test_stopped_and_started_again_it_goes_on(site, target):
 
     site.cuts = [70_000]
     with pytest.raises(Stop):
-        download(url, target, Habits(print, lambda there, total: None, stop))
+        download(url, target, DownloadPolicy(print, lambda there, total: None, stop))
     assert left(target) == ["file.bin.part", "file.bin.part.json"]
     heard = Heard()
     assert download(url, target, heard.habits, SUM) == SUM
@@ -150,7 +150,7 @@ def test_a_file_that_changes_in_between_is_not_mixed(site, target, honest):
     def change(seconds: float) -> None:
         site.put("a.bin", other)
 
-    habits = Habits(lambda text: None, lambda there, total: None, change)
+    habits = DownloadPolicy(lambda text: None, lambda there, total: None, change)
     assert download(url, target, habits) == hashlib.sha256(other).hexdigest()
     assert target.read_bytes() == other
 
@@ -165,7 +165,7 @@ def test_a_part_that_is_already_whole_is_taken(site, target):
         site.claimed_length = None
         heard.waits.append(seconds)
 
-    habits = Habits(heard.said.append, lambda there, total: None, mend)
+    habits = DownloadPolicy(heard.said.append, lambda there, total: None, mend)
     assert download(url, target, habits, SUM) == SUM
     assert [one.status for one in site.asked] == [200, 416]
 
@@ -205,7 +205,7 @@ def test_a_bad_part_does_not_spoil_the_next_download(site, target):
     url = site.put("a.bin", CONTENT)
     site.cuts, site.failures = [100_000], []
     with pytest.raises(ZeroDivisionError):
-        download(url, target, Habits(print, lambda there, total: None, lambda seconds: 1 / 0), SUM)
+        download(url, target, DownloadPolicy(print, lambda there, total: None, lambda seconds: 1 / 0), SUM)
     part = target.with_name("file.bin.part")
     part.write_bytes(b"x" + part.read_bytes()[1:])
     assert SUM in refused(lambda: download(url, target, Heard().habits, SUM))
@@ -285,7 +285,7 @@ def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, targe
     def mend(seconds: float) -> None:
         site.pause = 0.0
 
-    habits = Habits(heard.said.append, lambda there, total: None, mend, (2.0, 0.1))
+    habits = DownloadPolicy(heard.said.append, lambda there, total: None, mend, (2.0, 0.1))
     assert download(url, target, habits) == SUM
     assert heard.said
     assert "the connection broke" in heard.said[0] or "no answer in time" in heard.said[0]
@@ -367,7 +367,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(site, target):
         heard.waits.append(seconds)
         site.redirects = {"/a.bin": f"http://127.0.0.1:{free_port()}/"} if len(heard.waits) < 3 else {}
 
-    assert download(url, target, Habits(heard.said.append, lambda there, total: None, away)) == SUM
+    assert download(url, target, DownloadPolicy(heard.said.append, lambda there, total: None, away)) == SUM
     assert len(heard.waits) == 3
     assert "cannot reach" in heard.said[1]
 
@@ -405,7 +405,7 @@ def test_a_full_disk_is_said_in_words(site, target, monkeypatch):
     def full(seconds: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    habits = Habits(lambda text: None, lambda there, total: full(there))
+    habits = DownloadPolicy(lambda text: None, lambda there, total: full(there))
     said = refused(lambda: download(site.put("a.bin", CONTENT), target, habits))
     assert "No space left on device" in said
     assert str(target) in said

@@ -16,8 +16,8 @@ from nmtkit import recipe
 from nmtkit.core.errors import DataError
 from nmtkit.corpora import fetching as module
 from nmtkit.corpora.catalogue import Catalogue, Corpus
-from nmtkit.corpora.fetching import already_there, cache_folder, fetch
-from nmtkit.corpora.sources import Workplace
+from nmtkit.corpora.fetching import cache_folder, fetch, find_fetched
+from nmtkit.corpora.sources import FetchContext
 from nmtkit.corpus.reading import read_pairs
 
 LINES = "".join(f"This is sentence {n}.\tDas ist Satz {n}.\n" for n in range(300)) + "Same.\tSame.\n"
@@ -58,8 +58,8 @@ class Desk:
         catalogue.write_text(json.dumps({"pairs": entry}))
         return Catalogue(catalogue).get("pairs")
 
-    def fetch(self, corpus: Corpus) -> module.Fetched:
-        work = Workplace(cache_folder(), self.said.append, lambda there, total: None, self.counted.append)
+    def fetch(self, corpus: Corpus) -> module.FetchedCorpus:
+        work = FetchContext(cache_folder(), self.said.append, lambda there, total: None, self.counted.append)
         return fetch(corpus, self.folder, work, "nmtkit fetch pairs")
 
     def left(self) -> set[str]:
@@ -144,7 +144,7 @@ def test_a_second_fetch_downloads_nothing(desk):
     corpus = desk.corpus(packed(LINES))
     desk.fetch(corpus)
     first = (desk.folder / "train.en").read_bytes()
-    assert already_there(corpus, desk.folder) is not None
+    assert find_fetched(corpus, desk.folder) is not None
     desk.fetch(corpus)
     assert len(desk.site.asked) == 1
     assert (desk.folder / "train.en").read_bytes() == first
@@ -222,14 +222,14 @@ def test_a_wrong_sum_writes_nothing(desk):
 def test_what_else_lies_there_is_not_touched(desk):
     corpus = desk.corpus(packed(LINES))
     desk.folder.mkdir()
-    assert already_there(corpus, desk.folder) is None  # an empty folder is no obstacle
+    assert find_fetched(corpus, desk.folder) is None  # an empty folder is no obstacle
     (desk.folder / "thesis.txt").write_text("years of work")
-    assert "is no fetched corpus" in refused(lambda: already_there(corpus, desk.folder))
+    assert "is no fetched corpus" in refused(lambda: find_fetched(corpus, desk.folder))
     assert "is no fetched corpus" in refused(lambda: desk.fetch(corpus))
     assert (desk.folder / "thesis.txt").exists()
     (desk.folder / "thesis.txt").unlink()
     desk.fetch(corpus)
-    assert already_there(corpus, desk.folder) is not None
+    assert find_fetched(corpus, desk.folder) is not None
 
 
 def test_files_of_the_user_beside_the_corpus_stay(desk):
@@ -250,12 +250,12 @@ def test_a_folder_that_has_another_corpus_or_a_part_of_one(desk):
     corpus = desk.corpus(packed(LINES))
     desk.fetch(corpus)
     (desk.folder / "valid.de").unlink()
-    assert "valid.de" in refused(lambda: already_there(corpus, desk.folder))
+    assert "valid.de" in refused(lambda: find_fetched(corpus, desk.folder))
     other = Corpus("other", corpus.entry)
-    assert "holds the corpus pairs" in refused(lambda: already_there(other, desk.folder))
+    assert "holds the corpus pairs" in refused(lambda: find_fetched(other, desk.folder))
     for text in ("{", "[" * 3000):
         (desk.folder / "card.json").write_text(text)
-        assert "card.json: cannot be read" in refused(lambda: already_there(corpus, desk.folder))
+        assert "card.json: cannot be read" in refused(lambda: find_fetched(corpus, desk.folder))
 
 
 def test_a_folder_that_cannot_be_made_is_named(desk):
@@ -313,7 +313,7 @@ def test_the_card_names_packages_with_their_versions(archive, tmp_path):
     }
     (tmp_path / "catalogue.yaml").write_text(json.dumps({"help": entry}))
     corpus = Catalogue(tmp_path / "catalogue.yaml").get("help")
-    work = Workplace(tmp_path / "downloads", lambda text: None, lambda there, total: None)
+    work = FetchContext(tmp_path / "downloads", lambda text: None, lambda there, total: None)
     fetched = fetch(corpus, tmp_path / "help", work, "nmtkit fetch help")
     named = [(one["origin"], one["version"], one["vouched"]) for one in fetched.card["sources"]]
     assert named == [("help-en-us", "4:7.4-en-us", True), ("help-de", "4:7.4-de", True)]

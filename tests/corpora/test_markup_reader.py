@@ -7,7 +7,7 @@ import pytest
 from published import tarred, zipped
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.aligned import MARK_UP, Aligned, Part, unescaped
+from nmtkit.corpora.aligned import MARK_UP, AlignedReader, ParallelFiles, unescape_entities
 from nmtkit.corpora.readers import Pair
 
 TAGS_DE = """<url>http://www.example.org/talks/7</url>
@@ -72,7 +72,7 @@ the end.
 def read(form: str, src: str, tgt: str, folder: Path, split: str = "") -> tuple[list[Pair], dict[str, int]]:
     """All pairs of two texts in one archive, and what was left out."""
     archive = tarred(folder / "set.tgz", {"set/a.src": src, "set/a.ref": tgt})
-    reader = Aligned.model_validate(
+    reader = AlignedReader.model_validate(
         {
             "kind": "aligned",
             "parts": [{"src": "set.tgz:set/a.src", "tgt": "set.tgz:set/a.ref", "form": form, "split": split}],
@@ -123,8 +123,8 @@ def test_several_segments_in_one_line(tmp_path: Path) -> None:
 
 def test_entities_of_segments_can_be_kept(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", {"a.xml": SRC_XML, "b.sgm": REF_SGM})
-    part = Part(src="a.zip:a.xml", tgt="a.zip:b.sgm", form="segments", entities=False)
-    pairs = list(Aligned(parts=[part]).pairs([archive], Counter()))
+    part = ParallelFiles(src="a.zip:a.xml", tgt="a.zip:b.sgm", form="segments", entities=False)
+    pairs = list(AlignedReader(parts=[part]).pairs([archive], Counter()))
     assert pairs[1].src == "Er sagte &quot;R&amp;D&quot;"
 
 
@@ -139,7 +139,7 @@ def test_entities_of_segments_can_be_kept(tmp_path: Path) -> None:
     ids=["common", "others", "none", "once"],
 )
 def test_entities(marked: str, text: str) -> None:
-    assert unescaped(marked) == text
+    assert unescape_entities(marked) == text
 
 
 @pytest.mark.parametrize(

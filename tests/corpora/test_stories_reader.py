@@ -10,7 +10,7 @@ from published import tarred
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpora.readers import Pair
-from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, Pages, Stories
+from nmtkit.corpora.stories import BUTTONS, MISSING, NO_SUMMARY, TWICE, UNLISTED, StoriesReader, XsumReader
 
 STORY = """A ferry ran aground {where} .
 
@@ -51,7 +51,7 @@ def stem(name: str) -> str:
     return hashlib.sha1(address(name).encode()).hexdigest()
 
 
-def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], Stories]:
+def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[list[Path], StoriesReader]:
     """Two archives of stories about a, b, c and d, and the lists of the splits."""
     content = {name: changed.get(name, STORY.format(where=f"at {name}")) for name in "abcd"}
     first = {f"cnn/stories/{stem(name)}.story": content[name] for name in "ab"}
@@ -60,7 +60,7 @@ def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[
     for split, lines in lists.items():
         files.append(folder / f"all_{split}.txt")
         files[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return files, Stories.model_validate(
+    return files, StoriesReader.model_validate(
         {
             "kind": "stories",
             "archives": ["cnn.tgz", "dm.tgz"],
@@ -69,7 +69,7 @@ def stories(folder: Path, lists: dict[str, list[str]], **changed: str) -> tuple[
     )
 
 
-def read(reader: Stories | Pages, files: list[Path]) -> tuple[list[Pair], dict[str, int]]:
+def read(reader: StoriesReader | XsumReader, files: list[Path]) -> tuple[list[Pair], dict[str, int]]:
     """All pairs, and what was left out."""
     dropped: Counter[str] = Counter()
     return list(reader.pairs(files, dropped)), dict(dropped)
@@ -118,14 +118,14 @@ def test_a_list_that_no_source_gives(tmp_path: Path) -> None:
         read(reader, files[:-1])
 
 
-def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], Pages]:
+def pages(folder: Path, splits: object, **changed: str) -> tuple[list[Path], XsumReader]:
     """An archive of pages and the file of the splits."""
     members = {
         f"bbc-summary-data/{name}.summary": changed.get(name, PAGE.format(name=name)) for name in ("p1", "p2", "p3")
     }
     files = [tarred(folder / "xsum.tar.gz", members), folder / "splits.json"]
     files[1].write_text(splits if isinstance(splits, str) else json.dumps(splits), encoding="utf-8")
-    return files, Pages(archive="xsum.tar.gz", splits="splits.json")
+    return files, XsumReader(archive="xsum.tar.gz", splits="splits.json")
 
 
 IDS = {"test": ["p1"], "train": ["p3"], "validation": ["p2"]}

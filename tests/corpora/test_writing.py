@@ -12,9 +12,9 @@ import pytest
 from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse
 from nmtkit.corpora import filters
-from nmtkit.corpora.catalogue import Entry, Keep
-from nmtkit.corpora.corpus_files import Written, recipe_data, write_pairs
-from nmtkit.corpora.filters import Filter, count_words, one_line, share_of_letters
+from nmtkit.corpora.catalogue import Entry, FilterConfig
+from nmtkit.corpora.corpus_files import WriteResult, recipe_data, write_pairs
+from nmtkit.corpora.filters import PairFilter, count_words, letter_ratio, single_line
 from nmtkit.corpora.readers import Pair
 
 
@@ -31,7 +31,7 @@ def entry(**changes: Any) -> Entry:
     return parse(Entry, {**data, **changes}, "test")
 
 
-def write(one: Entry, pairs: list[Pair], folder: Path) -> tuple[Written, Counter[str]]:
+def write(one: Entry, pairs: list[Pair], folder: Path) -> tuple[WriteResult, Counter[str]]:
     dropped: Counter[str] = Counter()
     return write_pairs(one, iter(pairs), folder, dropped), dropped
 
@@ -88,16 +88,16 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason or "kept")
 def test_the_reason_is_the_first_that_fits(reason):
-    keep = Keep(min_words=2, max_words=5, max_ratio=2.0, letters=0.5, identical=False)
+    keep = FilterConfig(min_words=2, max_words=5, max_ratio=2.0, letters=0.5, identical=False)
     for src, tgt in REASONS[reason]:
-        assert Filter(keep, "en", "de").refuses(Pair(src, tgt)) == reason
+        assert PairFilter(keep, "en", "de").rejection_reason(Pair(src, tgt)) == reason
 
 
 def test_targets_may_have_limits_of_their_own():
-    judge = Filter(Keep(min_words=4, max_words=6, min_tgt_words=1, max_tgt_words=2), "en", "en")
-    assert judge.refuses(Pair("a b c d", "a")) == ""
-    assert judge.refuses(Pair("a b c d", "a b c")) == "too many words"
-    assert judge.refuses(Pair("a b c", "a")) == "too few words"
+    judge = PairFilter(FilterConfig(min_words=4, max_words=6, min_tgt_words=1, max_tgt_words=2), "en", "en")
+    assert judge.rejection_reason(Pair("a b c d", "a")) == ""
+    assert judge.rejection_reason(Pair("a b c d", "a b c")) == "too many words"
+    assert judge.rejection_reason(Pair("a b c", "a")) == "too few words"
 
 
 @pytest.mark.parametrize(
@@ -115,22 +115,25 @@ def test_targets_may_have_limits_of_their_own():
     ids=["letters", "digits", "empty", "blank", "marks", "ideographs", "signs", "others"],
 )
 def test_the_share_of_letters(text, share):
-    assert share_of_letters(text) == share
+    assert letter_ratio(text) == share
 
 
 def test_words_of_languages_without_spaces_are_two_letters_each():
     assert count_words("これは 日本語ですか", unspaced=True) == 5  # nine letters
     assert count_words("it is English") == 3
-    judge = Filter(Keep(min_words=3, max_words=10), "en", "ja")
-    assert judge.refuses(Pair("this is Japanese", "これは日本語です")) == ""
-    assert judge.refuses(Pair("this is Japanese", "日本")) == "too few words"
-    assert Filter(Keep(min_words=3), "zh_CN", "en").refuses(Pair("这是一个中文", "this is Chinese")) == ""
+    judge = PairFilter(FilterConfig(min_words=3, max_words=10), "en", "ja")
+    assert judge.rejection_reason(Pair("this is Japanese", "これは日本語です")) == ""
+    assert judge.rejection_reason(Pair("this is Japanese", "日本")) == "too few words"
+    assert (
+        PairFilter(FilterConfig(min_words=3), "zh_CN", "en").rejection_reason(Pair("这是一个中文", "this is Chinese"))
+        == ""
+    )
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029", "\0"], ids=ascii)
 def test_a_text_is_one_line_for_every_program(end):
-    assert one_line(f" one{end}two{end} ") == "one two"
-    assert len(one_line(f"one{end}two").splitlines()) == 1
+    assert single_line(f" one{end}two{end} ") == "one two"
+    assert len(single_line(f"one{end}two").splitlines()) == 1
 
 
 def test_half_letters_do_not_stop_the_writing(tmp_path):

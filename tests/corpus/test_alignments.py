@@ -18,11 +18,11 @@ from nmtkit.corpus.alignments import (
     SYMMETRIZATIONS,
     Links,
     SoftAlignment,
-    doubt_of,
-    links_of,
+    base_warning,
+    format_pharaoh,
+    links_from_attention,
     parse_alignments,
-    pharaoh,
-    reversed_links,
+    reverse_links,
     symmetrize,
 )
 
@@ -77,9 +77,9 @@ def moved(source: int, target: int) -> list[Links]:
     ],
 )
 def test_words_counted_from_1_are_told_by_first_words(alignments: list[Links], doubt: str) -> None:
-    assert doubt_of(alignments) == doubt
-    assert doubt_of(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
-    assert parse_alignments([pharaoh(links) for links in alignments], "gold").doubt == doubt
+    assert base_warning(alignments) == doubt
+    assert base_warning(chain(alignments, [frozenset()] * 1000)) == doubt  # pairs without links say nothing
+    assert parse_alignments([format_pharaoh(links) for links in alignments], "gold").doubt == doubt
 
 
 def test_naacl_by_hand() -> None:
@@ -141,13 +141,13 @@ def test_the_format_of_nothing_is_pharaoh() -> None:
 @given(st.lists(st.tuples(LINKS, LINKS), max_size=5), st.sampled_from([0, 1]))
 @unhurried
 def test_what_is_written_is_read_again(pairs: list[tuple[Links, Links]], base: int) -> None:
-    found = parse_alignments([pharaoh(sure, possible, base) for sure, possible in pairs], "gold", base).pairs
+    found = parse_alignments([format_pharaoh(sure, possible, base) for sure, possible in pairs], "gold", base).pairs
     assert [(pair.sure, pair.possible) for pair in found] == [(sure, sure | possible) for sure, possible in pairs]
 
 
 def test_links_are_written_in_order() -> None:
-    assert pharaoh({(10, 0), (2, 1), (2, 0)}, {(2, 0), (3, 3)}) == "2-0 2-1 3p3 10-0"
-    assert pharaoh(set()) == ""
+    assert format_pharaoh({(10, 0), (2, 1), (2, 0)}, {(2, 0), (3, 3)}) == "2-0 2-1 3p3 10-0"
+    assert format_pharaoh(set()) == ""
 
 
 # ---- from attention
@@ -155,13 +155,13 @@ def test_links_are_written_in_order() -> None:
 
 def test_links_of_weights_by_hand() -> None:
     weights = np.array([[0.2, 0.5, 0.1], [0.3, 0.3, 0.0], [0.0, 0.0, 0.0]])
-    assert links_of(weights) == {(1, 0), (0, 1)}
-    assert links_of(weights, threshold=0.2) == {(0, 0), (1, 0), (0, 1), (1, 1)}
-    assert links_of(weights, threshold=0.6) == set()
-    assert links_of(np.zeros((0, 3))) == links_of(np.zeros((3, 0))) == set()
+    assert links_from_attention(weights) == {(1, 0), (0, 1)}
+    assert links_from_attention(weights, threshold=0.2) == {(0, 0), (1, 0), (0, 1), (1, 1)}
+    assert links_from_attention(weights, threshold=0.6) == set()
+    assert links_from_attention(np.zeros((0, 3))) == links_from_attention(np.zeros((3, 0))) == set()
     soft = SoftAlignment(["a", "b", "c"], ["x", "y", "z"], weights)
     assert soft.links() == {(1, 0), (0, 1)}
-    assert soft.links_of_columns() == {(0, 1), (1, 0), (2, 0)}
+    assert soft.links_by_source() == {(0, 1), (1, 0), (2, 0)}
 
 
 # ---- two directions
@@ -187,14 +187,14 @@ BACKWARD = frozenset({(0, 0), (1, 1), (2, 1), (2, 2)})
 )
 def test_symmetrization_by_hand(method: alignment.Symmetrization, expected: str) -> None:
     assert len(SYMMETRIZATIONS) == 7
-    assert pharaoh(symmetrize(FORWARD, BACKWARD, method)) == expected
+    assert format_pharaoh(symmetrize(FORWARD, BACKWARD, method)) == expected
 
 
 def test_final_strict_adds_far_links_of_two_free_words() -> None:
     forward, backward = frozenset({(0, 0), (2, 3)}), frozenset({(0, 0), (4, 0), (2, 5)})
-    assert pharaoh(symmetrize(forward, backward, "grow-diag-strict")) == "0-0"
-    assert pharaoh(symmetrize(forward, backward, "grow-diag-final-strict")) == "0-0 2-3"
-    assert pharaoh(symmetrize(forward, backward, "grow-diag-final")) == "0-0 2-3 2-5 4-0"
+    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-strict")) == "0-0"
+    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-final-strict")) == "0-0 2-3"
+    assert format_pharaoh(symmetrize(forward, backward, "grow-diag-final")) == "0-0 2-3 2-5 4-0"
 
 
 def literally(forward: Links, backward: Links, final: bool, both_grow: bool, both_final: bool) -> Links:
@@ -244,8 +244,8 @@ def test_symmetrization_is_the_published_procedure(forward: Links, backward: Lin
 def test_reversing_both_directions_reverses_intersection_and_union(forward: Links, backward: Links) -> None:
     for method in ("intersection", "union"):
         one = symmetrize(forward, backward, method)  # type: ignore[arg-type]  # a str that is one of the names
-        other = symmetrize(reversed_links(backward), reversed_links(forward), method)  # type: ignore[arg-type]  # dto.
-        assert reversed_links(one) == other
+        other = symmetrize(reverse_links(backward), reverse_links(forward), method)  # type: ignore[arg-type]  # dto.
+        assert reverse_links(one) == other
 
 
 # ---- published figures
@@ -268,7 +268,7 @@ def _links(name: str) -> list[Links]:
 
 def _combined(aligner: str, kind: str) -> list[Links]:
     found = _links(f"enfr/{aligner}{kind}.talp.gz")
-    return [reversed_links(links) for links in found] if kind == ".reverse" else found
+    return [reverse_links(links) for links in found] if kind == ".reverse" else found
 
 
 KINDS = ["", ".reverse", ".intersection", ".union", ".grow-diagonal", ".grow-diagonal-final"]

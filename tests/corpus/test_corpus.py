@@ -8,8 +8,8 @@ import pytest
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines
 
@@ -19,8 +19,8 @@ def write(path: Path, content: str | bytes) -> str:
     return str(path)
 
 
-def files(**settings: object) -> Files:
-    return Files.model_validate(settings)
+def files(**settings: object) -> SplitFiles:
+    return SplitFiles.model_validate(settings)
 
 
 def settings(**more: object) -> DataConfig:
@@ -144,7 +144,7 @@ def test_paths_begin_at_the_folder_only_where_the_file_is_there(tmp_path: Path) 
 
 def check(config: DataConfig, **splits: list[tuple[str, str]]) -> tuple[DataReport, dict[str, list[int]]]:
     """Texts, then lengths in words; returns the report and the lines that stay."""
-    checker = Checker(config, DataReport())
+    checker = PairChecker(config, DataReport())
     blocks = {
         name: Block(name, "src", "tgt", 1, *([list(side) for side in zip(*pairs, strict=True)]))
         for name, pairs in splits.items()

@@ -9,9 +9,9 @@ import pytest
 
 from nmtkit.corpus import text as text_module
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import SplitReader
-from nmtkit.corpus.text import TextFile, explain_bytes, first_wrong_byte, read_lines
+from nmtkit.corpus.text import TextFile, explain_bad_bytes, first_bad_byte, read_lines
 
 
 def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[str, int, str, int]]]:
@@ -26,7 +26,7 @@ def read(path: Path) -> tuple[list[str], dict[int, tuple[int, str]], list[tuple[
         text += taken
         for row in rows:
             mark = file.mark if before + row == 0 else 0
-            faulty[before + row + 1] = mark + first_wrong_byte(taken[row]) + 1, explain_bytes(taken[row])
+            faulty[before + row + 1] = mark + first_bad_byte(taken[row]) + 1, explain_bad_bytes(taken[row])
     for fault in file.found():
         assert fault.place.file == str(path)
         assert (fault.message == "") == (fault.kind.name == "line-ends")
@@ -141,7 +141,7 @@ def test_who_watches_is_told_the_bytes_of_the_file(tmp_path: Path) -> None:
         assert len(told) > 3
 
 
-def blocks_of(files: Files) -> tuple[list[Block], list[str]]:
+def blocks_of(files: SplitFiles) -> tuple[list[Block], list[str]]:
     items = list(SplitReader("train", files))
     blocks = [item for item in items if isinstance(item, Block)]
     return blocks, [item.kind.name for item in items if not isinstance(item, Block)]
@@ -157,7 +157,7 @@ def test_pairs_of_files_in_blocks(tmp_path: Path) -> None:
         for side, lines in (("src", src), ("tgt", tgt)):
             names.append(str(tmp_path / f"{part}.{side}"))
             Path(names[-1]).write_text("\n".join(lines), encoding="utf-8")
-    blocks, found = blocks_of(Files(src=names[0::2], tgt=names[1::2]))
+    blocks, found = blocks_of(SplitFiles(src=names[0::2], tgt=names[1::2]))
     assert not found
     seen = []
     for block in blocks:
@@ -180,7 +180,7 @@ def test_json_lines(tmp_path: Path) -> None:
         b'{"src": "\xff", "tgt": "b"}\n'
         b'{"src": "\\ud800", "tgt": "b"}\n'
     )
-    ((block,), found) = blocks_of(Files(jsonl=str(path)))
+    ((block,), found) = blocks_of(SplitFiles(jsonl=str(path)))
     assert not found
     assert block.src[0] == "a b"
     assert block.tgt is not None
@@ -206,12 +206,12 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_stories(tmp_path: Path) -> None:
     (tmp_path / "a.story").write_text("An article.\n\n@highlight\n\nA summary\n", encoding="utf-8")
     (tmp_path / "b.story").write_text("An article without a summary.\n", encoding="utf-8")
-    ((block,), found) = blocks_of(Files(stories=str(tmp_path)))
+    ((block,), found) = blocks_of(SplitFiles(stories=str(tmp_path)))
     assert not found
     assert (block.src[0], block.tgt) == ("An article.", ["A summary.", ""])
     assert [(fault.kind.name, fault.rows.tolist()) for fault in block.faults] == [("story", [1])]
     assert block.faults[0].place(1).file == str(tmp_path / "b.story")
-    blocks, found = blocks_of(Files(stories=str(tmp_path / "nothing")))
+    blocks, found = blocks_of(SplitFiles(stories=str(tmp_path / "nothing")))
     assert (blocks, found) == ([], ["missing"])
 
 
@@ -229,7 +229,7 @@ def test_what_is_read_ahead_comes_again(tmp_path: Path) -> None:
             opened.append(path)
             return lambda data: None
 
-        reader = SplitReader("train", Files(src=names), watch)
+        reader = SplitReader("train", SplitFiles(src=names), watch)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("nmtkit.corpus.reading.MOST_OPEN", most)
             assert [next(reader.ahead(part)).src[0] for part in range(reader.parts)] == ["0 0", "1 0", "2 0", "3 0"]

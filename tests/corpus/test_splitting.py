@@ -11,9 +11,9 @@ import pytest
 from nmtkit.core.errors import DataError
 from nmtkit.corpus import splitting
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.corpus.splitting import Divider, HoldOut, choose_held_out, place_of, write_splits
+from nmtkit.corpus.splitting import HoldOut, Splitter, choose_hold_out, group_hash, write_splits
 
 
 def pairs_of(sources: list[str]) -> list[Example]:
@@ -28,7 +28,7 @@ def draw(pairs: Iterable[Example], with_test: bool) -> HoldOut:
     """What is held out; all others, and only they, are given away for training, each once."""
     given: list[Example] = []
     pairs = list(pairs)
-    held = choose_held_out(pairs, with_test, given.append)
+    held = choose_hold_out(pairs, with_test, given.append)
     train = [pair.line for pair in pairs if held.split_of(pair) == "train"]
     assert sorted(pair.line for pair in given) == sorted(train)
     return held
@@ -92,8 +92,8 @@ def test_the_memory_of_a_draw_is_flat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splitting, "MOST", 7)
     found = split(numbered(5_000))
     assert (len(found["valid"]), len(found["test"])) == (7, 7)
-    held = {place_of(pair.src) for name in ("valid", "test") for pair in found[name]}
-    assert held == set(sorted(place_of(pair.src) for pair in numbered(5_000))[:14])
+    held = {group_hash(pair.src) for name in ("valid", "test") for pair in found[name]}
+    assert held == set(sorted(group_hash(pair.src) for pair in numbered(5_000))[:14])
 
 
 def test_a_pair_with_an_empty_side_measures_nothing() -> None:
@@ -115,7 +115,9 @@ def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
     for number, lines in enumerate(texts):
         (tmp_path / f"{number}.src").write_bytes("".join(line + "\r\n" for line in lines).encode())
         (tmp_path / f"{number}.tgt").write_text("".join(f"T{line}\n" for line in lines), encoding="utf-8")
-    files = Files(src=[str(tmp_path / f"{n}.src") for n in (0, 1)], tgt=[str(tmp_path / f"{n}.tgt") for n in (0, 1)])
+    files = SplitFiles(
+        src=[str(tmp_path / f"{n}.src") for n in (0, 1)], tgt=[str(tmp_path / f"{n}.tgt") for n in (0, 1)]
+    )
     hold_out = draw(read_pairs(files), with_test=True)
     counts = write_splits(files, hold_out, tmp_path / "text", ["train-1", "train-2"], ("en", "de"))
     assert counts == {"train": 540, "valid": 30, "test": 30}
@@ -123,7 +125,7 @@ def test_every_pair_is_written_once_and_as_it_was(tmp_path: Path) -> None:
     assert names == {f"{name}.{end}" for name in ("train-1", "train-2", "valid", "test") for end in ("en", "de")}
 
     def read(name: str) -> list[tuple[str, str | None]]:
-        one = Files(src=[str(tmp_path / "text" / f"{name}.en")], tgt=[str(tmp_path / "text" / f"{name}.de")])
+        one = SplitFiles(src=[str(tmp_path / "text" / f"{name}.en")], tgt=[str(tmp_path / "text" / f"{name}.de")])
         return [(pair.src, pair.tgt) for pair in read_pairs(one)]
 
     parts = {name: read(name) for name in ("train-1", "train-2", "valid", "test")}
@@ -149,13 +151,13 @@ class Pair:
 
 def split_of(group: str, valid: float, test: float) -> str:
     """The split of a group, by its name and the shares alone."""
-    place = place_of(group) / 2**64
+    place = group_hash(group) / 2**64
     return "test" if place < test else "valid" if place < test + valid else "train"
 
 
 def divide(pairs: list[Pair], valid: float, test: float, at_most: int | None = None) -> dict[str, list[Pair]]:
     train: list[Pair] = []
-    divider = Divider[Pair](valid, test, at_most, train.append)
+    divider = Splitter[Pair](valid, test, at_most, train.append)
     for pair in pairs:
         divider.add(pair.group or pair.src, pair)
     return {"train": train, "valid": divider.held("valid"), "test": divider.held("test")}
@@ -176,7 +178,7 @@ def test_what_was_for_testing_stays_when_a_share_grows() -> None:
 
 def test_the_places_do_not_depend_on_the_machine() -> None:
     """Worked out by hand from the first eight bytes of the SHA-256 sum of "abc", ba7816bf 8f01cfea."""
-    assert place_of("abc") == 0xBA7816BF8F01CFEA
+    assert group_hash("abc") == 0xBA7816BF8F01CFEA
 
 
 def test_the_divider_agrees_with_split_of_and_keeps_the_order() -> None:

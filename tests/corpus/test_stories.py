@@ -8,7 +8,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_pairs, read_story
 
 STORY = """\
@@ -54,7 +54,7 @@ def test_article_and_highlights(tmp_path: Path) -> None:
 def test_all_stories_of_the_folders_by_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
     (other / "c.story").write_text(STORY, encoding="utf-8")
-    found = list(read_pairs(Files(stories=[str(folder), str(other)])))
+    found = list(read_pairs(SplitFiles(stories=[str(folder), str(other)])))
     assert [pair.line for pair in found] == [1, 2, 3, 4]
     assert [pair.src.split(" on ")[1].split(".")[0] for pair in found[1:]] == ["a", "b", "Monday"]
     assert isinstance(found[0], Example)
@@ -63,7 +63,7 @@ def test_all_stories_of_the_folders_by_name(folder: Path, tmp_path_factory: pyte
 
 def test_lists_select_by_name_and_by_address_in_their_own_order(folder: Path) -> None:
     (folder / "train.txt").write_text("b.story\n\nhttp://news.example/1\na\n", encoding="utf-8")
-    files = Files.model_validate({"stories": str(folder), "story_lists": str(folder / "train.txt")})
+    files = SplitFiles.model_validate({"stories": str(folder), "story_lists": str(folder / "train.txt")})
     named = [pair.src.split(" on ")[1].split(".")[0] for pair in read_pairs(files)]
     assert named == ["b", hashlib.sha1(b"http://news.example/1").hexdigest(), "a"]
     assert files.paths() == [str(folder), str(folder / "train.txt")]
@@ -77,16 +77,16 @@ def test_relative_folders_begin_at_the_datas_folder(folder: Path) -> None:
 def test_faults_name_the_file(folder: Path) -> None:
     (folder / "list.txt").write_text("a\nz\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"list.txt, line 2: there is no story z.story in .*correct the list"):
-        list(read_pairs(Files(stories=[str(folder)], story_lists=[str(folder / "list.txt")])))
+        list(read_pairs(SplitFiles(stories=[str(folder)], story_lists=[str(folder / "list.txt")])))
     (folder / "d.story").write_text("An article and nothing else.\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"d.story: no line @highlight"):
-        list(read_pairs(Files(stories=[str(folder)])))
+        list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "d.story").write_bytes(b"caf\xe9\n@highlight\nx\n")
     with pytest.raises(DataError, match=r"d.story, line 1: not UTF-8"):
-        list(read_pairs(Files(stories=[str(folder)])))
+        list(read_pairs(SplitFiles(stories=[str(folder)])))
     (folder / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: there are no .story files"):
-        list(read_pairs(Files(stories=[str(folder / "empty")])))
+        list(read_pairs(SplitFiles(stories=[str(folder / "empty")])))
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_faults_name_the_file(folder: Path) -> None:
 )
 def test_what_does_not_go_with_stories(given: dict[str, str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Files.model_validate(given)
+        SplitFiles.model_validate(given)

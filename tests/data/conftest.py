@@ -8,10 +8,10 @@ import pytest
 from stored import write_store
 
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 
 NOUNS = [
     "house",
@@ -52,7 +52,7 @@ def pairs() -> list[Example]:
 
 @pytest.fixture(scope="session")
 def tokenizers(pairs: list[Example]) -> TokenizerPair:
-    return learn(TokenizerConfig(kind="bpe", vocab_size=120), pairs)
+    return learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120), pairs)
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Store]:
     ) -> Store:
         folder: Path = tmp_path_factory.mktemp("store")
         config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}})
-        write_store(folder, "train", examples, tokenizers, Checker(config, DataReport()), keep_text, copying)
+        write_store(folder, "train", examples, tokenizers, PairChecker(config, DataReport()), keep_text, copying)
         return Store.open(folder, "train")
 
     return make

@@ -10,10 +10,10 @@ from pathlib import Path
 from stored import blocks_of, write_store
 
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import Checker, DataReport, SplitReport
-from nmtkit.corpus.corpus import DataConfig
-from nmtkit.data import filling, store
-from nmtkit.data.filling import ShardProgress
+from nmtkit.corpus.checking import DataReport, PairChecker, SplitReport
+from nmtkit.corpus.config import DataConfig
+from nmtkit.data import encoding, store
+from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.store import Store, StoreWriter
 
 
@@ -25,7 +25,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         place: where the program stops itself.
         processes: how many cut the text.
     """
-    store.SHARD_EXAMPLES, filling.ALONE = 150, 1
+    store.SHARD_EXAMPLES, encoding.ALONE = 150, 1
     settings, pairs, tokenizers = pickle.loads((folder / "given").read_bytes())
 
     def end(now: str) -> None:
@@ -37,7 +37,7 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
             end(f"line {pair.line}")
             yield pair
 
-    def noted(self: ShardProgress, shards: int, report: SplitReport) -> None:
+    def noted(self: PreprocessingProgress, shards: int, report: SplitReport) -> None:
         end(f"shard {shards} is there")
         note(self, shards, report)
         end(f"shard {shards} is noted")
@@ -46,18 +46,18 @@ def preprocess(folder: Path, place: str, processes: int) -> None:
         end("all is there")
         sweep(self)
 
-    note, ShardProgress.shard_done = ShardProgress.shard_done, noted
+    note, PreprocessingProgress.complete_shard = PreprocessingProgress.complete_shard, noted
     sweep, StoreWriter._sweep = StoreWriter._sweep, swept
 
     data, path = folder / "data", folder / "data" / "progress.json"
-    before = ShardProgress.load(path, "mark")
+    before = PreprocessingProgress.load(path, "mark")
     going_on = before.read if before else 0
     if before is None:
-        before = ShardProgress(path, "mark", {"kind": "bpe"})
+        before = PreprocessingProgress(path, "mark", {"kind": "bpe"})
         before.save()
     if not Store.has_shards(data, "train", "mark", before.shards):
-        before.forget_shards()
-    checker = Checker(DataConfig.model_validate(settings), DataReport())
+        before.reset_shards()
+    checker = PairChecker(DataConfig.model_validate(settings), DataReport())
     for block in blocks_of(pairs[20:23], "valid"):
         checker.seek(block)
     write_store(data, "train", read(), tokenizers, checker, True, False, "mark", processes, before, size=60)

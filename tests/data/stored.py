@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import Checker
-from nmtkit.data.filling import Encoder, ShardProgress, fill_store
+from nmtkit.corpus.checking import PairChecker
+from nmtkit.data.encoding import PairEncoder, PreprocessingProgress, encode_split
 from nmtkit.data.tokenizer import TokenizerPair
 
 
@@ -37,14 +37,14 @@ def write_store(
     name: str,
     examples: Iterable[Example],
     tokenizers: TokenizerPair,
-    checker: Checker,
+    checker: PairChecker,
     keep_text: bool = False,
     copying: bool = False,
     fingerprint: str = "",
     processes: int = 1,
-    progress: ShardProgress | None = None,
+    progress: PreprocessingProgress | None = None,
     size: int = 4096,
 ) -> int:
     """Stores the examples of one split; gives how many there are."""
-    encoder = Encoder(name, tokenizers, checker.config, keep_text, copying)
-    return fill_store(folder, blocks_of(examples, name, size), encoder, checker, fingerprint, processes, progress)
+    encoder = PairEncoder(name, tokenizers, checker.config, keep_text, copying)
+    return encode_split(folder, blocks_of(examples, name, size), encoder, checker, fingerprint, processes, progress)

@@ -11,36 +11,36 @@ from stored import write_store
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError, RecipeError
-from nmtkit.corpus.blocks import Block, Example, LinkBase
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.blocks import Block, Example, LinkBaseCheck
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
-from nmtkit.data.words import cut, share_table, token_links, token_spans
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.words import cut_words, share_table, token_links, token_spans
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
 
 
-def write(folder: Path, texts: Mapping[str, str]) -> Files:
+def write(folder: Path, texts: Mapping[str, str]) -> SplitFiles:
     """The files, and the settings that name them."""
     for name, text in texts.items():
         (folder / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     kinds = {"en": "src", "de": "tgt", "align": "alignment", "en-words": "src_words", "de-words": "tgt_words"}
     named = {kinds[name.split(".")[1]]: str(folder / name) for name in texts}
-    return Files.model_validate(named)
+    return SplitFiles.model_validate(named)
 
 
 def learned(kind: str = "bpe", **settings: object) -> TokenizerPair:
     lines = ["the dog sees Anna the dogs see Otto's dog", "den Hund sieht er Anna Hunde sehen Ottos Hund l'homme."]
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 60, **settings})
-    return learn(config, [Example(line, line, 1) for line in lines])
+    return learn_tokenizers(config, [Example(line, line, 1) for line in lines])
 
 
 def stored(folder: Path, examples: list[Example], tokenizers: TokenizerPair, **settings: object) -> Store:
     config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings})
-    write_store(folder, "train", examples, tokenizers, Checker(config, DataReport()))
+    write_store(folder, "train", examples, tokenizers, PairChecker(config, DataReport()))
     return Store.open(folder, "train")
 
 
@@ -68,7 +68,7 @@ def test_possible_links_count_and_several_files_follow_one_another(tmp_path: Pat
     }.items():
         (tmp_path / name).write_text(text)
     names = {kind: [str(tmp_path / f"{part}.{end}") for part in "ab"] for kind, end in (("src", "en"), ("tgt", "de"))}
-    files = Files.model_validate({**names, "alignment": [str(tmp_path / "a.al"), str(tmp_path / "b.al")]})
+    files = SplitFiles.model_validate({**names, "alignment": [str(tmp_path / "a.al"), str(tmp_path / "b.al")]})
     pairs = list(read_pairs(files))
     assert [pair.links for pair in pairs] == [frozenset({(0, 0), (1, 1)}), frozenset({(0, 0)})]
     assert [pair.line for pair in pairs] == [1, 2]
@@ -117,9 +117,9 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
 def test_links_in_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b", "tgt": "c d", "al": "0-1 1-0"}\n{"src": "a", "tgt": "b", "al": ""}\n')
-    files = Files.model_validate({"jsonl": str(path), "alignment_field": "al"})
+    files = SplitFiles.model_validate({"jsonl": str(path), "alignment_field": "al"})
     assert [pair.links for pair in read_pairs(files)] == [frozenset({(0, 1), (1, 0)}), frozenset()]
-    assert [pair.links for pair in read_pairs(Files.model_validate({"jsonl": str(path)}))] == [None, None]
+    assert [pair.links for pair in read_pairs(SplitFiles.model_validate({"jsonl": str(path)}))] == [None, None]
     for line, fault in (
         ('{"src": "a", "tgt": "b"}', r"line 1: field 'al' \(alignment_field\) is not a string of links"),
         ('{"src": "a", "tgt": "b", "al": [[0, 0]]}', r"line 1: field 'al' .* is not a string of links"),
@@ -143,7 +143,7 @@ def test_links_in_json_lines(tmp_path: Path) -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
-        Files.model_validate(settings)
+        SplitFiles.model_validate(settings)
 
 
 def test_only_training_is_guided() -> None:
@@ -173,8 +173,8 @@ def test_what_links_count_words_from_can_be_said(tmp_path: Path) -> None:
         list(read_pairs(said))
 
 
-def require_base(files: Files) -> None:
-    base = LinkBase(files)
+def require_base(files: SplitFiles) -> None:
+    base = LinkBaseCheck(files)
     for item in SplitReader("train", files):
         assert isinstance(item, Block)
         base.see(item)
@@ -189,7 +189,7 @@ def test_words_that_seem_to_be_counted_from_1_are_refused_until_it_is_said(tmp_p
     require_base(files.model_copy(update={"alignment_base": base}))
     (tmp_path / "a.align").write_text("0-0 1-1\n" * 30)
     require_base(files)
-    require_base(Files(src=files.src, tgt=files.tgt))
+    require_base(SplitFiles(src=files.src, tgt=files.tgt))
 
 
 def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_each_file_is_asked_by_itself(tmp_path: Path) -> None:
     right, wrong = write(one, {**from_1(), "a.align": "0-0 1-1 2-2\n" * 30}), write(two, from_1(20))
     both = {kind: getattr(right, kind) + getattr(wrong, kind) for kind in ("src", "tgt", "alignment")}
     with pytest.raises(DataError, match=r"2/a\.align: "):
-        require_base(Files.model_validate(both))
+        require_base(SplitFiles.model_validate(both))
     path = tmp_path / "a.jsonl"
     path.write_text('{"src": "a b c", "tgt": "u v w", "al": "1-1 2-2"}\n' * 30)
     with pytest.raises(DataError, match=r"a\.jsonl: "):
-        require_base(Files(jsonl=[str(path)], alignment_field="al"))
-    require_base(Files(jsonl=[str(path)]))
+        require_base(SplitFiles(jsonl=[str(path)], alignment_field="al"))
+    require_base(SplitFiles(jsonl=[str(path)]))
 
 
 # From words to tokens.
@@ -229,7 +229,7 @@ def test_spans_are_where_shares_are(kind: str) -> None:
     given = ["Otto 's dog sees l' homme .", None, None, "Otto ' s \u2103 l' homme"]
     spans = token_spans(tokenizers.src, lines, given, ["x"] * 4)
     for line, other, found in zip(lines, given, spans, strict=True):
-        (whole,) = cut(tokenizers.src, [line], [other], ["x"])
+        (whole,) = cut_words(tokenizers.src, [line], [other], ["x"])
         shared = share_table(whole.shares)[1]
         belongs = np.zeros(shared.shape, dtype=bool)
         for word, (first, end) in enumerate(found):
@@ -290,7 +290,7 @@ def test_dropped_pairs_take_their_links_with_them(tmp_path: Path) -> None:
     ]
     config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, "max_length": 3})
     report = DataReport()
-    write_store(tmp_path, "train", pairs, tokenizers, Checker(config, report))
+    write_store(tmp_path, "train", pairs, tokenizers, PairChecker(config, report))
     store = Store.open(tmp_path, "train")
     assert len(store) == 1
     assert links_of(store, 0) == [[0, 0]]
@@ -339,7 +339,7 @@ def test_sampling_and_alignments_are_refused_together(tmp_path: Path) -> None:
     tokenizers = learned(sampling=0.1)
     example = Example("the dog", "den Hund", 1, frozenset({(0, 0)}))
     config = DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}})
-    write_store(tmp_path, "train", [example], tokenizers, Checker(config, DataReport()), keep_text=True)
+    write_store(tmp_path, "train", [example], tokenizers, PairChecker(config, DataReport()), keep_text=True)
     with pytest.raises(DataError, match=r"tokenizer\.sampling: not with data\.train\.alignment"):
         BatchStream(Store.open(tmp_path, "train"), BatchConfig(), 1, tokenizers)
 

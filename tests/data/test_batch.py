@@ -9,9 +9,9 @@ import torch
 
 from nmtkit.core.errors import CheckpointError, DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.batch import Batch, BatchConfig, BatchStream, batches_of, collate, in_order_batches
+from nmtkit.data.batch import Batch, BatchConfig, BatchStream, bucket_by_length, collate, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Build = Callable[..., Store]
@@ -223,7 +223,7 @@ def test_processes_share_one_sequence_of_batches(store: Store) -> None:
 
 
 def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], build: Build) -> None:
-    sampling = learn(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
+    sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
     store = build(pairs[:60], sampling, keep_text=True)
     config = BatchConfig(batch_tokens=10_000)
     stream = BatchStream(store, config, seed=1, tokenizers=sampling)
@@ -240,7 +240,7 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
 
 
 def test_sampling_needs_the_text(pairs: list[Example], build: Build) -> None:
-    sampling = learn(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
+    sampling = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=120, sampling=0.2), pairs)
     with pytest.raises(DataError, match="without its text"):
         BatchStream(build(pairs[:9], sampling), BatchConfig(), seed=1, tokenizers=sampling)
     with pytest.raises(DataError, match="copies words"):
@@ -248,7 +248,7 @@ def test_sampling_needs_the_text(pairs: list[Example], build: Build) -> None:
 
 
 def test_extended_ids_reach_the_batch(pairs: list[Example], build: Build) -> None:
-    words = learn(TokenizerConfig(kind="word"), pairs)
+    words = learn_tokenizers(TokenizerConfig(kind="word"), pairs)
     v = len(words.tgt.vocabulary)
     examples = [Example("Otto sees Quine and Kripke", "Kripke Quine", 1), Example("Otto", "Otto", 2)]
     store = build(examples, words, copying=True)
@@ -270,13 +270,13 @@ def test_a_store_without_targets_cannot_be_trained_on(tokenizers: TokenizerPair,
 
 
 def test_evaluation_batches_have_every_pair_once_and_never_change(store: Store) -> None:
-    one, again = list(batches_of(store, 600)), list(batches_of(store, 600))
+    one, again = list(sorted_batches(store, 600)), list(sorted_batches(store, 600))
     assert all(same(a, b) for a, b in zip(one, again, strict=True))
     assert sum((Counter(rows(batch)) for batch in one), Counter()) == corpus(store)
 
 
 def test_sentences_of_like_length_are_put_together_the_longest_first() -> None:
-    assert in_order_batches([3, 9, 4, 3, 2, 10], 12) == [[5], [1], [2, 0, 3], [4]]
-    assert in_order_batches([3, 9, 4, 3, 2, 10], 12, batch_size=2) == [[5], [1], [2, 0], [3, 4]]
-    assert in_order_batches([], 12) == []
-    assert in_order_batches(np.array([50]), 12) == [[0]]
+    assert bucket_by_length([3, 9, 4, 3, 2, 10], 12) == [[5], [1], [2, 0, 3], [4]]
+    assert bucket_by_length([3, 9, 4, 3, 2, 10], 12, batch_size=2) == [[5], [1], [2, 0], [3, 4]]
+    assert bucket_by_length([], 12) == []
+    assert bucket_by_length(np.array([50]), 12) == [[0]]

@@ -8,11 +8,11 @@ from stored import write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig
-from nmtkit.data.batch import BatchConfig, BatchStream, batches_of
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig
+from nmtkit.data.batch import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn_tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.
@@ -27,7 +27,7 @@ def store(folder: Path, max_length: int = 20, pairs: list[tuple[str, str]] = PAI
         {"train": {"src": "a", "tgt": "b"}, "max_length": max_length, "over_long": "truncate"}
     )
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(pairs, start=1)]
-    write_store(folder, "train", examples, PAIR, Checker(config, DataReport()), copying=True)
+    write_store(folder, "train", examples, PAIR, PairChecker(config, DataReport()), copying=True)
     return Store.open(folder, "train")
 
 
@@ -38,7 +38,7 @@ def rows(tensor: torch.Tensor | None) -> set[tuple[int, ...]]:
 
 
 def test_words_of_a_part_that_was_cut_off_become_unknown(tmp_path: Path) -> None:
-    (batch,) = batches_of(store(tmp_path), 1000, (3, 4))
+    (batch,) = sorted_batches(store(tmp_path), 1000, (3, 4))
     # Of "a x b y z" the first three tokens stay, of which x has the first extended id; y and z are gone.
     assert rows(batch.src) == {(4, UNK, 5), (5, 6), (7, 7, 7)}
     assert rows(batch.src_extended) == {(4, V, 5), (5, 6), (7, 7, 7)}
@@ -50,7 +50,7 @@ def test_words_of_a_part_that_was_cut_off_become_unknown(tmp_path: Path) -> None
 
 
 def test_without_limits_all_is_there(tmp_path: Path) -> None:
-    (batch,) = batches_of(store(tmp_path), 1000)
+    (batch,) = sorted_batches(store(tmp_path), 1000)
     assert (4, V, 5, V + 1, V + 2) in rows(batch.src_extended)
     assert (V + 1, V, V + 2, 4) in rows(batch.tgt_extended)
     assert batch.n_oov == 3
@@ -79,15 +79,15 @@ def test_links_of_cut_tokens_are_left_out(tmp_path: Path) -> None:
     )
     links = frozenset({(0, 0), (2, 1), (1, 2)})
     examples = [Example("a b c", "a b c", 1, links)]
-    write_store(tmp_path, "train", examples, PAIR, Checker(config, DataReport()))
-    (batch,) = batches_of(Store.open(tmp_path, "train"), 100, (2, 2))
+    write_store(tmp_path, "train", examples, PAIR, PairChecker(config, DataReport()))
+    (batch,) = sorted_batches(Store.open(tmp_path, "train"), 100, (2, 2))
     assert batch.alignment is not None
     assert batch.alignment.nonzero().tolist() == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
-    checker = Checker(
+    checker = PairChecker(
         DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}}), DataReport(), need_references=True
     )
     sides = ["a", "a", "a"], ["b", " ", ""]
@@ -100,7 +100,7 @@ def test_an_empty_reference_is_refused_with_its_line(split: str) -> None:
 
 def test_each_side_can_have_a_vocabulary_of_its_own_size() -> None:
     config = TokenizerConfig(kind="word", joint=False, vocab_size=10, tgt_vocab_size=6)
-    pairs = learn(config, [Example("a b c d e f g h", "a b c d e f g h", 1)])
+    pairs = learn_tokenizers(config, [Example("a b c d e f g h", "a b c d e f g h", 1)])
     assert (len(pairs.src.vocabulary), len(pairs.tgt.vocabulary)) == (10, 6)
     with pytest.raises(ValueError, match="set joint to false"):
         TokenizerConfig(kind="word", tgt_vocab_size=6)

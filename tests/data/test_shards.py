@@ -17,14 +17,14 @@ from stored import write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import Checker, DataReport, SplitReport
-from nmtkit.corpus.corpus import DataConfig
-from nmtkit.data import filling, store
+from nmtkit.corpus.checking import DataReport, PairChecker, SplitReport
+from nmtkit.corpus.config import DataConfig
+from nmtkit.data import encoding, store
 from nmtkit.data.batch import BatchConfig, BatchStream
-from nmtkit.data.filling import ShardProgress
-from nmtkit.data.shards import Ragged
+from nmtkit.data.encoding import PreprocessingProgress
+from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 
 SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicates": True}
 
@@ -33,7 +33,7 @@ SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicat
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards and what is done alone as small as the corpora of these tests."""
     monkeypatch.setattr(store, "SHARD_EXAMPLES", 150)
-    monkeypatch.setattr(filling, "ALONE", 1)
+    monkeypatch.setattr(encoding, "ALONE", 1)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def faulty(pairs: list[Example]) -> list[Example]:
 def written(
     folder: Path, pairs: Iterable[Example], tokenizers: TokenizerPair, processes: int = 1, copying: bool = False
 ) -> SplitReport:
-    checker = Checker(DataConfig.model_validate(SETTINGS), DataReport())
+    checker = PairChecker(DataConfig.model_validate(SETTINGS), DataReport())
     write_store(folder, "train", pairs, tokenizers, checker, True, copying, "mark", processes, size=60)
     return checker.report.splits["train"]
 
@@ -92,7 +92,7 @@ def test_several_shards_are_one_store(
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", ["bpe", "word"])
 def test_the_bytes_do_not_depend_on_the_number_of_processes(kind: str, pairs: list[Example], tmp_path: Path) -> None:
-    tokenizers = learn(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs)
+    tokenizers = learn_tokenizers(TokenizerConfig.model_validate({"kind": kind, "vocab_size": 100}), pairs)
     found = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)
@@ -167,18 +167,18 @@ def test_shards_of_different_stores_do_not_mix(pairs: list[Example], tokenizers:
 def test_a_shard_is_full_by_its_size_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SHARD_SIZE", 10)
     with StoreWriter(tmp_path, "train", "<u2", 9) as writer:
-        writer.add({"src": Ragged.of([[4] * 9], "<u2")})
+        writer.add({"src": RaggedArray.of([[4] * 9], "<u2")})
         assert not writer.full
-        writer.add({"src": Ragged.of([[4]], "<u2")})
+        writer.add({"src": RaggedArray.of([[4]], "<u2")})
         assert writer.full
 
 
 def test_ragged_rows_by_hand() -> None:
-    rows = Ragged.of([[1, 2], [], [3], [4, 5, 6]], "<u2")
+    rows = RaggedArray.of([[1, 2], [], [3], [4, 5, 6]], "<u2")
     assert rows.where(np.array([True, True, False, True])).flat.tolist() == [1, 2, 4, 5, 6]
     assert rows.where(np.array([False, True, True, False])).counts.tolist() == [0, 1]
     assert rows.where(np.zeros(4, dtype=bool)).flat.tolist() == []
-    assert Ragged.of_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
+    assert RaggedArray.of_texts(["ä", "", "b"]).counts.tolist() == [2, 0, 1]
 
 
 # Going on after a sudden end.
@@ -187,7 +187,7 @@ def test_ragged_rows_by_hand() -> None:
 def run(folder: Path, place: str, processes: int = 1) -> int | None:
     """Runs the program as a process of its own, which begins with everything loaded; gives its exit code."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["nmtkit.data.filling", "nmtkit.data.store", "nmtkit.data.tokenizer"])
+    forks.set_forkserver_preload(["nmtkit.data.encoding", "nmtkit.data.store", "nmtkit.data.tokenizer"])
     process = forks.Process(target=preprocess, args=(folder, place, processes))
     process.start()
     process.join(120)
@@ -258,14 +258,14 @@ def test_a_shard_that_was_damaged_meanwhile_is_made_again(
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"fingerprint": "mark", "tokenizer": {}, "report": {"x": 1}}'])
 def test_progress_that_makes_no_sense_is_none(content: str, tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
-    assert ShardProgress.load(path, "mark") is None
+    assert PreprocessingProgress.load(path, "mark") is None
     path.write_text(content)
-    assert ShardProgress.load(path, "mark") is None
+    assert PreprocessingProgress.load(path, "mark") is None
 
 
 def test_progress_of_other_settings_is_none(tmp_path: Path) -> None:
-    progress = ShardProgress(tmp_path / "progress.json", "mark", {"kind": "word"})
-    progress.shard_done(2, SplitReport(read=500, kept=480))
-    assert ShardProgress.load(progress.path, "mark") == progress
-    assert ShardProgress.load(progress.path, "other") is None
+    progress = PreprocessingProgress(tmp_path / "progress.json", "mark", {"kind": "word"})
+    progress.complete_shard(2, SplitReport(read=500, kept=480))
+    assert PreprocessingProgress.load(progress.path, "mark") == progress
+    assert PreprocessingProgress.load(progress.path, "other") is None
     assert os.listdir(tmp_path) == ["progress.json"]

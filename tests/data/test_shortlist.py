@@ -11,7 +11,7 @@ import torch
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.data import shortlist as shortlists
 from nmtkit.data.batch import collate
-from nmtkit.data.shortlist import LinkCounts, Shortlist, counting, read_shortlist, shortlist_lines
+from nmtkit.data.shortlist import LinkCounts, Shortlist, read_shortlist, shortlist_lines, shortlist_writer
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import SPECIALS
 
@@ -142,17 +142,17 @@ def test_what_is_no_shortlist(tokenizers: TokenizerPair, tmp_path: Path) -> None
 
 def test_what_was_counted_is_written(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     path = tmp_path / "new" / "list"
-    with counting(path, tokenizers, 1, 2) as counts:
+    with shortlist_writer(path, tokenizers, 1, 2) as counts:
         counts.add({(0, 0)}, [[7]], [[8, 8, 9, 10, 10, 10]])
         assert not path.exists()
     found = read_shortlist(path, tokenizers)
     assert (found.words.tolist(), found.always.nonzero()[:, 0].tolist()) == ([10], [0, 1, 2, 3, 8, 10])
     before = path.read_bytes()
-    with pytest.raises(RuntimeError), counting(path, tokenizers, 1, 2):
+    with pytest.raises(RuntimeError), shortlist_writer(path, tokenizers, 1, 2):
         raise RuntimeError
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-    with pytest.raises(NmtkitError, match="cannot write it"), counting(tmp_path, tokenizers, 1, 1):
+    with pytest.raises(NmtkitError, match="cannot write it"), shortlist_writer(tmp_path, tokenizers, 1, 1):
         pytest.fail("it is seen at the end only")
 
 

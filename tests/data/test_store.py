@@ -9,19 +9,19 @@ from stored import write_store
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.checking import Checker, DataReport
-from nmtkit.corpus.corpus import DataConfig
-from nmtkit.data.filling import fingerprint
-from nmtkit.data.shards import Ragged
+from nmtkit.corpus.checking import DataReport, PairChecker
+from nmtkit.corpus.config import DataConfig
+from nmtkit.data.encoding import fingerprint
+from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.data.vocabulary import UNK
 
 Build = Callable[..., Store]
 
 
-def checker(**settings: object) -> Checker:
-    return Checker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
+def checker(**settings: object) -> PairChecker:
+    return PairChecker(DataConfig.model_validate({"train": {"src": "a", "tgt": "b"}, **settings}), DataReport())
 
 
 def test_what_is_written_is_read(pairs: list[Example], tokenizers: TokenizerPair, build: Build) -> None:
@@ -89,7 +89,7 @@ def test_a_test_set_without_targets(tokenizers: TokenizerPair, tmp_path: Path) -
 
 
 def test_extended_ids(pairs: list[Example], build: Build) -> None:
-    words = learn(TokenizerConfig(kind="word"), pairs)
+    words = learn_tokenizers(TokenizerConfig(kind="word"), pairs)
     v = len(words.tgt.vocabulary)
     store = build([Example("Otto sees Quine and Kripke", "Kripke and Lewis", 1)], words, copying=True)
     otto, sees, conj = words.src.encode("Otto sees and")
@@ -138,7 +138,7 @@ def test_a_shorter_store_replaces_a_longer_one(pairs: list[Example], tokenizers:
 def test_wide_ids_need_wide_numbers(tmp_path: Path) -> None:
     for dtype, largest in (("<u2", 65535), ("<i4", 70000)):
         with StoreWriter(tmp_path, "train", dtype, 70001) as writer:
-            writer.add({"src": Ragged.of([[4, largest], []], dtype)})
+            writer.add({"src": RaggedArray.of([[4, largest], []], dtype)})
         assert Store.open(tmp_path, "train").ids("src", 0).tolist() == [4, largest]
 
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer, learn
+from nmtkit.data.tokenizer import (
+    SentencePieceTokenizer,
+    TokenizerConfig,
+    TokenizerPair,
+    WordTokenizer,
+    learn_tokenizers,
+)
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 KINDS = ["bpe", "unigram", "char", "word"]
@@ -22,7 +28,7 @@ def config(kind: str, **settings: object) -> TokenizerConfig:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_survives_the_way_to_ids_and_back(kind: str, pairs: list[Example]) -> None:
-    tokenizer = learn(config(kind), pairs).src
+    tokenizer = learn_tokenizers(config(kind), pairs).src
     ids = tokenizer.encode(SENTENCE)
     assert not {PAD, UNK, BOS, EOS} & set(ids)
     assert tokenizer.decode([BOS, *ids, EOS, PAD]) == SENTENCE
@@ -37,7 +43,7 @@ def test_text_survives_the_way_to_ids_and_back(kind: str, pairs: list[Example]) 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("joint", [True, False])
 def test_saving_and_loading_changes_nothing(kind: str, joint: bool, pairs: list[Example], tmp_path: Path) -> None:
-    before = learn(config(kind, joint=joint, lowercase=True), pairs)
+    before = learn_tokenizers(config(kind, joint=joint, lowercase=True), pairs)
     before.save(tmp_path / "made" / "here")
     after = TokenizerPair.load(tmp_path / "made" / "here")
     assert after.shared == before.shared == joint
@@ -50,7 +56,7 @@ def test_saving_and_loading_changes_nothing(kind: str, joint: bool, pairs: list[
 @pytest.mark.parametrize("kind", KINDS)
 def test_learning_twice_gives_the_same(kind: str, pairs: list[Example], tmp_path: Path) -> None:
     for name in ("one", "two"):
-        learn(config(kind), pairs).save(tmp_path / name)
+        learn_tokenizers(config(kind), pairs).save(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert len(files) == 3
     for name in files:
@@ -59,22 +65,22 @@ def test_learning_twice_gives_the_same(kind: str, pairs: list[Example], tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lower_case_keeps_the_sharp_s(kind: str, pairs: list[Example]) -> None:
-    tokenizer = learn(config(kind, lowercase=True), pairs).src
+    tokenizer = learn_tokenizers(config(kind, lowercase=True), pairs).src
     assert tokenizer.decode(tokenizer.encode(SENTENCE)) == "otto opens the window and süßmann sees the bridge."
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wide_letters_are_the_usual_ones_unless_text_is_taken_as_it_is(kind: str, pairs: list[Example]) -> None:
     usual, wide = "Otto opens the window.", "\uff2f\uff54\uff54\uff4f opens the window."
-    tokenizer = learn(config(kind), pairs).src
+    tokenizer = learn_tokenizers(config(kind), pairs).src
     assert tokenizer.encode(wide) == tokenizer.encode(usual)
-    as_it_is = learn(config(kind, normalization="none"), pairs).src
+    as_it_is = learn_tokenizers(config(kind, normalization="none"), pairs).src
     assert as_it_is.encode(wide) != as_it_is.encode(usual)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_sampling_is_random_but_repeatable(kind: str, pairs: list[Example]) -> None:
-    tokenizer = learn(config(kind, sampling=0.3), pairs).src
+    tokenizer = learn_tokenizers(config(kind, sampling=0.3), pairs).src
     texts = [pair.src for pair in pairs[:50]]
     best = tokenizer.encode_many(texts)
     one, again, other = (tokenizer.encode_many(texts, seed) for seed in (1, 1, 2))
@@ -86,19 +92,19 @@ def test_sampling_is_random_but_repeatable(kind: str, pairs: list[Example]) -> N
 
 
 def test_bpe_dropout_of_one_leaves_single_characters(pairs: list[Example]) -> None:
-    tokenizer = learn(config("bpe", sampling=1.0), pairs).src
+    tokenizer = learn_tokenizers(config("bpe", sampling=1.0), pairs).src
     assert tokenizer.pieces(tokenizer.encode_many(["the dog"], seed=5)[0]) == list("▁the▁dog")
 
 
 def test_unknown_text_reads_unk(pairs: list[Example]) -> None:
-    bpe = learn(config("bpe"), pairs).src
+    bpe = learn_tokenizers(config("bpe"), pairs).src
     assert bpe.decode(bpe.encode("the 犬 house")) == "the <unk> house"
-    word = learn(config("word"), pairs).src
+    word = learn_tokenizers(config("word"), pairs).src
     assert word.decode(word.encode("the cat, house")) == "the <unk> <unk> house"
 
 
 def test_copied_words_are_read_from_the_list_of_unknown_ones(pairs: list[Example]) -> None:
-    word = learn(config("word"), pairs).tgt
+    word = learn_tokenizers(config("word"), pairs).tgt
     ids, oov = word.vocabulary.extend(word.tokens("Otto sees the Quokka."))
     assert oov == ["▁Quokka"]
     assert word.decode([*ids, EOS], oov) == "Otto sees the Quokka."
@@ -132,17 +138,17 @@ def test_joining_words_gives_the_text_back_up_to_white_space(text: str) -> None:
 def test_a_corpus_larger_than_the_limit_is_thinned_out_evenly(pairs: list[Example]) -> None:
     report = DataReport()
     # Every 8th of 600 pairs is the first choice to fit: those of lines 1, 9, 17, ...
-    thinned = learn(config("word", train_lines=80), pairs, report)
+    thinned = learn_tokenizers(config("word", train_lines=80), pairs, report)
     assert report.tokenizer["pairs_used"] == 75
     assert report.tokenizer["pairs"] == 600
-    assert thinned.src.vocabulary == learn(config("word"), pairs[::8]).src.vocabulary
+    assert thinned.src.vocabulary == learn_tokenizers(config("word"), pairs[::8]).src.vocabulary
 
 
 def test_rare_words_are_unknown(pairs: list[Example]) -> None:
     rare = [*pairs, Example("the quokka", "quokka quokka", 601)]
-    assert "▁quokka" in learn(config("word"), rare).src.vocabulary
-    assert "▁quokka" in learn(config("word", min_frequency=3), rare).src.vocabulary
-    assert "▁quokka" not in learn(config("word", min_frequency=4), rare).src.vocabulary
+    assert "▁quokka" in learn_tokenizers(config("word"), rare).src.vocabulary
+    assert "▁quokka" in learn_tokenizers(config("word", min_frequency=3), rare).src.vocabulary
+    assert "▁quokka" not in learn_tokenizers(config("word", min_frequency=4), rare).src.vocabulary
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -150,27 +156,27 @@ def test_too_large_a_vocabulary_names_the_largest_that_works(kind: str, pairs: l
     with pytest.raises(
         RecipeError, match=r"vocab_size: 9000 is too large for this text; (\d+) is the largest"
     ) as error:
-        learn(config(kind, vocab_size=9000), pairs)
+        learn_tokenizers(config(kind, vocab_size=9000), pairs)
     largest = int(str(error.value).split("; ")[1].split()[0])
-    assert len(learn(config(kind, vocab_size=largest), pairs).src.vocabulary) == largest
+    assert len(learn_tokenizers(config(kind, vocab_size=largest), pairs).src.vocabulary) == largest
     with pytest.raises(RecipeError, match="too large"):
-        learn(config(kind, vocab_size=largest + 1), pairs)
+        learn_tokenizers(config(kind, vocab_size=largest + 1), pairs)
     with pytest.raises(RecipeError, match="too large for this source text"):
-        learn(config(kind, vocab_size=9000, joint=False), pairs)
+        learn_tokenizers(config(kind, vocab_size=9000, joint=False), pairs)
 
 
 def test_too_small_a_vocabulary_says_how_many_it_takes(pairs: list[Example]) -> None:
     with pytest.raises(RecipeError, match=r"vocab_size: 20 is too small.*at least \d+") as error:
-        learn(config("bpe", vocab_size=20), pairs)
+        learn_tokenizers(config("bpe", vocab_size=20), pairs)
     least = int(str(error.value).split("at least ")[1].split(",")[0])
-    assert len(learn(config("bpe", vocab_size=least), pairs).src.vocabulary) == least
+    assert len(learn_tokenizers(config("bpe", vocab_size=least), pairs).src.vocabulary) == least
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lines", [[], ["", " "]])
 def test_no_text_is_a_fault(kind: str, lines: list[str]) -> None:
     with pytest.raises(DataError, match="learn from"):
-        learn(config(kind), [Example(line, line, 1) for line in lines])
+        learn_tokenizers(config(kind), [Example(line, line, 1) for line in lines])
 
 
 def test_very_long_lines_are_learned_from() -> None:
@@ -192,7 +198,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], fa
 
 
 def test_a_damaged_folder_is_refused(pairs: list[Example], tmp_path: Path) -> None:
-    learn(config("bpe"), pairs).save(tmp_path)
+    learn_tokenizers(config("bpe"), pairs).save(tmp_path)
     model = (tmp_path / "joint.model").read_bytes()
     (tmp_path / "joint.model").write_bytes(model[: len(model) // 2])
     with pytest.raises(CheckpointError, match=r"joint\.model"):
@@ -210,4 +216,4 @@ def test_a_damaged_folder_is_refused(pairs: list[Example], tmp_path: Path) -> No
 
 def test_what_comes_with_imported_models_cannot_be_learned() -> None:
     with pytest.raises(RecipeError, match=r"tokenizer.kind: marian.*imported.*bpe"):
-        learn(TokenizerConfig(kind="marian"), [])
+        learn_tokenizers(TokenizerConfig(kind="marian"), [])

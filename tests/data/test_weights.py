@@ -10,12 +10,12 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.corpus.corpus import DataConfig, Files
+from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.data import tokenizer
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import Sample, TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, TokenizerSample, learn_tokenizers
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)
@@ -31,7 +31,7 @@ def three_files() -> list[Example]:
 
 @pytest.fixture(scope="module")
 def words() -> TokenizerPair:
-    return learn(TokenizerConfig(kind="word", vocab_size=2000), three_files())
+    return learn_tokenizers(TokenizerConfig(kind="word", vocab_size=2000), three_files())
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_every_example_knows_its_file(tmp_path: Path) -> None:
         ({"stories": ["d", "e"], "story_lists": ["list"]}, [1, 0]),
     ]
     for settings, expected in given:
-        files = Files.model_validate(settings).within(str(tmp_path))
+        files = SplitFiles.model_validate(settings).within(str(tmp_path))
         assert [pair.file for pair in read_pairs(files)] == expected
 
 
@@ -167,7 +167,7 @@ def test_every_example_knows_its_file(tmp_path: Path) -> None:
 
 
 def sampled(most: int, weights: list[float]) -> Counter[str]:
-    sample = Sample(most, weights)
+    sample = TokenizerSample(most, weights)
     for pair in three_files():
         sample.add(pair)
     assert len(sample.kept) <= most
@@ -176,7 +176,7 @@ def sampled(most: int, weights: list[float]) -> Counter[str]:
 
 
 def test_a_sample_is_spread_evenly() -> None:
-    sample = Sample(100)
+    sample = TokenizerSample(100)
     pairs = three_files()
     for pair in pairs:
         sample.add(pair)
@@ -200,13 +200,13 @@ def test_a_sample_of_fractions_of_a_weight() -> None:
 
 
 def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "SAMPLE_CHARACTERS", 3000)
-    sample = Sample(1000)
+    monkeypatch.setattr(tokenizer, "MAX_SAMPLE_CHARACTERS", 3000)
+    sample = TokenizerSample(1000)
     for line in range(1, 301):
         sample.add(Example("word " * 20, "x", line))
     assert [pair.line for pair in sample.kept[:3]] == [1, 17, 33]
     assert 1500 < sum(len(pair.src) + 1 for pair in sample.kept) <= 3000
-    huge = Sample(1000)
+    huge = TokenizerSample(1000)
     huge.add(Example("word " * 9000, "x", 1))
     assert len(huge.kept) == 1
 
@@ -215,6 +215,6 @@ def test_weights_reach_the_vocabulary() -> None:
     config = TokenizerConfig(kind="word", vocab_size=7)
     pairs = [Example("often often", "often", 1, file=0), Example("seldom", "seldom", 2, file=1)]
     report = DataReport()
-    assert learn(config, pairs, report).src.vocabulary.tokens[4] == "▁often"
-    assert learn(config, pairs, report, [1.0, 5.0]).src.vocabulary.tokens[4] == "▁seldom"
+    assert learn_tokenizers(config, pairs, report).src.vocabulary.tokens[4] == "▁often"
+    assert learn_tokenizers(config, pairs, report, [1.0, 5.0]).src.vocabulary.tokens[4] == "▁seldom"
     assert report.tokenizer["pairs"] == 2

@@ -7,8 +7,17 @@ from hypothesis import strategies as st
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn
-from nmtkit.data.words import TABLE, WordCut, cut, known_ids, merge, share_table, shares, word_spans
+from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn_tokenizers
+from nmtkit.data.words import (
+    TABLE,
+    WordSegmentation,
+    cut_words,
+    known_ids,
+    merge_to_words,
+    piece_shares,
+    share_table,
+    word_spans,
+)
 
 KINDS = ["bpe", "unigram", "char", "word"]
 SENTENCE = "Otto  opens the\twindow, and Süßmann sees the bridge."
@@ -23,16 +32,16 @@ def tokenizers() -> dict[str, Tokenizer]:
     for kind in KINDS:
         size = 36 if kind == "unigram" else 60  # so few words give unigram no more
         config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": size})
-        found[kind] = learn(config, pairs).src
+        found[kind] = learn_tokenizers(config, pairs).src
     return found
 
 
-def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordCut:
-    (found,) = cut(tokenizer, [line], [words], ["line 1"])
+def of_one(tokenizer: Tokenizer, line: str, words: str | None = None) -> WordSegmentation:
+    (found,) = cut_words(tokenizer, [line], [words], ["line 1"])
     return found
 
 
-def shared(found: WordCut) -> np.ndarray:
+def shared(found: WordSegmentation) -> np.ndarray:
     """`(W,P)`: which part of each token belongs to each word."""
     assert share_table(found.shares)[0] == 0
     return share_table(found.shares)[1]
@@ -114,7 +123,7 @@ def test_tokens_have_the_ids_of_their_text(kind: str, tokenizers: dict[str, Toke
 
 
 def test_an_unknown_token_that_spells_a_special_one_is_unknown() -> None:
-    russian = learn(TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]).src
+    russian = learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=14), [Example("дом и дом", "дом и дом", 1)]).src
     assert "</s>" in russian.tokens("дом </s>")
     assert known_ids(russian, russian.tokens("дом </s>")) == russian.encode("дом </s>")
 
@@ -137,7 +146,7 @@ def test_a_word_begins_at_the_mark() -> None:
 )
 def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: dict[str, Tokenizer]) -> None:
     with pytest.raises(DataError, match=message):
-        cut(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], ["line 6", "line 7"])
+        cut_words(tokenizers["bpe"], ["Otto", "Otto n'a."], ["Otto", words], ["line 6", "line 7"])
 
 
 # ---- shares of pieces
@@ -145,20 +154,20 @@ def test_words_that_do_not_spell_the_text(words: str, message: str, tokenizers: 
 
 def test_shares_by_hand() -> None:
     # "n'a" as n|'a against n'|a, and a mark of its own before it.
-    assert shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
-    assert shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
-    assert shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
-    assert share_table(shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
+    assert piece_shares([0, 1, 2], [2, 1]) == [(0, [1, 1, 0.5]), (2, [0.5])]
+    assert piece_shares([2, 3], [2, 3]) == [(0, [1]), (1, [1])]
+    assert piece_shares([2, 0, 3], [2, 3]) == [(0, [1]), (1, [1, 1])]
+    assert share_table(piece_shares([3, 0], [1, 2]))[1][:, 1].tolist() == [0, 1]
     # Twice as many characters after normalization: boundaries move along.
-    assert shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
+    assert piece_shares([4, 2], [2, 1]) == [(0, [1]), (1, [1])]
     # Pieces of no characters alone are the last word's.
-    assert shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
+    assert piece_shares([0, 0], [1, 2]) == [(0, []), (0, [1, 1])]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.lists(st.integers(1, 5), min_size=1, max_size=8))
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_piece_is_shared_out_whole(pieces: list[int], words: list[int]) -> None:
-    first, shared = share_table(shares(pieces, words))
+    first, shared = share_table(piece_shares(pieces, words))
     assert first == 0
     assert shared.sum(axis=0) == pytest.approx(np.ones(len(pieces)))
 
@@ -173,7 +182,7 @@ def test_merge_by_hand() -> None:
         [0.5, 0.25],
         [0.0, 0.0],  # a word without pieces
     ]
-    assert merge(weights, src, tgt) == pytest.approx(np.array(expected))
+    assert merge_to_words(weights, src, tgt) == pytest.approx(np.array(expected))
 
 
 def test_long_lines_are_merged_as_short_ones_are() -> None:
@@ -186,9 +195,9 @@ def test_long_lines_are_merged_as_short_ones_are() -> None:
         while left:
             pieces.append(min(left, int(draw.integers(1, 7))))
             left -= pieces[-1]
-        sides.append((len(pieces), shares(pieces, lengths)))
+        sides.append((len(pieces), piece_shares(pieces, lengths)))
     (src_size, src), (tgt_size, tgt) = sides
     weights = draw.random((tgt_size, src_size))
     of_src, of_tgt = share_table(src)[1], share_table(tgt)[1]
     expected = of_tgt / of_tgt.sum(axis=1, keepdims=True) @ weights @ of_src.T
-    assert merge(weights, src, tgt) == pytest.approx(expected)
+    assert merge_to_words(weights, src, tgt) == pytest.approx(expected)

@@ -16,7 +16,7 @@ import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.alignments import parse_pharaoh_line
-from nmtkit.data.workers import in_order
+from nmtkit.data.workers import ordered_map
 
 # The other process looks work up by its name, so what is done here comes from libraries.
 DOUBLE = partial(operator.mul, 2)
@@ -38,13 +38,13 @@ def children() -> set[int]:
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("count", [0, 40])
 def test_results_come_in_order(processes: int, count: int) -> None:
-    assert list(in_order(DOUBLE, range(count), processes, size, 2)) == [2 * number for number in range(count)]
+    assert list(ordered_map(DOUBLE, range(count), processes, size, 2)) == [2 * number for number in range(count)]
 
 
 def test_other_processes_do_the_work_and_are_gone_afterwards() -> None:
     # Whatever the argument, `os.getpgid(0)` is the process's own group, and every process here has one of its own.
     before = children()
-    found = list(in_order(os.getpgid, [0] * 30, 2, size, 3))
+    found = list(ordered_map(os.getpgid, [0] * 30, 2, size, 3))
     assert set(found[:3]) == {os.getpgid(0)}
     assert len(set(found[3:])) == 2
     assert os.getpgid(0) not in found[3:]
@@ -52,12 +52,12 @@ def test_other_processes_do_the_work_and_are_gone_afterwards() -> None:
 
 
 def test_no_process_is_started_for_little_work() -> None:
-    assert set(in_order(os.getpgid, [0] * 30, 2, size, 31)) == {os.getpgid(0)}
+    assert set(ordered_map(os.getpgid, [0] * 30, 2, size, 31)) == {os.getpgid(0)}
 
 
 def test_processes_are_gone_when_the_reader_stops() -> None:
     before = children()
-    results = in_order(DOUBLE, iter(range(1000)), 2, size, 1)
+    results = ordered_map(DOUBLE, iter(range(1000)), 2, size, 1)
     assert [next(results) for _ in range(5)] == [0, 2, 4, 6, 8]
     assert len(children() - before) == 2
     results.close()
@@ -67,14 +67,14 @@ def test_processes_are_gone_when_the_reader_stops() -> None:
 def test_a_fault_of_the_work_comes_in_its_place() -> None:
     found: list[object] = []
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        found.extend(in_order(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 2, size, 1))
+        found.extend(ordered_map(partial(operator.floordiv, 12), [1, 2, 3, 0, 4], 2, size, 1))
     assert found == [12, 6, 4]
 
 
 def test_a_users_mistake_stays_one() -> None:
     found: list[object] = []
     with pytest.raises(DataError, match="line 3"):
-        found.extend(in_order(partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, size, 1))
+        found.extend(ordered_map(partial(parse_pharaoh_line, place="line 3"), ["0-0", "1-1", "1-x"], 2, size, 1))
     assert len(found) == 2
 
 
@@ -85,13 +85,13 @@ def test_a_fault_of_the_items_waits_for_the_results_before_it() -> None:
 
     found: list[object] = []
     with pytest.raises(DataError, match="line 8"):
-        found.extend(in_order(DOUBLE, items(), 2, size, 1))
+        found.extend(ordered_map(DOUBLE, items(), 2, size, 1))
     assert found == [0, 2, 4, 6, 8, 10, 12]
 
 
 def test_a_process_that_is_killed_is_one_clear_message() -> None:
     before = children()
-    results = in_order(DOUBLE, iter(range(1000)), 2, size, 1)
+    results = ordered_map(DOUBLE, iter(range(1000)), 2, size, 1)
     next(results), next(results)
     for number in children() - before:
         os.kill(number, signal.SIGKILL)
@@ -112,7 +112,7 @@ class Unknown:
 
 def test_work_that_cannot_be_found_is_one_clear_message(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(NmtkitError, match="ended with code 1"):
-        list(in_order(Unknown(), range(9), 2, size, 1))
+        list(ordered_map(Unknown(), range(9), 2, size, 1))
     assert "No module named 'nowhere'" in capfd.readouterr().err
 
 
@@ -121,10 +121,10 @@ import operator, os, signal, sys, time
 from contextlib import suppress
 from functools import partial
 from nmtkit.corpus.alignments import parse_pharaoh_line
-from nmtkit.data.workers import in_order
+from nmtkit.data.workers import ordered_map
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it
-results = in_order(partial(operator.mul, 2), iter(range(10**9)), 2, lambda item: 1, 1)
+results = ordered_map(partial(operator.mul, 2), iter(range(10**9)), 2, lambda item: 1, 1)
 for _ in range(9):
     next(results)
 print(*open(f"/proc/self/task/{os.getpid()}/children").read().split(), *[

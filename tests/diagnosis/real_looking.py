@@ -3,7 +3,7 @@
 import gzip
 from pathlib import Path
 
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "data" / "demo-en-fr"
 
@@ -17,9 +17,9 @@ def pairs(count: int = 3000, split: str = "train") -> tuple[list[str], list[str]
     return sides[0], sides[1]
 
 
-def write(folder: Path, name: str, src: list[str], tgt: list[str]) -> Files:
+def write(folder: Path, name: str, src: list[str], tgt: list[str]) -> SplitFiles:
     """The files of a split."""
     paths = [folder / f"{name}.src", folder / f"{name}.tgt"]
     for path, lines in zip(paths, (src, tgt), strict=True):
         path.write_bytes("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
-    return Files(src=str(paths[0]), tgt=str(paths[1]))
+    return SplitFiles(src=str(paths[0]), tgt=str(paths[1]))

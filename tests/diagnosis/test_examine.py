@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import real_looking
 
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.faults import KINDS
 from nmtkit.diagnosis.characters import read_again
 from nmtkit.diagnosis.examine import examine, verdicts
@@ -169,7 +169,7 @@ def test_overlap_of_the_splits(tmp_path: Path) -> None:
     splits = {
         "train": real_looking.write(tmp_path, "train", SRC, TGT),
         "valid": real_looking.write(tmp_path, "valid", src, tgt),
-        "test": Files(src=real_looking.write(tmp_path, "test", [*src[30:34], SRC[3]], [""] * 5).src),
+        "test": SplitFiles(src=real_looking.write(tmp_path, "test", [*src[30:34], SRC[3]], [""] * 5).src),
     }
     diagnosis = Diagnosis()
     held_out = [
@@ -219,7 +219,7 @@ def test_overlap_of_valid_and_test(tmp_path: Path) -> None:
     assert here == {"empty": (1, [21]), "in-train": (1, [13]), "in-valid": (1, [7]), "src-in-valid": (1, [10])}
     assert diagnosis.splits["test"].findings["in-valid"].places[0].file == splits["test"].src[0]
     assert set(diagnosis.splits["valid"].findings) <= {"empty", "tgt-in-train"}
-    splits["train"] = Files(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt"))
+    splits["train"] = SplitFiles(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt"))
     alone = examine(splits).splits["test"].findings
     assert (alone["in-valid"].count, alone["src-in-valid"].count) == (1, 1)
 
@@ -268,7 +268,7 @@ def test_lines_are_numbered_in_each_of_several_files(tmp_path: Path) -> None:
     src, tgt = SRC[700:], [*TGT[700:703], "", *TGT[704:]]
     two = real_looking.write(tmp_path, "two", src, tgt)
     Path(two.tgt[0]).write_bytes(gzip.compress(Path(two.tgt[0]).read_bytes()))
-    split = examine({"train": Files(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits["train"]
+    split = examine({"train": SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)}).splits["train"]
     assert split.pairs == 2000
     assert list(split.findings) == ["empty"]
     assert [(place.file, place.line) for place in split.findings["empty"].places] == [(two.src[0], 4)]
@@ -276,7 +276,7 @@ def test_lines_are_numbered_in_each_of_several_files(tmp_path: Path) -> None:
 
 def test_a_missing_file_does_not_keep_the_others_from_being_examined(tmp_path: Path) -> None:
     splits = {
-        "train": Files(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt")),
+        "train": SplitFiles(src=str(tmp_path / "no.src"), tgt=str(tmp_path / "no.tgt")),
         "valid": real_looking.write(tmp_path, "valid", [*VALID[0][:10], ""], [*VALID[1][:10], "x"]),
     }
     diagnosis = examine(splits)
@@ -299,7 +299,7 @@ def test_json_lines_with_faults(tmp_path: Path) -> None:
     rows[50] = json.dumps({"article": "two\nlines and \u2028 a separator", "summary": "fine as it is read"})
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress("".join(f"{row}\n" for row in rows).encode()))
-    files = Files(jsonl=str(path), src_field="article", tgt_field="summary")
+    files = SplitFiles(jsonl=str(path), src_field="article", tgt_field="summary")
     split = examine({"train": files}, in_one_language=True).splits["train"]
     assert split.pairs == 600
     assert {name: [place.line for place in finding.places] for name, finding in split.findings.items()} == {
@@ -350,7 +350,7 @@ def test_an_alignment_file_of_another_length(tmp_path: Path) -> None:
     files = real_looking.write(tmp_path, "train", SRC, TGT)
     links = tmp_path / "train.align"
     links.write_text("0-0\n" * 1999, encoding="utf-8")
-    given = Files(src=files.src, tgt=files.tgt, alignment=str(links))
+    given = SplitFiles(src=files.src, tgt=files.tgt, alignment=str(links))
     (finding,) = examine({"train": given}).splits["train"].findings.values()
     assert (finding.kind.name, finding.count) == ("line-counts", 1)
     assert lines_of(finding) == [("align", 2000, None)]
@@ -383,7 +383,7 @@ def test_every_kind_can_be_found() -> None:
     ids=["multi30k", "tatoeba", "tanaka", "tatoeba-train", "tanaka-train", "multi30k-train", "iwslt15", "iwslt14"],
 )
 def test_public_corpora(src: str, tgt: str, known: set[str]) -> None:
-    split = examine({"data": Files(src=str(PUBLIC / src), tgt=str(PUBLIC / tgt))}).splits["data"]
+    split = examine({"data": SplitFiles(src=str(PUBLIC / src), tgt=str(PUBLIC / tgt))}).splits["data"]
     assert split.pairs > 400
     assert set(split.findings) - {"foreign"} == known
     # Some of these lines are in another language indeed; a short one with a date may seem to be.

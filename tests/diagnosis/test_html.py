@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nmtkit.corpus.faults import DUPLICATE, ENCODING, Place
+from nmtkit.corpus.faults import DUPLICATE, ENCODING, FaultLocation
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.html import diagnosis_page
 from nmtkit.diagnosis.report import Sheet
@@ -61,8 +61,10 @@ def diagnosis() -> Diagnosis:
     train.tgt.words = Counter({6: 700, 70: 300})
     train.ratios = Counter({10: 900, 45: 100})
     train.src.scripts = Counter({"Latin": 5000, "Cyrillic": 100})
-    train.find(ENCODING, Place("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}"))
-    train.find(DUPLICATE, Place("data/train.en", 30, None, "שלום & goodbye"), 400)
+    train.find(
+        ENCODING, FaultLocation("data/train.en", 12, 4, "caf\udce9 <script>alert(1)</script> {{ 7 * 7 }}{% raw %}")
+    )
+    train.find(DUPLICATE, FaultLocation("data/train.en", 30, None, "שלום & goodbye"), 400)
     test = SplitDiagnosis("test", pairs=0)
     return Diagnosis({"train": train, "test": test}, seconds=2.5)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.corpus.corpus import Files
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.diagnosis.characters import put_right
 from nmtkit.diagnosis.examine import examine
@@ -23,12 +23,12 @@ PAIRS = [
 ]
 
 
-def files(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> Files:
+def files(folder: Path, name: str, pairs: list[tuple[str, str]], packed: bool = False) -> SplitFiles:
     folder.mkdir(exist_ok=True)
     for number, side in enumerate(("en", "de")):
         text = "".join(pair[number] + "\n" for pair in pairs).encode("utf-8", "surrogateescape")
         (folder / f"{name}.{side}").write_bytes(gzip.compress(text) if packed else text)
-    return Files(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
 
 
 def log(out: Path) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def test_clean_files_are_copied_as_they_are(tmp_path: Path) -> None:
     for side in ("en", "de"):
         assert (tmp_path / f"new/train.{side}").read_bytes() == (tmp_path / f"old/train.{side}").read_bytes()
         assert gzip.decompress((tmp_path / f"new/test.gz.{side}").read_bytes()) == b""
-    assert done["train"] == MendedSplit(Files(src=["train.en"], tgt=["train.de"]), kept=100)
+    assert done["train"] == MendedSplit(SplitFiles(src=["train.en"], tgt=["train.de"]), kept=100)
     assert log(tmp_path / "new") == []
 
 
@@ -184,7 +184,7 @@ def test_json_lines_keep_their_other_fields(tmp_path: Path) -> None:
     lines = [json.dumps(row) for row in rows]  # escapes everything that is not ASCII
     lines[5] = "{broken"
     (tmp_path / "train.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    given = Files(jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary")
+    given = SplitFiles(jsonl=[str(tmp_path / "train.jsonl")], src_field="article", tgt_field="summary")
     done = mend({"train": given}, tmp_path / "new")["train"]
     written = (tmp_path / "new/train.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(written) == 99
@@ -200,8 +200,8 @@ def test_stories_become_json_lines(tmp_path: Path) -> None:
     for n in range(5):
         (folder / f"{n}.story").write_text(f"Article {n}\u2028goes on.\n\n@highlight\n\nIt is {n}\n", encoding="utf-8")
     (folder / "5.story").write_text("No summary.\n", encoding="utf-8")
-    done = mend({"train": Files(stories=[str(folder)])}, tmp_path / "new", in_one_language=True)["train"]
-    assert done.files == Files(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
+    done = mend({"train": SplitFiles(stories=[str(folder)])}, tmp_path / "new", in_one_language=True)["train"]
+    assert done.files == SplitFiles(jsonl=["train.jsonl"], src_field="article", tgt_field="summary")
     assert new(done, tmp_path / "new")[0] == ("Article 0 goes on.", "It is 0.")
     assert done.kept == 5
     assert done.dropped == {"story": 1}
@@ -211,7 +211,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.story").write_text("TextArrays.\n\n@highlight\n\nShort\n", encoding="utf-8")
-    given = Files(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
+    given = SplitFiles(stories=[str(tmp_path / "a"), str(tmp_path / "b")], weights=[1.0, 3.0])
     done = mend({"train": given}, tmp_path / "new", in_one_language=True)["train"]
     assert "weights" in done.refused
     assert not (tmp_path / "new").exists()
@@ -221,7 +221,7 @@ def test_weights_of_stories_are_not_lost_in_silence(tmp_path: Path) -> None:
 def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_path: Path) -> None:
     one, two = files(tmp_path / "one", "train", PAIRS[:50]), files(tmp_path / "two", "train", PAIRS[50:])
     empty = files(tmp_path / "none", "train", [])
-    train = Files(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
+    train = SplitFiles(src=one.src + empty.src + two.src, tgt=one.tgt + empty.tgt + two.tgt)
     valid = files(tmp_path, "valid", [("a sentence", "ein Satz")])
     out = tmp_path / "new"
     done = mend({"train": train, "valid": valid, "test": valid}, out)
@@ -235,7 +235,7 @@ def test_several_files_keep_their_names_and_one_named_twice_gets_another(tmp_pat
 def test_a_source_alone_is_cleaned(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"one\r\ntwo\xe2\x80\xa8two\n\nfour\n")
-    done = mend({"data": Files(src=[str(path)])}, tmp_path / "new")["data"]
+    done = mend({"data": SplitFiles(src=[str(path)])}, tmp_path / "new")["data"]
     assert (tmp_path / "new/text").read_bytes() == b"one\ntwo two\nfour\n"
     assert done.mended == {"separator": 1, "line-ends": 1}
     assert done.dropped == {"empty": 1}

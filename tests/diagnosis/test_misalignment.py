@@ -8,7 +8,7 @@ import pytest
 import real_looking
 from daily import daily
 
-from nmtkit.corpus.faults import Place
+from nmtkit.corpus.faults import FaultLocation
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import SplitDiagnosis
 
@@ -20,7 +20,7 @@ def diagnose(folder: Path, src: list[str], tgt: list[str], duplicates: bool = Fa
     return examine({"train": files}, duplicates=duplicates).splits["train"]
 
 
-def parted(folder: Path, src: list[str], tgt: list[str]) -> Place:
+def parted(folder: Path, src: list[str], tgt: list[str]) -> FaultLocation:
     """Where the files part; nothing is said of a shift, which would be the same said twice."""
     findings = diagnose(folder, src, tgt).findings
     assert "shift" not in findings

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpus import faults
-from nmtkit.corpus.corpus import Files
-from nmtkit.corpus.faults import Kind
+from nmtkit.corpus.config import SplitFiles
+from nmtkit.corpus.faults import FaultKind
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import EXAMPLES, Diagnosis
 
@@ -31,12 +31,12 @@ def demo() -> Lines:
 CLEAN = demo()
 
 
-def write(folder: Path, lines: Lines) -> dict[str, Files]:
+def write(folder: Path, lines: Lines) -> dict[str, SplitFiles]:
     """The corpus on disk."""
     for name, rows in lines.items():
         (folder / name).write_bytes(b"".join(row + b"\n" for row in rows))
     return {
-        split: Files(src=[str(folder / f"{split}.en")], tgt=[str(folder / f"{split}.fr")])
+        split: SplitFiles(src=[str(folder / f"{split}.en")], tgt=[str(folder / f"{split}.fr")])
         for split in SIZES
         if f"{split}.en" in lines
     }
@@ -79,7 +79,7 @@ class Plant:
     """A fault of single lines: what it makes of a line, and the byte where it is to be found there."""
 
     name: str
-    kind: Kind
+    kind: FaultKind
     change: Callable[[bytes], bytes]
     byte: int | None
     side: str = "en"
@@ -140,7 +140,7 @@ def longest(lines: Lines, number: int, side: str = "en") -> bytes:
     return b" ".join(rows[number + 1 : number + 40])
 
 
-PAIRS: dict[str, tuple[Kind, Callable[[Lines, int], None]]] = {
+PAIRS: dict[str, tuple[FaultKind, Callable[[Lines, int], None]]] = {
     "empty-source": (faults.EMPTY, lambda lines, n: lines["train.en"].__setitem__(n - 1, b"")),
     "empty-target": (faults.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b"")),
     "white-space": (faults.EMPTY, lambda lines, n: lines["train.fr"].__setitem__(n - 1, b" \t\xc2\xa0 ")),
@@ -327,7 +327,7 @@ def test_faulty_json_lines_are_found(tmp_path: Path) -> None:
     rows[29] = r'{"article": "a whole one: \ud83d\ude00", "summary": "une entière"}'
     rows[2999] = "[]"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    files = Files(jsonl=[str(path)], src_field="article", tgt_field="summary")
+    files = SplitFiles(jsonl=[str(path)], src_field="article", tgt_field="summary")
     here = found(examine({"data": files}))
     assert here == {("data", "json"): Found(5, [(path.name, line, None) for line in (5, 10, 15, 20, 3000)])}
 

@@ -5,20 +5,30 @@ from collections import Counter
 
 import pytest
 
-from nmtkit.corpus.faults import DUPLICATE, EMPTY, ENCODING, IN_TRAIN, LINE_COUNTS, SEPARATOR, SHIFT, Kind, Place
+from nmtkit.corpus.faults import (
+    DUPLICATE,
+    EMPTY,
+    ENCODING,
+    IN_TRAIN,
+    LINE_COUNTS,
+    SEPARATOR,
+    SHIFT,
+    FaultKind,
+    FaultLocation,
+)
 from nmtkit.diagnosis import report
 from nmtkit.diagnosis.findings import Diagnosis, Finding, Side, SplitDiagnosis
 
-NOTE = Kind("odd", "note", "something odd", "Look at it.", drops=False)
+NOTE = FaultKind("odd", "note", "something odd", "Look at it.", drops=False)
 
 
-def diagnosis(*kinds: Kind) -> Diagnosis:
+def diagnosis(*kinds: FaultKind) -> Diagnosis:
     """One split of 200 pairs with 3 faults of each kind."""
     split = SplitDiagnosis("train", pairs=200)
     split.src.words[3] = split.tgt.words[4] = 200
     for kind in kinds:
         for line in (7, 8, 9):
-            split.find(kind, Place("data/train.en", line, 4 if kind is ENCODING else None, "text"))
+            split.find(kind, FaultLocation("data/train.en", line, 4 if kind is ENCODING else None, "text"))
     return Diagnosis({"train": split})
 
 
@@ -58,9 +68,9 @@ def test_short_names_are_enough_to_tell_files_apart() -> None:
 
 def test_places_are_written_as_compilers_do() -> None:
     names = {"data/train.en": "train.en"}
-    assert report.place_name(Place("data/train.en", 3, 5), names) == "train.en:3:5"
-    assert report.place_name(Place("data/train.en", 3), names) == "train.en:3"
-    assert report.place_name(Place("other", 3), names) == "other:3"
+    assert report.place_name(FaultLocation("data/train.en", 3, 5), names) == "train.en:3:5"
+    assert report.place_name(FaultLocation("data/train.en", 3), names) == "train.en:3"
+    assert report.place_name(FaultLocation("other", 3), names) == "other:3"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +97,7 @@ def test_findings_are_told_worst_first() -> None:
 
 def test_a_count_that_is_not_of_pairs_has_no_share() -> None:
     found = diagnosis()
-    found.splits["train"].find(NOTE, Place("train.en", 1), 500)
+    found.splits["train"].find(NOTE, FaultLocation("train.en", 1), 500)
     assert report.rows(found)[0][4] == ""
 
 
@@ -97,7 +107,7 @@ def test_the_verdict_says_whether_one_can_train() -> None:
     assert report.verdict(diagnosis(EMPTY)) == "No errors in 200 pairs, but 3 warnings to look at before training."
     assert report.verdict(diagnosis(EMPTY, ENCODING)) == "Not ready to train on: 3 errors in 200 pairs, and 3 warnings."
     found = diagnosis(EMPTY, ENCODING)
-    found.splits["train"].find(SHIFT, Place("train.en", 5), 1999)
+    found.splits["train"].find(SHIFT, FaultLocation("train.en", 5), 1999)
     assert report.verdict(found).startswith("Not ready to train on: 2,002 errors of 2 kinds in 200 pairs, and 3 ")
 
 
@@ -116,7 +126,7 @@ def test_what_fix_puts_right_is_no_longer_wrong() -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong", "wrong_if_strict"), [(ENCODING, True, True), (EMPTY, False, True), (NOTE, False, False)]
 )
-def test_what_a_script_should_stop_at(kind: Kind, wrong: bool, wrong_if_strict: bool) -> None:
+def test_what_a_script_should_stop_at(kind: FaultKind, wrong: bool, wrong_if_strict: bool) -> None:
     assert report.is_wrong(diagnosis(kind)) is wrong
     assert report.is_wrong(diagnosis(kind), strict=True) is wrong_if_strict
 
@@ -183,7 +193,7 @@ def test_values_are_plain_and_in_order() -> None:
     split = SplitDiagnosis("train", pairs=3)
     split.src.words.update({12: 2, 3: 1})
     split.src.scripts.update({"Greek": 1, "Latin": 40})
-    split.find(ENCODING, Place("a.en", 2, 7, "x\ud800"))
+    split.find(ENCODING, FaultLocation("a.en", 2, 7, "x\ud800"))
     values = report.as_values(Diagnosis({"train": split}, {"src": 100}, 1.23456))
     assert json.loads(json.dumps(values)) == values
     assert values["seconds"] == 1.235

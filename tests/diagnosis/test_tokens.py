@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nmtkit.corpus.checking import DataReport
-from nmtkit.corpus.corpus import DataConfig, Files
-from nmtkit.corpus.reading import read_pairs, sound_blocks
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.corpus.config import DataConfig, SplitFiles
+from nmtkit.corpus.reading import read_blocks, read_pairs
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.tokens import TokenReport
@@ -35,14 +35,14 @@ VALID = [
 WORDS = TokenizerConfig(kind="word", vocab_size=40, joint=False)
 
 
-def files(folder: Path, name: str, pairs: list[tuple[str, str]]) -> Files:
+def files(folder: Path, name: str, pairs: list[tuple[str, str]]) -> SplitFiles:
     for number, side in enumerate(("en", "de")):
         (folder / f"{name}.{side}").write_text("".join(pair[number] + "\n" for pair in pairs), encoding="utf-8")
-    return Files(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
+    return SplitFiles(src=[str(folder / f"{name}.en")], tgt=[str(folder / f"{name}.de")])
 
 
 def look(config: DataConfig, settings: TokenizerConfig) -> tuple[TokenReport, Diagnosis, TokenizerPair]:
-    tokenizers = learn(settings, read_pairs(config.train))
+    tokenizers = learn_tokenizers(settings, read_pairs(config.train))
     diagnosis = Diagnosis({name: SplitDiagnosis(name) for name in config.splits()})
     return tokens.count_tokens(config, tokenizers, diagnosis, "Learned."), diagnosis, tokenizers
 
@@ -141,14 +141,14 @@ def test_a_character_counts_in_the_form_that_the_tokenizer_makes_of_it(tmp_path:
 
 def test_places_count_in_each_file(tmp_path: Path) -> None:
     one, two = files(tmp_path, "one", TRAIN[:5]), files(tmp_path, "two", TRAIN[5:])
-    both = Files(src=one.src + two.src, tgt=one.tgt + two.tgt)
+    both = SplitFiles(src=one.src + two.src, tgt=one.tgt + two.tgt)
     _, diagnosis, _ = look(DataConfig(train=both, max_length=8, max_ratio=3.0), WORDS)
     place = diagnosis.splits["train"].findings["token-ratio"].places[0]
     assert (Path(place.file).name, place.line) == ("two.en", 2)
 
 
 def test_a_source_without_targets_is_counted(tmp_path: Path, config: DataConfig) -> None:
-    test = Files(src=files(tmp_path, "test", [("the cat", "")]).src)
+    test = SplitFiles(src=files(tmp_path, "test", [("the cat", "")]).src)
     report, diagnosis, _ = look(config.model_copy(update={"test": test}), WORDS)
     assert diagnosis.splits["test"].src.tokens == {2: 1}
     assert report.data.splits["test"].kept == 1
@@ -157,7 +157,7 @@ def test_a_source_without_targets_is_counted(tmp_path: Path, config: DataConfig)
 def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
     settings = TokenizerConfig(kind="bpe", vocab_size=60)
     sample = tokens.quick_sample(settings)
-    for block in sound_blocks("train", config.train):
+    for block in read_blocks("train", config.train):
         sample.see(block)
     learned = tokens.learn_quickly(settings, sample, config.train)
     assert len(learned.src.vocabulary) == 60

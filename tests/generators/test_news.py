@@ -13,7 +13,7 @@ import generate
 import pytest
 from news import corpus, draw, earnings, goals, writing
 
-from nmtkit.data.tokenizer import MARK, TokenizerConfig, WordTokenizer
+from nmtkit.data.tokenizer import WORD_START, TokenizerConfig, WordTokenizer
 from nmtkit.data.vocabulary import SPECIALS, Vocabulary
 from nmtkit.metrics import rouge, split_sentences
 
@@ -152,10 +152,12 @@ def test_unseen_is_just_what_the_training_set_has_not() -> None:
 
 def test_every_fact_of_a_summary_stands_in_the_article() -> None:
     """As the token that a model would copy: with the mark at the beginning of a word, or without it."""
-    starts = {MARK + word for word in ("In", "It", "On", "The")}  # words of the summary itself, or of "the Museum"
+    starts = {
+        WORD_START + word for word in ("In", "It", "On", "The")
+    }  # words of the summary itself, or of "the Museum"
     for part in PARTS:
         for row in some(part):
-            facts = {token for token in tokens(row["summary"]) if re.match(r"[A-Z\d]", token.lstrip(MARK))}
+            facts = {token for token in tokens(row["summary"]) if re.match(r"[A-Z\d]", token.lstrip(WORD_START))}
             assert facts - set(tokens(row["article"])) <= starts, row
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from nmtkit.data.batch import Batch, collate, in_order_batches
+from nmtkit.data.batch import Batch, bucket_by_length, collate
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD
@@ -85,7 +85,7 @@ class Work:
         """
         lengths = np.array([len(ids) + 1 for ids in self.sources])
         found = []
-        for part in in_order_batches(lengths, 1 << 30, self.batch_size):
+        for part in bucket_by_length(lengths, 1 << 30, self.batch_size):
             sources = [self.sources[number] for number in part]
             found.append((part, collate(sources, width=padded(int(max(lengths[part])))).to(self.device)))
         return found

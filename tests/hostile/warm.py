@@ -189,11 +189,11 @@ def serve(small_shards: bool) -> None:
         del os.environ[name]
     from nmtkit.cli import COMMANDS
     from nmtkit.corpus import text
-    from nmtkit.data import filling, store
+    from nmtkit.data import encoding, store
     from nmtkit.recipe.loading import load
 
     if small_shards:
-        store.SHARD_EXAMPLES, filling.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
+        store.SHARD_EXAMPLES, encoding.ALONE, text.BYTES, text.ROWS = 150, 1, 2000, 1
     drawing = [f"matplotlib.backends.backend_{kind}" for kind in ("agg", "svg", "pdf")]
     later = ["torch._dynamo", "torch.utils.tensorboard", "sacrebleu", "rouge_score.rouge_scorer"]
     for name in [*later, *drawing]:  # what commands load later on

@@ -13,7 +13,7 @@ from commands import sentence_pairs
 from nmtkit.core.files import write_whole
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.opening import load_translator
 from nmtkit.interchange import conversion
@@ -43,7 +43,7 @@ def learned(joint: bool = True, **more: Any) -> TokenizerPair:
     sizes = {"vocab_size": 60} if joint else {"vocab_size": 34, "tgt_vocab_size": 38}
     how = {"kind": "unigram", "joint": joint, **sizes, **more}
     examples = [Example(src, tgt, line) for line, (src, tgt) in enumerate(PAIRS, start=1)]
-    return learn(TokenizerConfig(**how), examples)
+    return learn_tokenizers(TokenizerConfig(**how), examples)
 
 
 @cache

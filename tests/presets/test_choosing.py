@@ -16,8 +16,8 @@ from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.task import TASKS, TRANSLATION
 from nmtkit.core.wording import in_words
 from nmtkit.corpus.blocks import Example
-from nmtkit.corpus.corpus_size import CorpusSize, Counts, SideSize
-from nmtkit.data.tokenizer import learn
+from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
+from nmtkit.data.tokenizer import learn_tokenizers
 from nmtkit.presets.choosing import (
     PRESETS,
     TASKS_WITH_PRESETS,
@@ -29,14 +29,16 @@ from nmtkit.presets.fitting import FittedPreset
 DATA = {"train": {"src": "a.en", "tgt": "a.de"}, "valid": {"src": "b.en", "tgt": "b.de"}}
 
 
-def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> SideSize:
+def side(words: int, length: int = 20, characters: int = 90, spaced: bool = True) -> SideStatistics:
     """A side of ordinary text: a word in twenty is a new one."""
-    return SideSize(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
+    return SideStatistics(words, min(200_000, words // 20 + 1), characters, min(characters, 80), spaced, length)
 
 
-def corpus(pairs: int, words_a_line: int = 13, tgt: SideSize | None = None, one_script: bool = True) -> CorpusSize:
+def corpus(
+    pairs: int, words_a_line: int = 13, tgt: SideStatistics | None = None, one_script: bool = True
+) -> CorpusStatistics:
     text = side(pairs * words_a_line)
-    return CorpusSize(pairs, text, tgt or text, side(2 * pairs * words_a_line), one_script)
+    return CorpusStatistics(pairs, text, tgt or text, side(2 * pairs * words_a_line), one_script)
 
 
 @pytest.fixture
@@ -46,13 +48,13 @@ def made(tmp_path: Path) -> Callable[[FittedPreset], recipe.Recipe]:
 
 
 Made = Callable[[FittedPreset], recipe.Recipe]
-MULTI30K = CorpusSize(29_000, side(345_020), side(322_383), side(667_403), one_script=True)
+MULTI30K = CorpusStatistics(29_000, side(345_020), side(322_383), side(667_403), one_script=True)
 WMT14 = corpus(4_500_000, 25)
 SIZES = {"50 pairs": corpus(50), "multi30k": MULTI30K, "wmt14": WMT14}
 
 
-def counted(pairs: list[tuple[str, str]]) -> CorpusSize:
-    counts = Counts()
+def counted(pairs: list[tuple[str, str]]) -> CorpusStatistics:
+    counts = CorpusCounter()
     for src, tgt in pairs:
         counts.add(src, tgt)
     return counts.size()
@@ -109,7 +111,7 @@ def test_nothing_to_learn_from() -> None:
 
 def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pairs and words are counted; the kinds of words stay few enough for any memory."""
-    monkeypatch.setattr(Counts, "_all_up_to", 100)
+    monkeypatch.setattr(CorpusCounter, "_all_up_to", 100)
     size = counted([(f"w{number} x", "y") for number in range(2_000)])
     assert size.pairs == 2_000
     assert size.src.words == 4_000
@@ -131,7 +133,7 @@ def test_large_corpora_are_looked_at_ever_more_rarely(monkeypatch: pytest.Monkey
     ],
     ids=["50", "4999-gpu", "29k", "29k-gpu", "4.5m", "4.5m-gpu"],
 )
-def test_the_preset_follows_corpus_and_device(size: CorpusSize, gpu: bool, name: str) -> None:
+def test_the_preset_follows_corpus_and_device(size: CorpusStatistics, gpu: bool, name: str) -> None:
     for task in TASKS_WITH_PRESETS:
         preset = choose_preset(task, size, gpu=gpu)
         assert preset.name == name
@@ -256,13 +258,15 @@ def test_a_summarizer_of_text_without_spaces_has_subwords(made: Made) -> None:
     """Another kind of tokenizer than the preset's: nothing of that is left."""
     size = corpus(29_000, tgt=side(500_000, characters=3_500, spaced=False), one_script=False)
     both = side(900_000, characters=3_500, spaced=False)
-    found = made(choose_preset("summarization", CorpusSize(size.pairs, size.src, size.tgt, both, one_script=False)))
+    found = made(
+        choose_preset("summarization", CorpusStatistics(size.pairs, size.src, size.tgt, both, one_script=False))
+    )
     assert (found.tokenizer.kind, found.tokenizer.joint) == ("bpe", False)
     assert found.model.model_dump()["tie"] == "decoder"
 
 
 def test_rare_characters_leave_room_for_words(made: Made) -> None:
-    many = SideSize(500_000, 25_000, 6_000, 2_500, False, 20)
+    many = SideStatistics(500_000, 25_000, 6_000, 2_500, False, 20)
     tokenizer = made(choose_preset("translation", corpus(29_000, tgt=many, one_script=False))).tokenizer
     assert tokenizer.character_coverage == 0.9995
     assert tokenizer.tgt_vocab_size == 8_000
@@ -270,7 +274,9 @@ def test_rare_characters_leave_room_for_words(made: Made) -> None:
 
 def test_limits_of_a_summarizer_follow_the_lengths(made: Made) -> None:
     short, long = (
-        choose_preset("summarization", CorpusSize(9_000, side(900_000, length), side(90_000, 12), side(990_000), True))
+        choose_preset(
+            "summarization", CorpusStatistics(9_000, side(900_000, length), side(90_000, 12), side(990_000), True)
+        )
         for length in (100, 3_000)
     )
     assert made(short).data.limits == (120, 14)
@@ -323,7 +329,7 @@ def test_sentencepiece_takes_the_vocabulary(name: str, spaces: bool, pairs: int,
 
     text = [(line(), line()) for _ in range(pairs)]
     config = made(choose_preset("translation", counted(text))).tokenizer
-    pair = learn(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
+    pair = learn_tokenizers(config, [Example(src, tgt, number) for number, (src, tgt) in enumerate(text, start=1)])
     assert len(pair.src.vocabulary) == config.vocab_size
 
 

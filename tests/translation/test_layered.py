@@ -7,7 +7,7 @@ import torch
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig
@@ -20,7 +20,7 @@ LINES = ["the dog sees Anna and Otto", "Otto sees the dogs", "dogs and Anna"]
 
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
-    return learn(TokenizerConfig(kind="bpe", vocab_size=40), [Example(line, line, 1) for line in LINES])
+    return learn_tokenizers(TokenizerConfig(kind="bpe", vocab_size=40), [Example(line, line, 1) for line in LINES])
 
 
 @pytest.fixture

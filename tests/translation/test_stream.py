@@ -25,7 +25,7 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, learn
+from nmtkit.data.tokenizer import TokenizerConfig, learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream
@@ -43,7 +43,7 @@ FORKS = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks o
 
 def made(kind: str = "transformer") -> Translator:
     torch.manual_seed(4)
-    words = learn(TokenizerConfig(kind="word"), [Example(" ".join(WORDS), " ".join(WORDS), 1)])
+    words = learn_tokenizers(TokenizerConfig(kind="word"), [Example(" ".join(WORDS), " ".join(WORDS), 1)])
     model_class = MODELS.get(kind)
     sizes = {"hidden_size": 12, "feed_forward_size": 12, "heads": 2, "encoder_layers": 1, "decoder_layers": 2}
     settings = sizes if kind == "transformer" else {"embedding_size": 12, "hidden_size": 12}

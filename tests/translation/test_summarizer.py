@@ -11,7 +11,7 @@ from copy_model import CopyModel
 from nmtkit import Summarizer
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.inputs import SourceLine
 from nmtkit.translation.requests import Request
@@ -26,7 +26,7 @@ NAMES = "Zyx sees the dog , Zyx Abc ."
 
 def tokenizers(kind: str = "word", **settings: object) -> TokenizerPair:
     config = TokenizerConfig.model_validate({"kind": kind, **settings})
-    return learn(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
+    return learn_tokenizers(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
 
 
 WORDS = tokenizers()

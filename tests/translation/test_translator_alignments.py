@@ -8,7 +8,7 @@ import torch
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
@@ -31,7 +31,7 @@ WITH_ATTENTION = [name for name in MODELS.names() if MODELS.get(name).has_attent
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
     pairs = [Example(line, line, number) for number, line in enumerate(LINES, start=1)]
-    return learn(TokenizerConfig.model_validate({"kind": "bpe", "vocab_size": 45}), pairs)
+    return learn_tokenizers(TokenizerConfig.model_validate({"kind": "bpe", "vocab_size": 45}), pairs)
 
 
 def untrained(kind: str, tokenizers: TokenizerPair) -> Translator:
@@ -54,7 +54,7 @@ def test_align_shows_the_attention_of_the_search(kind: str) -> None:
     """Row t is the step that wrote word t. With bare words as tokens, every text is cut as the search built it."""
     torch.set_float32_matmul_precision("highest")  # less exact ones differ with the shape
     pairs = [Example(line, line, number) for number, line in enumerate(BARE, start=1)]
-    translator = untrained(kind, learn(TokenizerConfig(kind="word"), pairs))
+    translator = untrained(kind, learn_tokenizers(TokenizerConfig(kind="word"), pairs))
     searched = [found[0] for found in translator.search(BARE, need_attention=True)]
     aligned = translator.align(BARE, [best.text for best in searched])
     for line, best, soft in zip(BARE, searched, aligned, strict=True):

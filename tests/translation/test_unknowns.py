@@ -5,7 +5,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
@@ -13,7 +13,7 @@ TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old m
 
 def tokenizers(kind: str, **settings: object) -> TokenizerPair:
     config = TokenizerConfig.model_validate({"kind": kind, "vocab_size": 40, **settings})
-    return learn(config, [Example(text, text, number) for number, text in enumerate(TEXT, start=1)])
+    return learn_tokenizers(config, [Example(text, text, number) for number, text in enumerate(TEXT, start=1)])
 
 
 WORDS = tokenizers("word")

@@ -4,7 +4,7 @@ import torch
 
 import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.translator import Translator
@@ -32,7 +32,7 @@ COPYING: dict[str, tuple[str, dict[str, object]]] = {
 
 def learned_words() -> TokenizerPair:
     config = TokenizerConfig(kind="word")
-    return learn(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
+    return learn_tokenizers(config, [Example(line, line, number) for number, line in enumerate(KNOWN, start=1)])
 
 
 def untrained(name: str, tokenizers: TokenizerPair, **search: object) -> Translator:

@@ -18,7 +18,7 @@ from nmtkit.autotune.turns import in_turns
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.core.task import TASKS
-from nmtkit.data.workers import Helper
+from nmtkit.data.workers import WorkerProcess
 from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
 from nmtkit.experiment.bench.products import Products
@@ -247,7 +247,7 @@ def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
     if name != Ours.name and devices.WAITING in variables:  # how threads wait was chosen for nmtkit alone
         for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING):
             del variables[variable]
-    helper = Helper(pickle.dumps(Service(name, how)), said, variables)
+    helper = WorkerProcess(pickle.dumps(Service(name, how)), said, variables)
     stack.callback(helper.end)
     return lambda method, *arguments: helper((method, arguments))
 

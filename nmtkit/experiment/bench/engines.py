@@ -13,7 +13,7 @@ import torch
 
 from nmtkit.autotune.searching import ways_to_search
 from nmtkit.core import device as devices
-from nmtkit.data.batch import Batch, in_order_batches
+from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
 from nmtkit.interchange import conversion
@@ -224,7 +224,7 @@ class HuggingFace(_Peer):
             self._networks[kind] = conversion.to_hugging_face(self.reader.model, self._longest).to(self.place, kind)
         found: list[list[int]] = [[] for _ in sources]
         lengths = np.array([len(source.ids) + 1 for source in sources])
-        for numbers in in_order_batches(lengths, 1 << 30, self._setting.batch):
+        for numbers in bucket_by_length(lengths, 1 << 30, self._setting.batch):
             batch = make_batch([sources[number] for number in numbers]).to(self.place)
             for number, ids in zip(
                 numbers, generate(self._networks[kind], batch, self.reader.config, limit), strict=True

@@ -19,7 +19,7 @@ import torch
 
 from nmtkit.autotune.found import processor
 from nmtkit.core import device
-from nmtkit.data.workers import cores
+from nmtkit.data.workers import available_cores
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0
@@ -43,7 +43,7 @@ def facts(threads: int, place: torch.device) -> dict[str, object]:
         **{name: _version(name) for name in ("nmtkit", "torch", *PEERS)},
         "python": platform.python_version(),
         "processor": processor(),
-        "cores": cores(),
+        "cores": available_cores(),
         "threads": threads,
         "device": device.describe(place),
     }

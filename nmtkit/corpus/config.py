@@ -7,13 +7,13 @@ from typing import Any, Literal
 from nmtkit.core.settings import Field, Settings, field_validator, model_validator
 
 FILE_KINDS = ("src", "tgt", "jsonl", "alignment", "src_words", "tgt_words", "stories", "story_lists")
-"""The settings of `Files` that name files or folders."""
+"""The settings of `SplitFiles` that name files or folders."""
 
-MOST_TIMES = 10_000
+MAX_WEIGHT = 10_000
 """How often an epoch may hold the same pair."""
 
 
-class Files(Settings):
+class SplitFiles(Settings):
     """Where the pairs of one split are: two line-aligned text files, one JSONL file (plain or .gz), or story folders.
 
     Several files of a kind are read one after the other.
@@ -63,12 +63,12 @@ class Files(Settings):
     def _above_zero(cls, value: list[float]) -> list[float]:
         if any(weight <= 0 for weight in value):
             raise ValueError("a weight must be above 0; to leave a corpus out, do not name its files")
-        if any(weight > MOST_TIMES for weight in value):
-            raise ValueError(f"a weight is at most {MOST_TIMES:,}: an epoch holds each pair so many times")
+        if any(weight > MAX_WEIGHT for weight in value):
+            raise ValueError(f"a weight is at most {MAX_WEIGHT:,}: an epoch holds each pair so many times")
         return value
 
     @model_validator(mode="after")
-    def _one_form(self) -> "Files":
+    def _one_form(self) -> "SplitFiles":
         forms = sum(map(bool, (self.src, self.jsonl, self.stories)))
         if not forms:
             raise ValueError(
@@ -123,7 +123,7 @@ class Files(Settings):
         """All files and folders."""
         return [path for kind in FILE_KINDS for path in getattr(self, kind)]
 
-    def within(self, folder: str) -> "Files":
+    def within(self, folder: str) -> "SplitFiles":
         """The same with every relative path begun at `folder`, where there is such a file; the others stay."""
 
         def settle(paths: list[str]) -> list[str]:
@@ -137,11 +137,11 @@ class DataConfig(Settings):
 
     folder: str = ""
     """Where relative paths begin; a file that is not there is looked for from the current folder."""
-    train: Files
+    train: SplitFiles
     """Pairs for training."""
-    valid: Files | None = None
+    valid: SplitFiles | None = None
     """Pairs for validation during training."""
-    test: Files | None = None
+    test: SplitFiles | None = None
     """Pairs to translate and score after training. null: no test set, e.g. --set data.test=null where the extended
     recipe has one."""
     max_length: int = Field(default=256, ge=1)
@@ -181,7 +181,7 @@ class DataConfig(Settings):
         """Where sources and targets are cut, in tokens; None where nothing is."""
         return self.limits if self.over_long == "truncate" else None
 
-    def splits(self) -> dict[str, Files]:
+    def splits(self) -> dict[str, SplitFiles]:
         """The splits that were given, by name: train, then valid, then test; their paths begin at `folder`."""
         given = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: files.within(self.folder) for name, files in given.items() if files is not None}

@@ -17,15 +17,15 @@ from nmtkit.core.errors import DataError
 from nmtkit.core.settings import parse_json
 from nmtkit.corpus.alignments import Links
 from nmtkit.corpus.blocks import Block
-from nmtkit.corpus.checking import Checker, Lengths, SplitReport, Verdict
-from nmtkit.corpus.corpus import DataConfig
+from nmtkit.corpus.checking import FilterDecision, Lengths, PairChecker, SplitReport
+from nmtkit.corpus.config import DataConfig
 from nmtkit.corpus.hashes import Mask
-from nmtkit.data.shards import VERSION, Ragged, write_manifest
+from nmtkit.data.shards import VERSION, RaggedArray, write_manifest
 from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
-from nmtkit.data.workers import in_order
+from nmtkit.data.workers import ordered_map
 
 ALONE = 1 << 22
 """So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""
@@ -34,7 +34,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Chunk:
+class EncodingBatch:
     """The columns of a block that are encoded, for the pairs that stay: cheap to send to another process."""
 
     lines: Lengths
@@ -48,7 +48,7 @@ class Chunk:
     tgt_words: Sequence[str] | None
 
     @classmethod
-    def of(cls, block: Block, keep: Mask) -> "Chunk":
+    def of(cls, block: Block, keep: Mask) -> "EncodingBatch":
         """The pairs of a block for which `keep`, `(n,)`, is true."""
         rows = None if keep.all() else np.flatnonzero(keep).tolist()
 
@@ -72,19 +72,19 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedBatch:
     """A chunk of n examples, cut into tokens and ready to be stored."""
 
     lengths: Mapping[str, Lengths]
     """By side, the tokens of each, those that were cut off included, `(n,)`."""
     unknown: Mapping[str, Lengths]
     """By side, how many tokens of those that are left are unknown, `(n,)`."""
-    columns: Mapping[str, Ragged]
+    columns: Mapping[str, RaggedArray]
     """What is stored; see `nmtkit.data.store`."""
 
 
 @dataclass(frozen=True)
-class Encoder:
+class PairEncoder:
     """Encodes the chunks of one split; links are stored for train only."""
 
     split: str
@@ -107,7 +107,7 @@ class Encoder:
         """Where a side ("src" or "tgt") is cut, in tokens; None if over-long text is not cut."""
         return self.config.cuts[0 if side == "src" else 1] if self.config.cuts else None
 
-    def __call__(self, chunk: Chunk) -> Encoded:
+    def __call__(self, chunk: EncodingBatch) -> EncodedBatch:
         """Encodes one chunk.
 
         Raises:
@@ -119,17 +119,17 @@ class Encoder:
             rows = (self.tokenizers.src if side == "src" else self.tokenizers.tgt).encode_many(lines)
             lengths[side] = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
             limit = self.limit(side)
-            columns[side] = Ragged.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
+            columns[side] = RaggedArray.of(rows if limit is None else [row[:limit] for row in rows], self.dtype)
             unknown[side] = _count(columns[side], UNK)
         if self.copying:
             columns.update(self._extended(texts))
         if self.split == "train" and chunk.links is not None:
             columns["alignment"] = self._alignment(chunk, chunk.links)
         if self.keep_text:
-            columns.update({f"{side}.text": Ragged.of_texts(lines) for side, lines in texts.items()})
-        return Encoded(lengths, unknown, columns)
+            columns.update({f"{side}.text": RaggedArray.of_texts(lines) for side, lines in texts.items()})
+        return EncodedBatch(lengths, unknown, columns)
 
-    def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, Ragged]:
+    def _extended(self, texts: Mapping[str, Sequence[str]]) -> dict[str, RaggedArray]:
         """Both sides in the extended target vocabulary of each example."""
         vocabulary = self.tokenizers.tgt.vocabulary
         ids: dict[str, list[list[int]]] = {f"{side}_extended": [] for side in texts}
@@ -139,9 +139,9 @@ class Encoder:
             if "tgt" in texts:
                 tokens = self.tokenizers.tgt.tokens(texts["tgt"][number])[: self.limit("tgt")]
                 ids["tgt_extended"].append(vocabulary.extended_target_ids(tokens, oov))
-        return {column: Ragged.of(rows, self.dtype) for column, rows in ids.items()}
+        return {column: RaggedArray.of(rows, self.dtype) for column, rows in ids.items()}
 
-    def _alignment(self, chunk: Chunk, links: Sequence[Links]) -> Ragged:
+    def _alignment(self, chunk: EncodingBatch, links: Sequence[Links]) -> RaggedArray:
         """The links between the tokens of each example, those of cut-off tokens left out, as one row of numbers."""
         places = [f"{self.split}, {{}}, line {line}" for line in chunk.lines]
         src_places, tgt_places = ([place.format(name) for place in places] for name in ("src_words", "tgt_words"))
@@ -153,10 +153,10 @@ class Encoder:
         for between, source, target in zip(links, src, tgt, strict=True):
             found = token_links(between, source, target)
             rows.append([at for s, t in found if s < src_limit and t < tgt_limit for at in (s, t)])
-        return Ragged.of(rows, self.dtype)
+        return RaggedArray.of(rows, self.dtype)
 
 
-def _count(rows: Ragged, number: int) -> Lengths:
+def _count(rows: RaggedArray, number: int) -> Lengths:
     """How often each row has a number, `(n,)`."""
     until = np.concatenate([[0], np.cumsum(rows.flat == number)])
     ends = np.cumsum(rows.counts)
@@ -168,11 +168,11 @@ def _count(rows: Ragged, number: int) -> Lengths:
 class EncodedBlock:
     """One block on its way into a store; the verdict on its text is not counted yet."""
 
-    chunk: Chunk
-    verdict: Verdict
-    encoded: Encoded
+    chunk: EncodingBatch
+    verdict: FilterDecision
+    encoded: EncodedBatch
 
-    def settle(self, split: str, checker: Checker) -> Mask:
+    def settle(self, split: str, checker: PairChecker) -> Mask:
         """Counts all that was found in the report; for each pair of the chunk, whether it stays, `(n,)`."""
         report, encoded = checker.count(split, self.verdict), self.encoded
         stays = checker.lengths(split, self.chunk.lines, encoded.lengths["src"], encoded.lengths.get("tgt"))
@@ -184,8 +184,8 @@ class EncodedBlock:
         return stays
 
 
-def encoded_blocks(
-    blocks: Iterable[Block], encoder: Encoder, checker: Checker, processes: int = 1
+def encode_blocks(
+    blocks: Iterable[Block], encoder: PairEncoder, checker: PairChecker, processes: int = 1
 ) -> Generator[EncodedBlock, None, None]:
     """Checks and encodes the sound blocks of a split, in their order. To be closed if it is not read to its end.
 
@@ -195,16 +195,16 @@ def encoded_blocks(
     Raises:
         DataError: the text is faulty.
     """
-    judged: deque[tuple[Chunk, Verdict]] = deque()
+    judged: deque[tuple[EncodingBatch, FilterDecision]] = deque()
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[EncodingBatch]:
         for block in blocks:
             verdict = checker.judge(block)
-            chunk = Chunk.of(block, verdict.keep)
+            chunk = EncodingBatch.of(block, verdict.keep)
             judged.append((chunk, verdict))
             yield chunk
 
-    with closing(in_order(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE)) as results:
+    with closing(ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE)) as results:
         for encoded in results:
             yield EncodedBlock(*judged.popleft(), encoded)
 
@@ -227,7 +227,7 @@ def fingerprint(settings: Mapping[str, Any], paths: Iterable[str]) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
-class FileSums:
+class FileChecksums:
     """Takes the SHA-256 of files while they are read: a `Watch`."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class FileSums:
 
 
 @dataclass
-class ShardProgress:
+class PreprocessingProgress:
     """How far preprocessing has come. Only train has shards here: the other splits are done again.
 
     Its file is there from the moment when the tokenizer is ready until everything is.
@@ -279,12 +279,12 @@ class ShardProgress:
     report: Mapping[str, Any] | None = None
     """Of train up to there."""
 
-    def shard_done(self, shards: int, report: SplitReport) -> None:
+    def complete_shard(self, shards: int, report: SplitReport) -> None:
         """Notes that one more shard is complete, and saves."""
         self.shards, self.read, self.report = shards, report.read, report.as_dict()
         self.save()
 
-    def forget_shards(self) -> None:
+    def reset_shards(self) -> None:
         """Begins with the first pair again; the tokenizer stays."""
         self.shards, self.read, self.report = 0, 0, None
 
@@ -300,7 +300,7 @@ class ShardProgress:
             raise DataError(f"{self.path}: cannot write it: {fault.strerror}") from fault
 
     @classmethod
-    def load(cls, path: Path, fingerprint: str) -> "ShardProgress | None":
+    def load(cls, path: Path, fingerprint: str) -> "PreprocessingProgress | None":
         """What a preprocessing with that fingerprint left; None if there is none that was stopped."""
         try:
             content = parse_json(path.read_bytes(), path.name)
@@ -312,14 +312,14 @@ class ShardProgress:
         return progress if progress.fingerprint == fingerprint else None
 
 
-def fill_store(
+def encode_split(
     folder: Path,
     blocks: Iterable[Block],
-    encoder: Encoder,
-    checker: Checker,
+    encoder: PairEncoder,
+    checker: PairChecker,
     fingerprint: str = "",
     processes: int = 1,
-    progress: ShardProgress | None = None,
+    progress: PreprocessingProgress | None = None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Checks, encodes and stores the sound blocks of one split; memory does not grow with it.
@@ -339,13 +339,13 @@ def fill_store(
     sizes = len(tokenizers.tgt.vocabulary), fingerprint, progress.shards if progress else 0
     with (
         StoreWriter(folder, name, encoder.dtype, *sizes, tokenizers.sum) as writer,
-        closing(encoded_blocks(blocks, encoder, checker, processes)) as encoded,
+        closing(encode_blocks(blocks, encoder, checker, processes)) as encoded,
     ):
         for done in encoded:
             if writer.full:
                 writer.end_shard()
                 if progress is not None:
-                    progress.shard_done(writer.shards, split)
+                    progress.complete_shard(writer.shards, split)
                 notify(f"{name}: {split.read:,} pairs read, {split.kept:,} stored")
             stays, lengths = done.settle(name, checker), done.encoded.lengths
             over = {side: int((lengths[side][stays] > (encoder.limit(side) or np.inf)).sum()) for side in lengths}
@@ -358,7 +358,7 @@ def fill_store(
     return split.kept
 
 
-def _after(count: int, blocks: Iterable[Block], checker: Checker) -> Iterator[Block]:
+def _after(count: int, blocks: Iterable[Block], checker: PairChecker) -> Iterator[Block]:
     """What comes after the first pairs; the checker sees those too, for it must know them to find what comes again."""
     for block in blocks:
         if block.before >= count:

@@ -16,7 +16,7 @@ WAIT = 30.0
 
 
 @dataclass(frozen=True)
-class PublishedSet:
+class SacrebleuSet:
     """A test set."""
 
     sources: list[str]
@@ -24,7 +24,7 @@ class PublishedSet:
     """One list a reference, each as long as the sources."""
 
 
-def published_set(name: str) -> PublishedSet:
+def load_sacrebleu_set(name: str) -> SacrebleuSet:
     """A test set of sacrebleu, which downloads it the first time and keeps it in ~/.sacrebleu, or $SACREBLEU.
 
     Args:
@@ -46,7 +46,7 @@ def published_set(name: str) -> PublishedSet:
     with _downloading(name):
         source = DATASETS[test_set].get_source_file(pair)  # type: ignore[no-untyped-call]
         references = DATASETS[test_set].get_reference_files(pair)  # type: ignore[no-untyped-call]
-    return PublishedSet(list(read_lines(source)), [list(read_lines(path)) for path in references])
+    return SacrebleuSet(list(read_lines(source)), [list(read_lines(path)) for path in references])
 
 
 @contextmanager

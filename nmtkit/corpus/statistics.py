@@ -10,7 +10,7 @@ from nmtkit.core.errors import DataError
 
 
 @dataclass(frozen=True)
-class SideSize:
+class SideStatistics:
     """How much text a side has."""
 
     words: int
@@ -28,14 +28,14 @@ class SideSize:
 
 
 @dataclass(frozen=True)
-class CorpusSize:
+class CorpusStatistics:
     """How much text a corpus has."""
 
     pairs: int
     """Pairs of which no side is empty."""
-    src: SideSize
-    tgt: SideSize
-    both: SideSize
+    src: SideStatistics
+    tgt: SideStatistics
+    both: SideStatistics
     """Both as one text, as a joint vocabulary sees it."""
     one_script: bool
     """Whether both sides are written in the same letters, so that one vocabulary can serve both."""
@@ -65,7 +65,7 @@ class _Side:
                 self.distinct.update(words)
 
 
-def _text(*sides: _Side) -> SideSize:
+def _text(*sides: _Side) -> SideStatistics:
     words, letters = sum(side.words for side in sides), sum(side.letters for side in sides)
     spaced = letters <= 12 * words
     lengths = sum((side.lengths for side in sides), Counter[int]())
@@ -74,7 +74,7 @@ def _text(*sides: _Side) -> SideSize:
         del characters[space]
     shortest = sorted(lengths)
     length = shortest[_enough([lengths[one] for one in shortest], 0.95) - 1]
-    return SideSize(
+    return SideStatistics(
         words=words if spaced else round(letters / _Side.characters_per_word),
         distinct_words=len(set().union(*(side.distinct for side in sides))),
         characters=len(characters),
@@ -100,7 +100,7 @@ def _scripts(characters: Counter[str]) -> dict[str, float]:
     return {script: count / letters for script, count in scripts.items()}
 
 
-class Counts:
+class CorpusCounter:
     """Measures a corpus, pair by pair.
 
     All words are counted; kinds of words, characters and lengths are taken from every line of a small corpus, and from
@@ -123,10 +123,12 @@ class Counts:
         self._src.add(src, look)
         self._tgt.add(tgt, look)
 
-    def size(self) -> CorpusSize:
+    def size(self) -> CorpusStatistics:
         """What was counted; raises DataError if there was no pair."""
         if not self.pairs:
             raise DataError("there is no pair with text on both sides; nothing can be learned from these files")
         src, tgt = _scripts(self._src.characters), _scripts(self._tgt.characters)
         shared = sum(min(share, tgt.get(script, 0.0)) for script, share in src.items()) if src and tgt else 1.0
-        return CorpusSize(self.pairs, _text(self._src), _text(self._tgt), _text(self._src, self._tgt), shared >= 0.5)
+        return CorpusStatistics(
+            self.pairs, _text(self._src), _text(self._tgt), _text(self._src, self._tgt), shared >= 0.5
+        )

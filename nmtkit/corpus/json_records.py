@@ -9,8 +9,8 @@ from nmtkit.core.wording import shortened
 
 LOOKED_AT = 64
 """Lines at the beginning of a text by which it is told from JSON lines."""
-WRITE_OUT = "write its text out first, e.g. by `jq -r .KEY`"
-AS_JSONL = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {WRITE_OUT}"
+EXTRACT_HINT = "write its text out first, e.g. by `jq -r .KEY`"
+JSONL_HINT = f"in a recipe name it with `jsonl`, src_field and tgt_field, or {EXTRACT_HINT}"
 
 
 def parse_record(line: str, where: str) -> dict[str, Any]:
