@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class CopyModel(Seq2Seq):
         return CopyState(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, DecoderState]:
         assert isinstance(state, CopyState)
         mask = memory.mask.repeat_interleave(len(tokens) // memory.mask.shape[0], 0)  # (N,S)
         last = mask.sum(1) - 1
@@ -61,9 +61,9 @@ class CopyModel(Seq2Seq):
         weights = weights.scatter_add(1, at, torch.full_like(weights, self.sure))
         weights = weights / weights.sum(1, keepdim=True)
         gate = torch.full((len(tokens), 1), self.p_gen, dtype=torch.float64)
-        return Readout(weights, weights, gate), CopyState(state.position + 1)
+        return DecoderOutput(weights, weights, gate), CopyState(state.position + 1)
 
-    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
         """All words of the vocabulary but the end are alike."""
         logits = torch.zeros(*readout.features.shape[:-1], self.sizes.tgt, dtype=torch.float64)
         logits[..., EOS] = -torch.inf

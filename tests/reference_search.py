@@ -13,9 +13,9 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import Output, Readout, Seq2Seq, with_copies
+from nmtkit.models.base import DecoderOutput, Output, Seq2Seq, with_copies
 from nmtkit.models.output import log_probabilities
-from nmtkit.search.rules import SearchConfig, least_lengths, length_limits
+from nmtkit.search.rules import SearchConfig, max_lengths, min_lengths
 from nmtkit.search.scoring import coverage_penalty, length_penalty
 
 Read = Callable[[Sequence[int]], Batch]
@@ -182,7 +182,7 @@ class Sentence:
         self.model, self.read, self.listed = model, read, listed
         self.empty = read([])
         self.memory = model.encode(self.empty)
-        self._read_to: dict[tuple[int, ...], tuple[Readout, Tensor]] = {}
+        self._read_to: dict[tuple[int, ...], tuple[DecoderOutput, Tensor]] = {}
         self._said: dict[tuple[int, ...], Output] = {}
 
     def among(self, listed: Tensor) -> "Sentence":
@@ -247,7 +247,7 @@ class Steps:
         self.words[int(lengths) - 1] = False  # EOS is not to be covered
         self.sentence, self.config, self.asked = sentence, config, asked
         prefix, room = torch.tensor([asked.prefix]), torch.tensor([sum(len(term) + 1 for term in asked.required)])
-        self.limit, self.least = int(length_limits(config, lengths, prefix, room)), int(least_lengths(config, lengths))
+        self.limit, self.least = int(max_lengths(config, lengths, prefix, room)), int(min_lengths(config, lengths))
 
     def divisor(self, length: int) -> float:
         """What the log-probability of a hypothesis of so many tokens is divided by; OpenNMT-py counts BOS too."""

@@ -213,7 +213,7 @@ LONG = {
     "data/batch.py": 328,
     "data/tokenizer.py": 318,
     "interchange/joey.py": 312,
-    "search/bank.py": 318,
+    "search/decoding_batch.py": 327,
     "training/trainer.py": 315,
 }
 

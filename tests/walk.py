@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.layers.past import Past
-from nmtkit.models.base import Memory, Readout, Seq2Seq
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq
 
 
 class Walk:
@@ -21,12 +21,12 @@ class Walk:
 
     def __init__(self, model: Seq2Seq, memory: Memory, beam: int = 1) -> None:
         self.model, self.memory, self.beam = model, memory, beam
-        self.past = Past(len(memory.mask), beam, memory.mask.device)
+        self.cache = KVCache(len(memory.mask), beam, memory.mask.device)
         rows = torch.arange(len(memory.mask), device=memory.mask.device).repeat_interleave(beam)
         self.state: Any = model.start(memory).select(rows)
         self._begun = False
 
-    def step(self, tokens: Tensor, parents: Tensor | None = None) -> tuple[Tensor, Readout]:
+    def step(self, tokens: Tensor, parents: Tensor | None = None) -> tuple[Tensor, DecoderOutput]:
         """Log-probabilities `(N,X)` after words `(N,)`, and the readout.
 
         Args:
@@ -39,19 +39,19 @@ class Walk:
                 firsts = torch.arange(0, parents.numel(), self.beam, device=parents.device)
                 rows = (parents + firsts[:, None]).flatten()
                 self.state = self.state.select(rows)
-            self.past.follow(rows)
+            self.cache.next_step(rows)
         self._begun = True
         log_probs, readout, self.state = self.model.step(
-            tokens, self.state, self.memory, self.past, need_attention=True
+            tokens, self.state, self.memory, self.cache, need_attention=True
         )
         return log_probs, readout
 
     def kept(self, sentences: Tensor | None = None) -> "Walk":
         """Another that goes on from here, with these sentences by number `(M,)`, or with all."""
         other = copy.copy(self)
-        other.past = copy.deepcopy(self.past)
+        other.cache = copy.deepcopy(self.cache)
         if sentences is not None:
-            other.past.select(sentences)
+            other.cache.select(sentences)
             rows = sentences[:, None] * self.beam + torch.arange(self.beam, device=sentences.device)
             other.memory, other.state = self.memory.select(sentences), self.state.select(rows.flatten())
         return other

@@ -13,7 +13,7 @@ from nmtkit.autotune import found
 from nmtkit.autotune.found import Found
 from nmtkit.autotune.turns import GIVEN_UP, MOST_SECONDS, MOST_SHARE, TooSlowError, Turns, in_turns
 from nmtkit.core import device as devices
-from nmtkit.layers.packed import PrecisionChoice, is_slow, precisions
+from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
 from nmtkit.recipe import Recipe
 from nmtkit.search.engine import FEW_SENTENCES
 from nmtkit.translation.inputs import SearchWay, usual
@@ -38,7 +38,7 @@ def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> lis
     tokens = first.batch_tokens
     possible = [first, replace(first, batch_tokens=tokens // 2), replace(first, batch_tokens=tokens // 4)]
     if asked == "auto":
-        others = [other for other in precisions(device)[1:] if device.type != "cpu" or not is_slow(other)]
+        others = [other for other in supported_precisions(device)[1:] if device.type != "cpu" or not is_slow(other)]
         possible += [replace(first, precision=other) for other in others]
     if device.type == "cpu" and devices.cpu_threads() > 1:
         possible.append(replace(first, one_a_core=not first.one_a_core))

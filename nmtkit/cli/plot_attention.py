@@ -14,7 +14,7 @@ from nmtkit.console.shading import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.experiment.opening import Opening
-from nmtkit.models.base import headed
+from nmtkit.models.base import as_headed
 from nmtkit.pictures.colour_tables import Entropies, of_heads, of_words, save_entropies, save_positions
 from nmtkit.pictures.drawing import Look
 from nmtkit.pictures.pages import save_layered
@@ -133,7 +133,7 @@ def command(
         _show(translator, _pairs(source, target), what, look.title)
         return
     save_pictures(output, _drawing(translator, (source, target), grid, layers, what, look), look)
-    if what == "attention" and not layers and headed(translator.model) and any(map(_is_html, output)):
+    if what == "attention" and not layers and as_headed(translator.model) and any(map(_is_html, output)):
         note("this is the mean of one layer's heads; --layers shows every layer and head")
 
 
@@ -194,7 +194,7 @@ def _pairs(source: str | None, target: str | None) -> Pairs:
 
 def _entropies(translator: Translator, pairs: Pairs) -> tuple[list[Entropies], str]:
     """The entropy of each attention, and a title."""
-    of_each_head = headed(translator.model) is not None
+    of_each_head = as_headed(translator.model) is not None
     parts = of_heads(translator.layered(*pairs)) if of_each_head else of_words(translator.pictures(*pairs))
     count = "1 sentence" if len(pairs[0]) == 1 else f"{len(pairs[0]):,} sentences"
     return parts, f"{translator.name}: entropy of attention over {count}"

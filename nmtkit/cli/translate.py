@@ -66,7 +66,7 @@ class Asking:
         """The translator with the terms; raises NmtkitError if they cannot be read, or its search takes none."""
         if self.terms is None:
             return translator
-        translator.config.refuse_terms()
+        translator.config.reject_constraints()
         return replace(translator, terminology=Terminology.parse(read_lines(self.terms), str(self.terms)))
 
     def requests(self, windows: Iterable[list[str]]) -> Iterator[list[Request]]:

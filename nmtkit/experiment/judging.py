@@ -59,7 +59,7 @@ class Validation:
             loss = likelihood(output, batch, model.sizes.tgt, 0.0)
             nll += loss.nll.cpu()
             tokens += loss.tokens
-        config = self.recipe.search.plain(how.beam_size)
+        config = self.recipe.search.single_beam(how.beam_size)
         limit = source_limit(self.recipe)
         translator = Translator(model, self.tokenizers, config, name=self.recipe.name, max_source_tokens=limit)
         sources, references = zip(*self.pairs, strict=True) if self.pairs else ((), ())

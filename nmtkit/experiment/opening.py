@@ -18,12 +18,12 @@ from nmtkit.core.task import TASKS
 from nmtkit.data.batch import collate
 from nmtkit.data.shortlist import read_shortlist
 from nmtkit.data.vocabulary import UNK
-from nmtkit.layers.packed import PrecisionChoice, is_slow, lay_out, narrow
-from nmtkit.models.base import Seq2Seq, headed
+from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
+from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun, find_run
-from nmtkit.search.engine import Steps, require_recordable
+from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.training.weights import count_weights
 from nmtkit.translation.inputs import SearchWay, usual
 from nmtkit.translation.translator import Translator
@@ -56,7 +56,7 @@ class Opening:
     precision: PrecisionChoice = "auto"
     """Of the matrix products. `auto` on a CPU: fp32, or what was measured here to find the same texts in less time; on
     CUDA fp16, or bf16 where a number of the model would be too large for fp16."""
-    engine: Steps = "auto"
+    engine: StepMode = "auto"
     """The steps of a search on CUDA: recorded as graphs from when on that pays; at once (graph); never (eager)."""
     workers: int | None = 1
     """Processes that search on a CPU, each with one core, instead of this one with all threads. None: one a thread for
@@ -129,7 +129,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
     if len(places) > 1:
         return _for_workers(run, how, places, notify)
     (place,) = places
-    require_recordable(how.engine, place, how.shortlist is not None)
+    require_graph_support(how.engine, place, how.shortlist is not None)
     model, tokenizers, recipe = run.open_model(place, how.weights)
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
@@ -139,9 +139,9 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         if notify is not None:
             notify(f"beam size {wider} instead of {config.beam_size}, for --n-best {how.n_best}")
         config = config.changed({"beam_size": wider})
-    config.refuse_idle(settings)
+    config.reject_unused(settings)
     if how.layer is not None or how.head is not None:
-        of_heads = headed(model)
+        of_heads = as_headed(model)
         if of_heads is None:
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
@@ -154,7 +154,9 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         notify(f"precision {how.precision}: its products are slow on this processor; take fp32, or auto")
     outputs = [getattr(one, "output", None) for one in model.models()]
     parameters = count_weights(model)  # laid out they are no parameters any more
-    lay_out(model, way.precision, () if shortlist is None else [one for one in outputs if one is not None])
+    quantize_for_inference(
+        model, way.precision, () if shortlist is None else [one for one in outputs if one is not None]
+    )
     return Translator(
         model,
         tokenizers,
@@ -231,7 +233,7 @@ def _asked(model: Seq2Seq, precision: PrecisionChoice) -> PrecisionChoice:
 def fits_half(model: Seq2Seq) -> bool:
     """Whether what fp16 makes of a source of words from all over the vocabulary is finite."""
     halved = deepcopy(model)
-    narrow(halved, torch.float16)
+    cast_to_16_bits(halved, torch.float16)
     ids = torch.linspace(UNK, model.sizes.src - 1, PROBED).long().tolist()
     finite: list[bool] = []
 

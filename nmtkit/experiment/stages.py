@@ -252,7 +252,7 @@ def _begin_embeddings(
         vocabulary = (tokenizers.src if side == "src" else tokenizers.tgt).vocabulary
         weight = model.embedding(side).weight
         found = read_vectors(path, vocabulary, weight.shape[1], embedding_setting(recipe))
-        factor = model.begin_embedding(
+        factor = model.init_embedding(
             side, torch.from_numpy(found.ids), torch.from_numpy(found.vectors), config.rescale
         )
         places = [name for name, other in model.named_parameters(remove_duplicate=False) if other is weight]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.models.base import ModelConfig, Seq2Seq, headed
+from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
@@ -88,7 +88,7 @@ def position_table(model: Seq2Seq, weights: Mapping[str, Tensor], side: str, lon
     learned = f"{side}_positions.table"
     if learned in weights:
         return weights[learned]
-    of_heads = headed(model)
+    of_heads = as_headed(model)
     assert of_heads is not None
     return of_heads.positions(longest)[1].cpu()
 

@@ -23,8 +23,8 @@ from torch.nn import functional
 from nmtkit.core.errors import DataError, RecipeError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import name_in
+from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import additive_energies, masked_softmax
-from nmtkit.layers.packed import UnpackedLinear
 from nmtkit.layers.windows import LocalWindow
 
 
@@ -157,7 +157,7 @@ class Location(AttentionScore):
 
     def __init__(self, query_size: int, memory_size: int, attention_size: int, max_positions: int) -> None:
         super().__init__(query_size, memory_size, attention_size, max_positions)
-        self.positions = UnpackedLinear(query_size, max_positions, bias=False)
+        self.positions = UnquantizedLinear(query_size, max_positions, bias=False)
 
     def project(self, values: Tensor) -> Tensor:
         """The encoder states themselves, `(B,S,Hm)`, of which only S will count.
@@ -280,12 +280,12 @@ class Attention(nn.Module):
             return torch.matmul(weights.to(values.dtype), values), weights
         positions = self._positions(centres, length)  # (B,Q,W)
         real = mask.expand(-1, positions.shape[1], -1).gather(2, positions)  # (B,Q,W)
-        energies = self.score(queries.flatten(0, 1).unsqueeze(1), pick(keys, positions)).view(positions.shape)
+        energies = self.score(queries.flatten(0, 1).unsqueeze(1), gather_window(keys, positions)).view(positions.shape)
         narrow = self._narrow_weights(energies, real, positions - centres)  # (B,Q,W)
         weights = narrow.new_zeros(*positions.shape[:2], length).scatter(2, positions, narrow)  # (B,Q,S)
         if not pick_values:
             return torch.matmul(weights.to(values.dtype), values), weights
-        contexts = torch.matmul(narrow.to(values.dtype).flatten(0, 1).unsqueeze(1), pick(values, positions))
+        contexts = torch.matmul(narrow.to(values.dtype).flatten(0, 1).unsqueeze(1), gather_window(values, positions))
         return contexts.view(*positions.shape[:2], -1), weights
 
     def _narrow_weights(self, energies: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
@@ -314,7 +314,7 @@ class Attention(nn.Module):
         return pick_values or (self.score.costly and length >= 2 * width), pick_values
 
 
-def pick(sequence: Tensor, positions: Tensor) -> Tensor:
+def gather_window(sequence: Tensor, positions: Tensor) -> Tensor:
     """The vectors of `sequence` `(B,S,H)` at `positions` `(B,Q,W)`, as `(B*Q,W,H)`."""
     sentences, length, size = sequence.shape
     starts = torch.arange(0, sentences * length, length, device=sequence.device)

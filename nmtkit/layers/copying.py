@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 
 LEAST = 1e-30
 """Smaller shares count as this: a gate that rounding made 0 or 1 leaves loss and gradient finite."""
 
 
-def by_place(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
+def number_by_position(ids: Tensor, src_extended: Tensor, size: int, absent: int) -> Tensor:
     """Extended ids as a search numbers them: a word that the vocabulary lacks is V and its first place in the source.
 
     So the distributions of a search have V + S columns, whatever unknown words the sentences of a batch have.
@@ -69,7 +69,7 @@ def mix(
     """
     rows, size = src_extended.shape[0], vocab_log_probs.shape[-1]
     each = vocab_log_probs.numel() // (rows * size)
-    dtype = wide(vocab_log_probs)
+    dtype = at_least_float32(vocab_log_probs)
     mixed: Tensor = _Mix.apply(  # type: ignore[no-untyped-call]  # torch does not type it
         vocab_log_probs.reshape(rows, each, size),
         attention.to(dtype).reshape(rows, each, -1),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 _LEVELS = 1 << 16
 
 
-def wide(tensor: Tensor) -> torch.dtype:
+def at_least_float32(tensor: Tensor) -> torch.dtype:
     """The tensor's type, or float32 if that has more digits.
 
     Under autocast a layer gives 16 bits: enough for its own output, too few for a sum over many of them, for a
@@ -71,7 +71,7 @@ class Maxout(nn.Module):
         return torch.maximum(first, second)
 
 
-def without_end(mask: Tensor) -> Tensor:
+def mask_without_eos(mask: Tensor) -> Tensor:
     """Which tokens of a source are real, `(B,S)`, its </s> left out; an empty source keeps it, to have one at all."""
     words = mask.roll(-1, 1)
     words[:, -1] = False
@@ -79,7 +79,7 @@ def without_end(mask: Tensor) -> Tensor:
     return words
 
 
-def with_little_padding(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
+def run_by_length(read: Callable[..., Sequence[Tensor]], lengths: Tensor, *padded: Tensor) -> Sequence[Tensor]:
     """What `read` makes of sentences, those of about one length at a time where that is quicker: in a search on a CPU.
 
     It takes as long for padding as for words. The shares of padding are kept under a fifth.

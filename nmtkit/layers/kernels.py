@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 
 _CACHED = 1 << 18
 """Numbers of a `(B,Q,S,A)` tensor, 1 MiB in float32, that a search on a CPU works on at a time."""
@@ -152,7 +152,7 @@ def _plain_maxima(logits: Tensor, block: int) -> tuple[Tensor, Tensor]:
     each = max(1, _CACHED_ROWS // logits.shape[1]) if logits.device.type == "cpu" else max(1, len(logits))
     maxima, largest = [], []
     for part in torch.split(logits, each):
-        rows = part.to(wide(logits))
+        rows = part.to(at_least_float32(logits))
         maxima.append(block_tops(rows, block))
         largest.append(rows.log_softmax(1).amax(1))
     # The largest of the logits is that of the log-probabilities and the log of the sum.
@@ -213,7 +213,7 @@ def _wide_energies(
     queries: Tensor, keys: Tensor, energy: Tensor, coverage: Tensor | None, coverage_weight: Tensor | None
 ) -> Tensor:
     energies = _plain_energies(queries, keys, energy, coverage, coverage_weight)
-    return energies.to(wide(energies))
+    return energies.to(at_least_float32(energies))
 
 
 def _cuda_softmax(energies: Tensor, mask: Tensor) -> Tensor:

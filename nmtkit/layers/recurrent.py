@@ -23,7 +23,7 @@ BridgeKind = Literal["tanh", "linear", "copy", "zero"]
 Initialisation = Literal["xavier", "paper"]
 
 
-def reversal(mask: Tensor) -> Tensor:
+def reversed_positions(mask: Tensor) -> Tensor:
     """For each sentence the positions `(B,S)` that read it from its last word to its first; padding stays in place.
 
     Args:
@@ -33,12 +33,12 @@ def reversal(mask: Tensor) -> Tensor:
     return torch.where(mask, mask.sum(1, keepdim=True) - 1 - positions, positions)
 
 
-def take(sequence: Tensor, positions: Tensor) -> Tensor:
+def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     """The vectors of `sequence` `(B,S,H)` at `positions` `(B,S)`."""
     return sequence.gather(1, positions.unsqueeze(2).expand(-1, -1, sequence.shape[2]))
 
 
-def recurrent(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
+def build_rnn(cell: CellKind, input_size: int, hidden_size: int, layers: int = 1, dropout: float = 0.0) -> nn.RNNBase:
     """A one-directional GRU or LSTM over `(B,S,I)`, with dropout between its layers."""
     kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0)
@@ -52,10 +52,10 @@ def _has_no_16_bit_lstm() -> bool:
     return has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def run_recurrent(
+def run_rnn(
     layer: nn.Module, inputs: Tensor | PackedSequence, state: Tensor | tuple[Tensor, ...] | None = None
 ) -> tuple[Any, Any]:
-    """Runs what `recurrent` made; outside of autocast, in the type of the layer's weights, where 16 bits will not do.
+    """Runs what `build_rnn` made; outside of autocast, in the type of the layer's weights, where 16 bits will not do.
 
     Under autocast for CUDA torch runs these layers in float16, also where bfloat16 was asked for. Gradients of a loss
     that is divided by all tokens of an update are too small for that: most of them would silently become zero. On a CPU
@@ -82,8 +82,8 @@ def run_recurrent(
         return layer(inputs.to(dtype), state)  # type: ignore[no-any-return]
 
 
-def one_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """One word of what `recurrent` made, cell by cell: torch's own call for whole sequences prepares more than it does.
+def rnn_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """One word of what `build_rnn` made, cell by cell: torch's own call for whole sequences prepares more than it does.
 
     Args:
         layer: a GRU or LSTM of L layers.
@@ -96,10 +96,12 @@ def one_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | N
     """
     dtype = next(layer.parameters()).dtype
     hiddens, cells = [], []
-    with torch.autocast(inputs.device.type, enabled=False):  # see `run_recurrent`
+    with torch.autocast(inputs.device.type, enabled=False):  # see `run_rnn`
         inputs, hidden = inputs.to(dtype), hidden.to(dtype)
         plain = torch.gru_cell if cell is None else torch.lstm_cell
-        steps: Any = getattr(layer, "cells", None) or [plain] * layer.num_layers  # see `nmtkit.layers.packed.lay_out`
+        steps: Any = (
+            getattr(layer, "cells", None) or [plain] * layer.num_layers
+        )  # see `nmtkit.layers.inference.quantize_for_inference`
         for number, weights in enumerate(layer.all_weights):
             inputs = F.dropout(inputs, layer.dropout, layer.training) if number else inputs
             if cell is None:
@@ -112,7 +114,7 @@ def one_step(layer: nn.RNNBase, inputs: Tensor, hidden: Tensor, cell: Tensor | N
 
 
 @dataclass(frozen=True)
-class EncoderResult:
+class RecurrentEncoderOutput:
     """What a recurrent encoder makes of B sentences. D is H, or with two directions 2H, the forward half first."""
 
     states: Tensor
@@ -150,14 +152,14 @@ class RecurrentEncoder(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [input_size] + [hidden_size * (2 if bidirectional else 1)] * (layers - 1)
-        self.forward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes)
-        self.backward_layers = nn.ModuleList(recurrent(cell, size, hidden_size) for size in sizes if bidirectional)
+        self.forward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes)
+        self.backward_layers = nn.ModuleList(build_rnn(cell, size, hidden_size) for size in sizes if bidirectional)
         self.residual = residual
         self.dropout = Dropout(dropout)
 
     def forward(
         self, inputs: Tensor, mask: Tensor, lengths: Tensor | None = None, need_cell: bool = True
-    ) -> EncoderResult:
+    ) -> RecurrentEncoderOutput:
         """Runs all layers.
 
         Args:
@@ -167,7 +169,7 @@ class RecurrentEncoder(nn.Module):
                 they are not given, the CPU waits for the device to count them.
             need_cell: whether an LSTM's memory cells must be given, which costs it some time.
         """
-        turned = reversal(mask)
+        turned = reversed_positions(mask)
         need_cell = need_cell and isinstance(self.forward_layers[0], nn.LSTM)
         if not need_cell:
             lengths = mask.sum(1)
@@ -176,21 +178,23 @@ class RecurrentEncoder(nn.Module):
         states, ends, cells = inputs, [], []
         for number, ahead in enumerate(self.forward_layers):
             read = states if number == 0 else self.dropout(states)
-            answer, hidden, cell = run_to_ends(ahead, read, lengths, need_cell)
+            answer, hidden, cell = run_to_final_states(ahead, read, lengths, need_cell)
             if self.backward_layers:
                 opposite = self.backward_layers[number]
-                back, back_hidden, back_cell = run_to_ends(opposite, take(read, turned), lengths, need_cell)
-                answer = torch.cat([answer, take(back, turned)], -1)  # (B,S,2H)
+                back, back_hidden, back_cell = run_to_final_states(
+                    opposite, gather_positions(read, turned), lengths, need_cell
+                )
+                answer = torch.cat([answer, gather_positions(back, turned)], -1)  # (B,S,2H)
                 hidden = torch.cat([hidden, back_hidden], -1)  # (B,2H)
                 cell = None if cell is None or back_cell is None else torch.cat([cell, back_cell], -1)
             states = states + answer if self.residual and number > 0 else answer
             ends.append(hidden)
             cells += [] if cell is None else [cell]
         states = states.masked_fill(~mask.unsqueeze(2), 0.0)
-        return EncoderResult(states, torch.stack(ends, 1), torch.stack(cells, 1) if cells else None)
+        return RecurrentEncoderOutput(states, torch.stack(ends, 1), torch.stack(cells, 1) if cells else None)
 
 
-def run_to_ends(
+def run_to_final_states(
     layer: nn.Module, inputs: Tensor, lengths: Tensor, need_cell: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Runs one recurrent layer over padded sentences, from a state of zero.
@@ -211,14 +215,14 @@ def run_to_ends(
         memory cell `(B,H)`, or None.
     """
     if not need_cell:
-        states, _ = run_recurrent(layer, inputs)
-        return states, take(states, (lengths - 1).unsqueeze(1)).squeeze(1), None
+        states, _ = run_rnn(layer, inputs)
+        return states, gather_positions(states, (lengths - 1).unsqueeze(1)).squeeze(1), None
     if inputs.is_cuda:
         # Sorted here and not by torch, which would wait for the device when it undoes it.
         order = lengths.argsort(descending=True)
         there, back = (index.to(inputs.device, non_blocking=True) for index in (order, order.argsort()))
         packed = pack_padded_sequence(inputs.index_select(0, there), lengths[order], batch_first=True)
-        answer, (hidden, cell) = run_recurrent(layer, packed)
+        answer, (hidden, cell) = run_rnn(layer, packed)
         states, _ = pad_packed_sequence(answer, batch_first=True, total_length=inputs.shape[1])
         states, hidden, cell = (part.index_select(0, back) for part in (states, hidden[0], cell[0]))
         return states, hidden, cell
@@ -226,13 +230,13 @@ def run_to_ends(
 
 
 def _run_by_stretches(layer: nn.Module, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The way of a CPU in `run_to_ends`; while it runs, the longest sentences stand first."""
+    """The way of a CPU in `run_to_final_states`; while it runs, the longest sentences stand first."""
     order = lengths.argsort(descending=True)
     inputs, ends = inputs[order], lengths[order].tolist()
     stretches, hiddens, cells = [], [], []
     state, start, running = None, 0, len(ends)
     for stop in sorted(set(ends)):
-        states, (hidden, cell) = run_recurrent(layer, inputs[:running, start:stop], state)
+        states, (hidden, cell) = run_rnn(layer, inputs[:running, start:stop], state)
         going_on = sum(end > stop for end in ends)
         stretches.append(F.pad(states, (0, 0, 0, 0, 0, len(ends) - running)))  # (B,*,H)
         hiddens.append(hidden[0, going_on:])
@@ -348,7 +352,7 @@ class Bridge(nn.Module):
         """The decoder's first hidden state `(B,L,H)`, and memory cell `(B,L,H)` or None.
 
         Args:
-            hidden: final hidden state of each layer of the encoder, `(B,*,D)`; see `EncoderResult`.
+            hidden: final hidden state of each layer of the encoder, `(B,*,D)`; see `RecurrentEncoderOutput`.
             cell: its memory cells, or None; only `copy` reads them.
         """
         if self.kind == "copy":
@@ -364,7 +368,7 @@ class Bridge(nn.Module):
         return mapped.tanh() if self.kind == "tanh" else mapped
 
 
-def initialise(model: nn.Module, style: Initialisation) -> None:
+def init_weights(model: nn.Module, style: Initialisation) -> None:
     """Sets every linear map, embedding and recurrent weight of a model; parameters of other kinds are left alone.
 
     `xavier`: orthogonal recurrent matrices, Glorot & Bengio 2010 for the others, gate by gate; embeddings of length

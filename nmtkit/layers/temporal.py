@@ -19,29 +19,29 @@ from torch.nn import functional
 
 from nmtkit.layers.kernels import masked_softmax
 
-NOTHING = -math.inf
+EMPTY_SUM = -math.inf
 """The past of a place before the first step: the logarithm of an empty sum."""
 
 
-def penalise(energies: Tensor, past: Tensor) -> Tensor:
+def penalize(energies: Tensor, past: Tensor) -> Tensor:
     """`log e'_ti` of equation 3: energies, less the past of their places; in the first step the energies themselves.
 
     Args:
         energies: `e_ti`, `(...,S)`.
-        past: of the same shape; `NOTHING` before the first step.
+        past: of the same shape; `EMPTY_SUM` before the first step.
     """
-    return energies - past.masked_fill(past == NOTHING, 0.0)
+    return energies - past.masked_fill(past == EMPTY_SUM, 0.0)
 
 
-def remember(energies: Tensor, past: Tensor) -> Tensor:
+def accumulate(energies: Tensor, past: Tensor) -> Tensor:
     """The past for the step after this one, `(...,S)`."""
     return torch.logaddexp(past, energies)
 
 
-def pasts(energies: Tensor) -> Tensor:
-    """The past of every step of `(B,T,S)` at once: what `remember` gives step by step, from `NOTHING` on."""
+def accumulated_before(energies: Tensor) -> Tensor:
+    """The past of every step of `(B,T,S)` at once: what `accumulate` gives step by step, from `EMPTY_SUM` on."""
     sums = torch.logcumsumexp(energies[:, :-1], 1)  # (B,T-1,S)
-    return functional.pad(sums, (0, 0, 1, 0), value=NOTHING)
+    return functional.pad(sums, (0, 0, 1, 0), value=EMPTY_SUM)
 
 
 class IntraDecoderAttention(nn.Module):
@@ -69,7 +69,7 @@ class IntraDecoderAttention(nn.Module):
         energies = torch.matmul(self.query(states), written.transpose(1, 2))
         return torch.matmul(masked_softmax(energies, seen).to(written.dtype), written)
 
-    def over_all(self, states: Tensor) -> Tensor:
+    def all_steps(self, states: Tensor) -> Tensor:
         """All steps at once: contexts `(B,T,H)` of states `(B,T,H)`, each of which sees those before it."""
         steps = states.shape[1]
         before = torch.ones(steps, steps, dtype=torch.bool, device=states.device).tril(-1)  # (T,T)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import DataError
 from nmtkit.layers.elementary import Dropout, dropout
-from nmtkit.layers.packed import Packed
-from nmtkit.layers.past import Past
+from nmtkit.layers.inference import InferenceLinear
+from nmtkit.layers.kv_cache import KVCache
 
 Norm = Literal["pre", "post"]
 Activation = Literal["relu", "gelu", "silu"]
@@ -211,22 +211,22 @@ class SelfAttention(nn.Module):
         query, keys, _ = self._project(states).to(states.dtype).transpose(1, 3).unbind(2)  # (B,A,Q,D)
         return attention_weights(query, keys, _past(query) if causal else mask)
 
-    def step(self, states: Tensor, past: Past, layer: int) -> Tensor:
+    def step(self, states: Tensor, cache: KVCache, layer: int) -> Tensor:
         """The newest position only; its keys and values become part of the past.
 
         Args:
             states: `(B,K,H)`, one position of each of N = B*K sequences.
-            past: of these sequences.
+            cache: of these sequences.
             layer: the number of this one.
 
         Returns:
             `(B,K,H)`.
         """
         packed = self._project(states)  # (B,K,3,A,D)
-        past.append(layer, packed.flatten(0, 1)[:, 1:])
-        keys, values = (part.transpose(1, 2) for part in past.read(layer).unbind(2))  # (B,A,P*K,D)
+        cache.append(layer, packed.flatten(0, 1)[:, 1:])
+        keys, values = (part.transpose(1, 2) for part in cache.read(layer).unbind(2))  # (B,A,P*K,D)
         query = packed[:, :, 0].transpose(1, 2)  # (B,A,K,D)
-        context = attend(query, keys, values, past.bias(), rate=self.rate if self.training else 0.0)
+        context = attend(query, keys, values, cache.bias(), rate=self.rate if self.training else 0.0)
         out: Tensor = self.out(merge_heads(context))
         return out
 
@@ -286,8 +286,12 @@ class FeedForward(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """`(...,H)` to `(...,H)`."""
-        if self.activation == "relu" and isinstance(self.inner, Packed) and isinstance(self.out, Packed):
-            inner = self.inner.rectified(states)
+        if (
+            self.activation == "relu"
+            and isinstance(self.inner, InferenceLinear)
+            and isinstance(self.out, InferenceLinear)
+        ):
+            inner = self.inner.forward_relu(states)
         else:
             inner = self.inner(states)
             smooth = F.silu if self.activation == "silu" else F.gelu
@@ -322,7 +326,7 @@ class Residual(nn.Module):
 L = TypeVar("L", bound=nn.Module)
 
 
-class Layers(nn.ModuleList, Generic[L]):
+class LayerStack(nn.ModuleList, Generic[L]):
     """Layers of one kind, lowest first."""
 
     def __init__(self, layers: Iterable[L]) -> None:
@@ -333,7 +337,7 @@ class Layers(nn.ModuleList, Generic[L]):
 
 
 @dataclass(frozen=True)
-class LayerPlan:
+class LayerConfig:
     """What the layers of a model have in common."""
 
     width: int
@@ -359,7 +363,7 @@ class LayerPlan:
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; left half of figure 1 of Vaswani et al. 2017."""
 
-    def __init__(self, plan: LayerPlan) -> None:
+    def __init__(self, plan: LayerConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
         self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
@@ -381,7 +385,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the memory, then feed-forward; right half of figure 1 of Vaswani et al. 2017."""
 
-    def __init__(self, plan: LayerPlan) -> None:
+    def __init__(self, plan: LayerConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(plan.width, plan.heads, plan.attention_rate)
         self.around_self_attention = Residual(plan.width, plan.norm, plan.rate, plan.norm_epsilon)
@@ -396,17 +400,17 @@ class DecoderLayer(nn.Module):
         keys: Tensor,
         values: Tensor,
         mask: Tensor | None,
-        past: tuple[Past, int] | None = None,
+        cache: tuple[KVCache, int] | None = None,
         shown: slice | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Whole targets at once, or one step of a beam.
 
         Args:
-            states: `(B,T,H)`, all positions of B targets; or with a past `(B,K,H)`, one position of N = B*K targets.
+            states: `(B,T,H)`, all positions of B targets; or with a cache `(B,K,H)`, one position of N = B*K targets.
             keys: `(B,A,S,D)`, this layer's projection of the memory.
             values: `(B,A,S,D)`, likewise.
             mask: `(B,1,1,S)`, which source tokens are real; see `attend`.
-            past: the positions so far, and the number of this layer in it.
+            cache: the positions so far, and the number of this layer in it.
             shown: the a heads whose weights over the memory are to be returned; None for none.
 
         Returns:
@@ -414,10 +418,10 @@ class DecoderLayer(nn.Module):
         """
         around = self.around_self_attention
         entering = around.enter(states)
-        if past is None:
+        if cache is None:
             result = self.self_attention(entering, causal=True)
         else:
-            result = self.self_attention.step(entering, *past)
+            result = self.self_attention.step(entering, *cache)
         states = around.leave(states, result)
         around = self.around_cross_attention
         result, weights = self.cross_attention(around.enter(states), keys, values, mask, shown)

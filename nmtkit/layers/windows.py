@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 
 WindowKind = Literal["global", "local_m", "local_p"]
 
@@ -53,7 +53,7 @@ class LocalM(LocalWindow):
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """The centres `(B,Q)`; the queries have no say."""
         last = (lengths - 1).clamp(min=0).unsqueeze(1)  # (B,1)
-        return torch.minimum(positions, last).to(wide(queries))
+        return torch.minimum(positions, last).to(at_least_float32(queries))
 
 
 class LocalP(LocalWindow):
@@ -71,7 +71,7 @@ class LocalP(LocalWindow):
     def forward(self, queries: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
         """The centres `(B,Q)`; the positions have no say."""
         # Not a matrix product, which would have 16 bits under autocast: too few to tell words of a long source apart.
-        hidden = torch.tanh(self.hidden(queries)).to(wide(queries))  # (B,Q,Hq)
+        hidden = torch.tanh(self.hidden(queries)).to(at_least_float32(queries))  # (B,Q,Hq)
         return lengths.unsqueeze(1) * torch.sigmoid((hidden * self.centre).sum(-1))
 
     def factor(self, distances: Tensor) -> Tensor:

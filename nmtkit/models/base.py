@@ -16,9 +16,9 @@ decoding; state has one row per *hypothesis*. A model that attends reads the K =
 queries into that sentence's one row of memory: the encoder's states are never copied per beam.
 
 What decoding changes is two things. The *state* is small and of one size: a search moves its rows where hypotheses
-follow others. The *past* (`nmtkit.layers.past`) grows by one entry in every step, and nothing in it is ever moved. But
-for how many positions are read of it, no number that `advance` computes with changes from step to step: where a
-hypothesis stands is a tensor of the state, since the hypotheses of one step may stand at different positions.
+follow others. The *cache* (`nmtkit.layers.kv_cache`) grows by one entry in every step, and nothing in it is ever
+moved. But for how many positions are read of it, no number that `advance` computes with changes from step to step:
+the position of a hypothesis is a tensor, since the hypotheses of one step may stand at different positions.
 """
 
 from abc import ABC, abstractmethod
@@ -37,8 +37,8 @@ from nmtkit.data.batch import Batch, Rows
 from nmtkit.data.embeddings import Side
 from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.copying import mix
-from nmtkit.layers.past import Past
-from nmtkit.models.output import OutputRows, log_probabilities
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.output import ShortlistedOutput, log_probabilities
 
 MODELS: Registry["type[Seq2Seq]"] = Registry("model")
 
@@ -56,7 +56,7 @@ Tie = Literal["none", "embeddings", "decoder", "all"]
 """What shares one matrix: nothing; both embeddings; target embedding and output layer; or all three."""
 
 
-def refuse_tie_of_two_vocabularies(tie: Tie, sizes: VocabularySizes) -> None:
+def require_shared_vocabulary(tie: Tie, sizes: VocabularySizes) -> None:
     """Checks that both sides have one vocabulary if they are to share one embedding.
 
     Raises:
@@ -105,7 +105,7 @@ class Memory(Rows):
     n_oov: int
     """X - V."""
     _: KW_ONLY
-    kept: OutputRows | None = None
+    shortlist: ShortlistedOutput | None = None
     """What is computed of the output layer, V' words of the V; None: all. A search with a shortlist puts it here."""
 
 
@@ -115,33 +115,33 @@ class DecoderState(Rows):
 
 
 @dataclass(frozen=True)
-class Readout(Rows):
+class DecoderOutput(Rows):
     """What one or more decoding steps computed, before the output layer."""
 
     features: Tensor
-    """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `at`: what `predict` reads."""
+    """`(N,*)` from `advance`; `(B,T,*)` from `unroll`; `(M,*)` from `gather`: what `predict` reads."""
     attention: Tensor | None = None
     """Weights over the source, `(N,S)`, `(B,T,S)` or `(M,S)`; None where not asked for, or where the model has none."""
     copy_gate: Tensor | None = None
     """p_gen, `(N,1)`, `(B,T,1)` or `(M,1)`; None where the model does not copy."""
     sentence: Tensor | None = None
-    """`(M,)` from `at`: the sentence of each row."""
+    """`(M,)` from `gather`: the sentence of each row."""
     centres: Tensor | None = None
     """The centre of a local window, `(N,)`, `(B,T)` or `(M,)`, in source tokens from 0; None where `attention` is, and
     where a model may look at all of the source."""
 
-    def part(self, rows: slice) -> "Readout":
-        """Some rows of what `at` gave, or `advance`: what `predict` needs for them."""
+    def slice_rows(self, rows: slice) -> "DecoderOutput":
+        """Some rows of what `gather` gave, or `advance`: what `predict` needs for them."""
         return self.mapped(lambda tensor: tensor[rows])
 
-    def at(self, keep: Tensor) -> "Readout":
+    def gather(self, keep: Tensor) -> "DecoderOutput":
         """The positions where `keep` `(B,T)` is True, as M rows; spares the output layer the padding."""
         # `keep` may still be on the CPU: finding its positions there spares an accelerator a wait.
         rows, columns = (index.to(self.features.device, non_blocking=True) for index in keep.nonzero(as_tuple=True))
         return replace(self.mapped(lambda tensor: tensor[rows, columns]), sentence=rows)
 
     @classmethod
-    def of_steps(cls, steps: Sequence["Readout"]) -> "Readout":
+    def stack(cls, steps: Sequence["DecoderOutput"]) -> "DecoderOutput":
         """What T steps gave `(N,*)` as one `(N,T,*)`."""
         names = [field.name for field in fields(cls) if getattr(steps[0], field.name) is not None]
         return cls(**{name: torch.stack([getattr(step, name) for step in steps], 1) for name in names})
@@ -156,7 +156,7 @@ class Output(Rows):
     attention: Tensor | None = None
     """`(B,T,S)` (never flattened), or None where not asked for, or where the model has none."""
     centres: Tensor | None = None
-    """The centres of local windows `(B,T)` (never flattened), or None; see `Readout`."""
+    """The centres of local windows `(B,T)` (never flattened), or None; see `DecoderOutput`."""
     copy_gate: Tensor | None = None
     """p_gen `(B,T,1)` (never flattened), or None where the model does not copy."""
 
@@ -217,7 +217,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         return self.src_embedding if side == "src" else self.tgt_embedding
 
     @torch.no_grad()
-    def begin_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
+    def init_embedding(self, side: Side, ids: Tensor, vectors: Tensor, rescale: bool) -> float:
         """Gives some words of one side vectors that were learned elsewhere; the others keep their random ones.
 
         Args:
@@ -248,7 +248,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
     def start(self, memory: M) -> S:
         """The state before the first word; one row per sentence (N = B)."""
 
-    def reserve(self, length: int) -> bool:
+    def reserve_positions(self, length: int) -> bool:
         """Makes what grows with the length, before a walk of at most so many steps begins.
 
         Returns:
@@ -258,23 +258,23 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
 
     @abstractmethod
     def advance(
-        self, tokens: Tensor, state: S, memory: M, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, S]:
-        """One decoding step, no vocabulary yet. Who calls it moves the past on: `past.follow`.
+        self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, S]:
+        """One decoding step, no vocabulary yet. Who calls it moves the past on: `cache.next_step`.
 
         Args:
             tokens: the words just chosen `(N,)`, BOS first; a model that copies takes extended ids as well.
             state: N rows.
             memory: B rows; N is a multiple of B, sentence-major.
-            past: of these hypotheses; this step's entries are written into it.
-            need_attention: whether `Readout.attention` must be filled; where it costs nothing it may always be.
+            cache: of these hypotheses; this step's entries are written into it.
+            need_attention: whether `DecoderOutput.attention` must be filled; where it costs nothing it may always be.
         """
 
     @abstractmethod
-    def logits(self, readout: Readout, memory: M) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: M) -> Tensor:
         """The output layer `(..., V)`, for the leading axes of `readout.features`, before the softmax.
 
-        It ends in `onto_vocabulary`, which gives `(N,V')` where `memory.kept` says so.
+        It ends in `project_to_vocabulary`, which gives `(N,V')` where `memory.shortlist` says so.
         """
 
     def output_layer(self, memory: M) -> tuple[Tensor, Tensor]:
@@ -291,41 +291,41 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
             raise RecipeError(f"{self.config.kind} has no output layer that a shortlist could take rows of; go without")
         return weight, bias
 
-    def shorten(self, memory: M, candidates: Tensor) -> M:
-        """The same memory, by which `logits` are of candidates only; see `OutputRows.gathered`."""
-        return replace(memory, kept=OutputRows.gathered(*self.output_layer(memory), candidates))
+    def with_shortlist(self, memory: M, candidates: Tensor) -> M:
+        """The same memory, by which `logits` are of candidates only; see `ShortlistedOutput.gathered`."""
+        return replace(memory, shortlist=ShortlistedOutput.gathered(*self.output_layer(memory), candidates))
 
-    def predict(self, readout: Readout, memory: M) -> Tensor:
+    def predict(self, readout: DecoderOutput, memory: M) -> Tensor:
         """Log-probabilities `(..., X)`; words of the source among them where the readout has a gate to copy by.
 
         Training calls it on parts of a readout, one after the other.
         """
         logits = self.logits(readout, memory)
-        assert memory.kept is None or memory.kept.bias.shape[1] == logits.shape[-1], "see `logits`"
+        assert memory.shortlist is None or memory.shortlist.bias.shape[1] == logits.shape[-1], "see `logits`"
         log_probs = log_probabilities(logits)
         return log_probs if readout.copy_gate is None else self.copied(log_probs, readout, memory)
 
-    def copied(self, log_probs: Tensor, readout: Readout, memory: M, excess: Tensor | None = None) -> Tensor:
+    def copied(self, log_probs: Tensor, readout: DecoderOutput, memory: M, excess: Tensor | None = None) -> Tensor:
         """The end of `predict` where the readout has a gate; for `excess` see `with_copies`."""
         return with_copies(log_probs, readout, memory, excess)
 
     def step(
-        self, tokens: Tensor, state: S, memory: M, past: Past, need_attention: bool = False
-    ) -> tuple[Tensor, Readout, S]:
+        self, tokens: Tensor, state: S, memory: M, cache: KVCache, need_attention: bool = False
+    ) -> tuple[Tensor, DecoderOutput, S]:
         """`advance`, then `predict`: log-probabilities `(N,X)`, the readout and the next state."""
-        readout, state = self.advance(tokens, state, memory, past, need_attention)
+        readout, state = self.advance(tokens, state, memory, cache, need_attention)
         return self.predict(readout, memory), readout, state
 
-    def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: M, need_attention: bool = False) -> DecoderOutput:
         """All steps over the given targets, `(B,T,*)`."""
         assert batch.tgt_in is not None
-        state, past = self.start(memory), Past(len(memory.mask), 1, memory.mask.device)
+        state, cache = self.start(memory), KVCache(len(memory.mask), 1, memory.mask.device)
         steps = []
         for tokens in batch.tgt_in.unbind(1):
-            readout, state = self.advance(tokens, state, memory, past, need_attention)
-            past.follow()
+            readout, state = self.advance(tokens, state, memory, cache, need_attention)
+            cache.next_step()
             steps.append(readout)
-        return Readout.of_steps(steps)
+        return DecoderOutput.stack(steps)
 
     def forward(self, batch: Batch, keep: Tensor | None = None, need_attention: bool = False) -> Output:
         """Teacher forcing.
@@ -339,7 +339,7 @@ class Seq2Seq(nn.Module, ABC, Generic[M, S]):
         readout = self.unroll(batch, memory, need_attention)
         attention, centres, gate = readout.attention, readout.centres, readout.copy_gate
         if keep is not None:
-            readout = readout.at(keep)
+            readout = readout.gather(keep)
         return Output(self.predict(readout, memory), attention, centres, gate)
 
 
@@ -347,7 +347,7 @@ class HeadedModel(Seq2Seq[M, S]):
     """A model of layers of attention heads: what each of them looks at can be asked for."""
 
     @abstractmethod
-    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[Readout, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: M) -> tuple[DecoderOutput, Tensor]:
         """`unroll` with its attention, and the weights of all heads of the layer that it comes from, `(B,A,T,S)`."""
 
     @abstractmethod
@@ -371,7 +371,7 @@ class HeadedModel(Seq2Seq[M, S]):
         """
 
 
-def headed(model: Seq2Seq) -> HeadedModel | None:
+def as_headed(model: Seq2Seq) -> HeadedModel | None:
     """The model, if it is one of layers of attention heads."""
     return model if isinstance(model, HeadedModel) else None
 
@@ -383,12 +383,14 @@ def rows_per_sentence(state_rows: int, memory: Memory) -> int:
     return state_rows // sentences
 
 
-def without_extension(ids: Tensor, sizes: VocabularySizes) -> Tensor:
+def extended_to_unk(ids: Tensor, sizes: VocabularySizes) -> Tensor:
     """Extended ids as a decoder reads them: words that only the source has are unknown to its embedding."""
     return ids.masked_fill(ids >= sizes.tgt, UNK)
 
 
-def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory, excess: Tensor | None = None) -> Tensor:
+def with_copies(
+    vocab_log_probs: Tensor, readout: DecoderOutput, memory: Memory, excess: Tensor | None = None
+) -> Tensor:
     """The end of `predict` in a model that copies: `(...,X)` from the vocabulary's log-probabilities `(...,V)`.
 
     What the readout shows as attention is what is copied by; see `nmtkit.layers.copying.mix`, also for `excess`.
@@ -396,5 +398,5 @@ def with_copies(vocab_log_probs: Tensor, readout: Readout, memory: Memory, exces
     assert readout.attention is not None, "a model that copies shows where it looks"
     assert readout.copy_gate is not None, "a model that copies has a gate"
     src = memory.src_extended if readout.sentence is None else memory.src_extended[readout.sentence]
-    src = src if memory.kept is None else memory.kept.columns.of(src)
+    src = src if memory.shortlist is None else memory.shortlist.index.columns_of(src)
     return mix(vocab_log_probs, readout.attention, readout.copy_gate, src, memory.n_oov, excess)

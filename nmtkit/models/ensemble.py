@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Field
 from nmtkit.data.batch import Batch
-from nmtkit.layers.elementary import wide
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, without_extension
-from nmtkit.models.output import OutputRows, log_probabilities
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, extended_to_unk
+from nmtkit.models.output import ShortlistedOutput, log_probabilities
 
 Mean = Literal["probabilities", "log-probabilities"]
 """Of what the mean is taken. Of probabilities it is a mixture, in which one member that is sure is heard; of
@@ -47,10 +47,10 @@ class EnsembleConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class SharedRows(OutputRows):
+class EnsembleShortlist(ShortlistedOutput):
     """What is left of the output layers of all members; its own rows are those of the first."""
 
-    members: tuple[OutputRows, ...]
+    members: tuple[ShortlistedOutput, ...]
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class EnsembleMemory(Memory):
 
     def of_members(self) -> list[Memory]:
         """The memory of each, with what is left of its own output layer."""
-        if not isinstance(self.kept, SharedRows):
+        if not isinstance(self.shortlist, EnsembleShortlist):
             return list(self.members)
-        return [replace(one, kept=kept) for one, kept in zip(self.members, self.kept.members, strict=True)]
+        return [replace(one, shortlist=kept) for one, kept in zip(self.members, self.shortlist.members, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class EnsembleState(DecoderState):
 
 
 @dataclass(frozen=True)
-class EnsembleReadout(Readout):
+class EnsembleDecoderOutput(DecoderOutput):
     """What each member computed; `features` are those of the first, attention and p_gen are means.
 
     p_gen of a member that does not copy is 1, and attention is that of the members that have any.
     """
 
-    members: tuple[Readout, ...] = ()
+    members: tuple[DecoderOutput, ...] = ()
 
-    def of_members(self) -> list[Readout]:
+    def of_members(self) -> list[DecoderOutput]:
         """The readout of each, of the same sentences."""
         return [replace(one, sentence=self.sentence) for one in self.members]
 
@@ -132,38 +132,38 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
         members = zip(self.models(), memory.members, strict=True)
         return EnsembleState(tuple(one.start(own) for one, own in members))
 
-    def reserve(self, length: int) -> bool:
+    def reserve_positions(self, length: int) -> bool:
         """Whether all can make so many steps."""
-        return min(one.reserve(length) for one in self.models())
+        return min(one.reserve_positions(length) for one in self.models())
 
     def advance(
-        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, past: Past, need_attention: bool = False
-    ) -> tuple[EnsembleReadout, EnsembleState]:
+        self, tokens: Tensor, state: EnsembleState, memory: EnsembleMemory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[EnsembleDecoderOutput, EnsembleState]:
         """A step of each; their layers lie behind each other in the one past."""
-        known = without_extension(tokens, self.sizes) if self.config.copies else tokens
+        known = extended_to_unk(tokens, self.sizes) if self.config.copies else tokens
         readouts, states = [], []
         for one, own, its in zip(self.models(), state.members, memory.members, strict=True):
-            past.begin_model()
-            readout, after = one.advance(tokens if one.config.copies else known, own, its, past, need_attention)
+            cache.begin_model()
+            readout, after = one.advance(tokens if one.config.copies else known, own, its, cache, need_attention)
             readouts.append(readout)
             states.append(after)
         return self._joined(readouts, need_attention), EnsembleState(tuple(states))
 
-    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleReadout:
+    def unroll(self, batch: Batch, memory: EnsembleMemory, need_attention: bool = False) -> EnsembleDecoderOutput:
         """All steps of each."""
         members = zip(self.models(), memory.members, strict=True)
         return self._joined([one.unroll(batch, own, need_attention) for one, own in members], need_attention)
 
-    def shorten(self, memory: EnsembleMemory, candidates: Tensor) -> EnsembleMemory:
+    def with_shortlist(self, memory: EnsembleMemory, candidates: Tensor) -> EnsembleMemory:
         """The same memory, by which the output layer of each is of candidates only."""
         members = zip(self.models(), memory.members, strict=True)
-        rows = tuple(OutputRows.gathered(*one.output_layer(own), candidates) for one, own in members)
-        return replace(memory, kept=SharedRows(rows[0].bias, rows[0].columns, rows))
+        rows = tuple(ShortlistedOutput.gathered(*one.output_layer(own), candidates) for one, own in members)
+        return replace(memory, shortlist=EnsembleShortlist(rows[0].bias, rows[0].index, rows))
 
-    def logits(self, readout: Readout, memory: EnsembleMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: EnsembleMemory) -> Tensor:
         """The mean `(...,X)`, copies among it; of probabilities it is one already, of their logarithms not yet."""
-        assert isinstance(readout, EnsembleReadout)
-        width = self.sizes.tgt if memory.kept is None else memory.kept.bias.shape[1]
+        assert isinstance(readout, EnsembleDecoderOutput)
+        width = self.sizes.tgt if memory.shortlist is None else memory.shortlist.bias.shape[1]
         width += memory.n_oov if self.config.copies else 0
         means: list[Tensor] = []
         for one, own, its, share in zip(
@@ -174,26 +174,26 @@ class Ensemble(Seq2Seq[EnsembleMemory, EnsembleState]):
             means.append(log_probs * share if self._of_logs else log_probs + math.log(share))
         return reduce(torch.add if self._of_logs else torch.logaddexp, means)
 
-    def predict(self, readout: Readout, memory: EnsembleMemory) -> Tensor:
+    def predict(self, readout: DecoderOutput, memory: EnsembleMemory) -> Tensor:
         """Log-probabilities `(...,X)`."""
         return log_probabilities(self.logits(readout, memory))
 
     def copied(
-        self, log_probs: Tensor, readout: Readout, memory: EnsembleMemory, excess: Tensor | None = None
+        self, log_probs: Tensor, readout: DecoderOutput, memory: EnsembleMemory, excess: Tensor | None = None
     ) -> Tensor:
         """The mean has the copies already."""
         return log_probs if excess is None else log_probs - excess
 
-    def _joined(self, readouts: Sequence[Readout], need_attention: bool) -> EnsembleReadout:
+    def _joined(self, readouts: Sequence[DecoderOutput], need_attention: bool) -> EnsembleDecoderOutput:
         """The readouts as one."""
         looks = [(one.attention, share) for one, share in zip(readouts, self._shares, strict=True)]
         seen = [(look, share) for look, share in looks if look is not None]
         attention = gate = None
         if seen and (need_attention or self.config.copies):
             total = sum(share for _, share in seen)
-            attention = torch.stack([look.to(wide(look)) * (share / total) for look, share in seen]).sum(0)
+            attention = torch.stack([look.to(at_least_float32(look)) * (share / total) for look, share in seen]).sum(0)
         gates = [(one.copy_gate, share) for one, share in zip(readouts, self._shares, strict=True)]
         if self.config.copies:
             mean = torch.stack([one * share for one, share in gates if one is not None]).sum(0)
             gate = mean + sum(share for one, share in gates if one is None)
-        return EnsembleReadout(readouts[0].features, attention, gate, members=tuple(readouts))
+        return EnsembleDecoderOutput(readouts[0].features, attention, gate, members=tuple(readouts))

@@ -44,22 +44,22 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Depth, Field, Width, field_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import General
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.layers.inference import UnquantizedLinear
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.layers.packed import UnpackedLinear
-from nmtkit.layers.past import Past
-from nmtkit.layers.recurrent import RecurrentEncoder, initialise, layers_first, one_step, recurrent, run_recurrent
-from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.recurrent import RecurrentEncoder, build_rnn, init_weights, layers_first, rnn_step, run_rnn
+from nmtkit.layers.temporal import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
 from nmtkit.models.base import (
     MODELS,
-    Readout,
+    DecoderOutput,
     Tie,
     VocabularySizes,
+    extended_to_unk,
     rows_per_sentence,
-    without_extension,
 )
-from nmtkit.models.output import onto_vocabulary
-from nmtkit.models.recurrent import AttendedMemory, RecurrentConfig, RecurrentModel, RecurrentState
+from nmtkit.models.output import project_to_vocabulary
+from nmtkit.models.recurrent import AttentionMemory, RecurrentConfig, RecurrentModel, RecurrentState
 
 
 class IntraAttentionConfig(RecurrentConfig):
@@ -103,7 +103,7 @@ class IntraAttentionConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class IntraAttentionMemory(AttendedMemory):
+class IntraAttentionMemory(AttentionMemory):
     """The article as the decoder sees it."""
 
     output_weight: Tensor | None
@@ -139,16 +139,16 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         made = config.tie in ("decoder", "all")
         embedding, hidden = config.embedding_size, config.hidden_size
         self.own_words = config.own_words
-        self.decoder = recurrent("lstm", embedding, hidden)
+        self.decoder = build_rnn("lstm", embedding, hidden)
         self.score = General(hidden, hidden, 0, 0)
         self.intra_temporal = config.intra_temporal
         self.intra_decoder = IntraDecoderAttention(hidden) if config.intra_decoder else None
         features = hidden * (3 if config.intra_decoder else 2)
         self.switch = nn.Linear(features, 1) if config.copying else None
         self.projection = nn.Linear(embedding, features, bias=False) if made else None
-        self.output = None if made else UnpackedLinear(features, sizes.tgt, bias=False)
+        self.output = None if made else UnquantizedLinear(features, sizes.tgt, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(sizes.tgt))
-        initialise(self, "xavier")
+        init_weights(self, "xavier")
         # Rows of W_out with a length of about 3, as in Luong's model: shorter ones tell words apart later.
         for module in (self.projection, self.output):
             if module is not None:
@@ -176,7 +176,9 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         return IntraAttentionState(
             hidden=hidden,
             cell=memory.cell,
-            looked=torch.full_like(memory.mask, NOTHING, dtype=wide(hidden)) if self.intra_temporal else None,
+            looked=torch.full_like(memory.mask, EMPTY_SUM, dtype=at_least_float32(hidden))
+            if self.intra_temporal
+            else None,
         )
 
     def advance(
@@ -184,38 +186,38 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         tokens: Tensor,
         state: IntraAttentionState,
         memory: IntraAttentionMemory,
-        past: Past,
+        cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[Readout, IntraAttentionState]:
+    ) -> tuple[DecoderOutput, IntraAttentionState]:
         """Updates, then looks at the article and at the earlier states."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        hidden, cell = one_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
+        hidden, cell = rnn_step(self.decoder, self._embedded(tokens), state.hidden, state.cell)  # (N,1,H)
         states = hidden.view(-1, beam, hidden.shape[2])  # (B,K,H)
         energies = self._energies(states, memory)  # (B,K,S)
         looked = None if state.looked is None else state.looked.view(energies.shape)
         contexts, weights = self._look(energies, looked, memory)
         features = [states, contexts]
         if self.intra_decoder is not None:
-            past.append(0, hidden.squeeze(1))
-            features.append(self.intra_decoder(states, past.read(0), past.seen_before()))
-        looked = None if looked is None else remember(energies, looked).flatten(0, 1)
+            cache.append(0, hidden.squeeze(1))
+            features.append(self.intra_decoder(states, cache.read(0), cache.visible_before()))
+        looked = None if looked is None else accumulate(energies, looked).flatten(0, 1)
         readout = self._readout(torch.cat(features, -1).flatten(0, 1), weights.flatten(0, 1))
         return readout, IntraAttentionState(hidden, cell, looked)
 
-    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: IntraAttentionMemory, need_attention: bool = False) -> DecoderOutput:
         """All steps at once; in training, first finds the words of its own that it reads."""
         assert batch.tgt_in is not None
         read = self._with_own_words(batch.tgt_in, memory) if self.training and self.own_words else batch.tgt_in
-        states, _ = run_recurrent(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
+        states, _ = run_rnn(self.decoder, self._embedded(read), layers_first(memory.hidden, memory.cell))
         energies = self._energies(states, memory)  # (B,T,S)
-        contexts, weights = self._look(energies, pasts(energies) if self.intra_temporal else None, memory)
-        looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.over_all(states)]
+        contexts, weights = self._look(energies, accumulated_before(energies) if self.intra_temporal else None, memory)
+        looked = [contexts] if self.intra_decoder is None else [contexts, self.intra_decoder.all_steps(states)]
         return self._readout(torch.cat([states, *looked], -1), weights)
 
-    def logits(self, readout: Readout, memory: IntraAttentionMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: IntraAttentionMemory) -> Tensor:
         """`(...,V)`, before the softmax of eq. 9; eq. 12 is `predict`'s."""
         weight, bias = self.output_layer(memory)
-        return onto_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.kept)
+        return project_to_vocabulary(partial(F.linear, weight=weight, bias=bias), readout.features, memory.shortlist)
 
     def output_layer(self, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
         """Of W_out, made or learned."""
@@ -225,27 +227,27 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
 
     def _embedded(self, tokens: Tensor) -> Tensor:
         """Word vectors `(N,T,E)` of words `(N,T)`."""
-        embedded: Tensor = self.dropout(self.tgt_embedding(without_extension(tokens, self.sizes)))
+        embedded: Tensor = self.dropout(self.tgt_embedding(extended_to_unk(tokens, self.sizes)))
         return embedded
 
     def _energies(self, states: Tensor, memory: IntraAttentionMemory) -> Tensor:
         """`(B,Q,S)` of decoder states `(B,Q,H)`: eq. 2; in float32 or wider, since their history is a long sum."""
         energies: Tensor = self.score(states, memory.keys)
-        return energies.to(wide(energies))
+        return energies.to(at_least_float32(energies))
 
     def _look(self, energies: Tensor, past: Tensor | None, memory: IntraAttentionMemory) -> tuple[Tensor, Tensor]:
         """Contexts `(B,Q,H)` and weights `(B,Q,S)`: eq. 3 to 5."""
-        energies = energies if past is None else penalise(energies, past)
+        energies = energies if past is None else penalize(energies, past)
         weights = masked_softmax(energies, memory.mask.unsqueeze(1))
         return torch.matmul(weights.to(memory.values.dtype), memory.values), weights
 
-    def _readout(self, features: Tensor, weights: Tensor) -> Readout:
+    def _readout(self, features: Tensor, weights: Tensor) -> DecoderOutput:
         """What `predict` needs of `[h; c; d]`, eq. 11 included."""
         features = self.dropout(features)
         # The paper's switch is the probability of copying; the sigmoid of the negative is that of generating.
         u = None if self.switch is None else self.switch(features)
-        gate = None if u is None else torch.sigmoid(-u.to(wide(u)))
-        return Readout(features, weights, gate)
+        gate = None if u is None else torch.sigmoid(-u.to(at_least_float32(u)))
+        return DecoderOutput(features, weights, gate)
 
     @torch.no_grad()
     def _with_own_words(self, tgt_in: Tensor, memory: IntraAttentionMemory) -> Tensor:
@@ -260,10 +262,10 @@ class IntraAttention(RecurrentModel[IntraAttentionMemory, IntraAttentionState]):
         read = tgt_in.clone()
         # Drawn on the CPU, so that nobody waits for the device.
         own = (torch.rand(tgt_in.shape[1] - 1) < self.own_words).tolist()
-        state, past = self.start(memory), Past(len(memory.mask), 1, memory.mask.device)
+        state, cache = self.start(memory), KVCache(len(memory.mask), 1, memory.mask.device)
         for step, is_own in enumerate(own):
-            readout, state = self.advance(read[:, step], state, memory, past)
-            past.follow()
+            readout, state = self.advance(read[:, step], state, memory, cache)
+            cache.next_step()
             if is_own:
                 read[:, step + 1] = self.predict(readout, memory).argmax(-1)
         # Under autocast older torch keeps weights as they were cast here, without gradient, for later (issue 112583).

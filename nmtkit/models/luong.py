@@ -26,24 +26,24 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Attention, ScoreKind
-from nmtkit.layers.elementary import without_end
-from nmtkit.layers.past import Past
+from nmtkit.layers.elementary import mask_without_eos
+from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
     CellKind,
+    build_rnn,
     check_bridge,
-    initialise,
+    init_weights,
     layers_first,
-    one_step,
-    recurrent,
+    rnn_step,
     rows_first,
-    run_recurrent,
+    run_rnn,
 )
 from nmtkit.layers.windows import WindowKind, build_window
-from nmtkit.models.base import MODELS, Readout, VocabularySizes
-from nmtkit.models.output import onto_vocabulary
-from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes
+from nmtkit.models.output import project_to_vocabulary
+from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class LuongConfig(StackedConfig):
@@ -87,7 +87,7 @@ class LuongConfig(StackedConfig):
 
 
 @dataclass(frozen=True)
-class LuongMemory(AttendedMemory):
+class LuongMemory(AttentionMemory):
     """The source as the decoder sees it."""
 
     lengths: Tensor
@@ -117,14 +117,14 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         self.window_half_width = None if config.window == "global" else config.window_size
         self.bridge = Bridge(config.bridge, config.cell, memory, hidden, config.layers)
         fed = hidden if config.input_feeding else 0
-        self.decoder = recurrent(config.cell, embedding + fed, hidden, config.layers, config.dropout)
+        self.decoder = build_rnn(config.cell, embedding + fed, hidden, config.layers, config.dropout)
         self.attention = Attention(
             SCORES.get(config.score)(hidden, memory, config.attention_size, config.max_positions),
             build_window(config.window, hidden, config.window_size),
         )
         self.attentional = nn.Linear(memory + hidden, hidden, bias=config.attentional_bias)
         self.output = nn.Linear(hidden, sizes.tgt)
-        initialise(self, config.initialisation)
+        init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
         if config.initialisation == "paper":
@@ -139,7 +139,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         """Runs the encoder, puts its states into the order of the source, and projects the keys once."""
         if not self.source_end:
             lengths = (batch.src_lengths - 1).clamp(min=1)
-            batch = replace(batch, src_mask=without_end(batch.src_mask), src_lengths=lengths)
+            batch = replace(batch, src_mask=mask_without_eos(batch.src_mask), src_lengths=lengths)
         encoded = self.encode_source(batch, self.bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.bridge(encoded.hidden, encoded.cell)
@@ -160,19 +160,19 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
         return LuongState(memory.hidden, memory.cell, fed, torch.zeros_like(memory.lengths))
 
     def advance(
-        self, tokens: Tensor, state: LuongState, memory: LuongMemory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, LuongState]:
+        self, tokens: Tensor, state: LuongState, memory: LuongMemory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, LuongState]:
         """Updates, then looks."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed], -1)
-        hidden, cell = one_step(self.decoder, inputs, state.hidden, state.cell)
+        hidden, cell = rnn_step(self.decoder, inputs, state.hidden, state.cell)
         looked = self._look(hidden[:, -1:], state.position, memory)
         attentional, weights, centres = (None if part is None else part.squeeze(1) for part in looked)
         assert attentional is not None
         fed = None if state.fed is None else attentional
-        return Readout(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
+        return DecoderOutput(attentional, weights, centres=centres), LuongState(hidden, cell, fed, state.position + 1)
 
-    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: LuongMemory, need_attention: bool = False) -> DecoderOutput:
         """All steps: the whole target at once, or word by word where each word is fed what came of the one before."""
         assert batch.tgt_in is not None
         embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
@@ -184,12 +184,14 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             looks.append(weights)
             centres += [] if places is None else [places]
         if not need_attention:
-            return Readout(torch.cat(features, 1))
-        return Readout(torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None)
+            return DecoderOutput(torch.cat(features, 1))
+        return DecoderOutput(
+            torch.cat(features, 1), torch.cat(looks, 1), centres=torch.cat(centres, 1) if centres else None
+        )
 
-    def logits(self, readout: Readout, memory: LuongMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: LuongMemory) -> Tensor:
         """`(...,V)` of attentional states, before the softmax of eq. 6."""
-        return onto_vocabulary(self.output, readout.features, memory.kept)
+        return project_to_vocabulary(self.output, readout.features, memory.shortlist)
 
     def _update_then_look(
         self, embedded: Tensor, state: LuongState, memory: LuongMemory
@@ -200,7 +202,7 @@ class Luong(RecurrentModel[LuongMemory, LuongState]):
             Attentional states `(N,T,H)`, weights `(N,T,S)`, centres `(N,T)` or None, and the state after the last word.
         """
         inputs = embedded if state.fed is None else torch.cat([embedded, state.fed.unsqueeze(1)], -1)
-        states, final = run_recurrent(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
+        states, final = run_rnn(self.decoder, inputs, layers_first(state.hidden, state.cell))  # (N,T,H)
         attentional, weights, centres = self._look(states, state.position, memory)
         fed = None if state.fed is None else attentional[:, -1]
         after = LuongState(*rows_first(final), fed=fed, position=state.position + embedded.shape[1])

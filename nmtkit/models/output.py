@@ -12,11 +12,11 @@ from torch import Tensor
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import PAD
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 
 
 @dataclass(frozen=True)
-class Columns:
+class ShortlistIndex:
     """Which words the columns of shortened distributions stand for, in the order of their ids.
 
     So the columns of special words are as ever. A word that only the source has, of the extended id V + j, has the
@@ -25,25 +25,25 @@ class Columns:
 
     words: Tensor
     """The ids of the words `(V',)`, ascending."""
-    places: Tensor
+    columns: Tensor
     """The column of each word of the vocabulary `(V,)`; that of PAD where it has none."""
     weight: Tensor
     """Their rows of the output layer `(V',*)`."""
 
-    def ids(self, columns: Tensor) -> Tensor:
+    def ids_of(self, columns: Tensor) -> Tensor:
         """The extended ids of columns."""
-        kept, whole = len(self.words), len(self.places)
+        kept, whole = len(self.words), len(self.columns)
         return torch.where(columns < kept, self.words[columns.clamp(max=kept - 1)], columns + (whole - kept))
 
-    def of(self, ids: Tensor) -> Tensor:
+    def columns_of(self, ids: Tensor) -> Tensor:
         """The columns of extended ids; what is negative stays so."""
-        kept, whole = len(self.words), len(self.places)
-        inside = torch.where(ids < 0, ids, self.places[ids.clamp(min=0, max=whole - 1)])
+        kept, whole = len(self.words), len(self.columns)
+        inside = torch.where(ids < 0, ids, self.columns[ids.clamp(min=0, max=whole - 1)])
         return torch.where(ids < whole, inside, ids + (kept - whole))
 
 
 @dataclass(frozen=True)
-class OutputRows(Rows):
+class ShortlistedOutput(Rows):
     """What is left of an output layer for B sentences.
 
     The softmax of a sentence is over its own candidates: what others stand beside it makes no difference.
@@ -51,11 +51,11 @@ class OutputRows(Rows):
 
     bias: Tensor
     """What is added for each sentence, minus infinity where a word is no candidate of its own: `(B,V')`."""
-    columns: Columns
+    index: ShortlistIndex
     """The same for all sentences."""
 
     @classmethod
-    def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "OutputRows":
+    def gathered(cls, weight: Tensor, bias: Tensor, candidates: Tensor) -> "ShortlistedOutput":
         """Takes the rows of all candidates, once, and leaves them in the layout of the whole matrix.
 
         Args:
@@ -69,18 +69,20 @@ class OutputRows(Rows):
         rows = weight.t().index_select(1, words).t() if weight.stride(0) == 1 else weight.index_select(0, words)
         own = bias.index_select(0, words).expand(len(candidates), -1)
         own = own.masked_fill(~candidates.index_select(1, words), -torch.inf)
-        return cls(own, Columns(words, places, rows))
+        return cls(own, ShortlistIndex(words, places, rows))
 
     def logits(self, features: Tensor) -> Tensor:
         """`(N,V')` of features `(N,*)`."""
-        logits = F.linear(features, self.columns.weight)
+        logits = F.linear(features, self.index.weight)
         logits.view(len(self.bias), -1, logits.shape[1]).add_(self.bias[:, None])
         return logits
 
 
-def onto_vocabulary(output: Callable[[Tensor], Tensor], features: Tensor, kept: OutputRows | None) -> Tensor:
+def project_to_vocabulary(
+    output: Callable[[Tensor], Tensor], features: Tensor, shortlist: ShortlistedOutput | None
+) -> Tensor:
     """The output layer of features `(...,*)`: all of it `(...,V)`, or what is kept of it, of `(N,*)`: `(N,V')`."""
-    return output(features) if kept is None else kept.logits(features)
+    return output(features) if shortlist is None else shortlist.logits(features)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -89,4 +91,4 @@ def log_probabilities(logits: Tensor) -> Tensor:
     Under autocast logits have 16 bits, and on a CPU a plain `log_softmax` would answer in 16: a log-probability near
     -8 would be rounded to steps of 0.03, and scores and the loss with it.
     """
-    return torch.log_softmax(logits, -1, dtype=wide(logits))
+    return torch.log_softmax(logits, -1, dtype=at_least_float32(logits))

@@ -34,19 +34,19 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field, Width
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import Additive, Attention, CoveredAdditive
-from nmtkit.layers.elementary import wide
-from nmtkit.layers.past import Past
-from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, initialise
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.recurrent import CellKind, Initialisation, StackedCells, init_weights
 from nmtkit.models.base import (
     MODELS,
-    Readout,
+    DecoderOutput,
     Tie,
     VocabularySizes,
+    extended_to_unk,
     rows_per_sentence,
-    without_extension,
 )
-from nmtkit.models.output import onto_vocabulary
-from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.models.output import project_to_vocabulary
+from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class PointerGeneratorConfig(StackedConfig):
@@ -91,7 +91,7 @@ class PointerGeneratorState(RecurrentState):
     """The attention reads how much each source word was looked at before (see training.coverage_weight)."""
 
 
-class ReducedState(nn.Module):
+class StateReduction(nn.Module):
     """The decoder's first state from where both directions of the encoder ended: See et al. 2017, section 2.1.
 
     One layer of ReLUs makes the hidden state from both hidden states, another the memory cell from both cells.
@@ -121,7 +121,7 @@ class ReducedState(nn.Module):
 
 
 @MODELS.register("pointer_generator")
-class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
+class PointerGenerator(RecurrentModel[AttentionMemory, PointerGeneratorState]):
     """Looks back, reads, looks, and writes or copies; see the head of this file."""
 
     Config = PointerGeneratorConfig
@@ -131,7 +131,7 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
         embedding, hidden, memory = config.embedding_size, config.hidden_size, config.memory_size
         whole_state = 2 * hidden if config.cell == "lstm" else hidden
         output_tied = config.tie in ("decoder", "all")
-        self.reduce = ReducedState(config.cell, memory, hidden, config.layers)
+        self.reduce = StateReduction(config.cell, memory, hidden, config.layers)
         # Two halves of one W_x: that of the words is taken for the whole target at once.
         self.word_input = nn.Linear(embedding, embedding)
         self.context_input = nn.Linear(memory, embedding, bias=False)
@@ -141,7 +141,7 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
         self.gate = nn.Linear(memory + whole_state + embedding, 1) if config.copying else None
         self.readout = nn.Linear(hidden + memory, embedding if output_tied else hidden)
         self.output = nn.Linear(self.readout.out_features, sizes.tgt)
-        initialise(self, "xavier")
+        init_weights(self, "xavier")
         if config.initialisation == "paper":
             self._initialise_as_published()
         if output_tied:
@@ -163,12 +163,12 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
         if isinstance(score, CoveredAdditive):
             nn.init.uniform_(score.coverage, -((6 / (size + 1)) ** 0.5), (6 / (size + 1)) ** 0.5)
 
-    def encode(self, batch: Batch) -> AttendedMemory:
+    def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder, projects the keys once, and reduces the last states."""
         encoded = self.encode_source(batch)
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.reduce(encoded.hidden, encoded.cell)
-        return AttendedMemory(
+        return AttentionMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
@@ -178,26 +178,28 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
             cell=cell,
         )
 
-    def start(self, memory: AttendedMemory) -> PointerGeneratorState:
+    def start(self, memory: AttentionMemory) -> PointerGeneratorState:
         """The reduced state; nothing has been looked at yet."""
         covered = isinstance(self.attention.score, CoveredAdditive)
-        coverage = torch.zeros_like(memory.mask, dtype=wide(memory.hidden)) if covered else None  # as the weights
+        coverage = (
+            torch.zeros_like(memory.mask, dtype=at_least_float32(memory.hidden)) if covered else None
+        )  # as the weights
         return PointerGeneratorState(memory.hidden, memory.cell, torch.zeros_like(memory.values[:, 0]), coverage)
 
     def advance(
         self,
         tokens: Tensor,
         state: PointerGeneratorState,
-        memory: AttendedMemory,
-        past: Past,
+        memory: AttentionMemory,
+        cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[Readout, PointerGeneratorState]:
+    ) -> tuple[DecoderOutput, PointerGeneratorState]:
         """Reads a word, then looks."""
         inputs, weights, state = self._read_then_look(self._words(tokens), state, memory)
         cell = None if state.cell is None else state.cell[:, -1]
         return self._joined(inputs, state.hidden[:, -1], cell, state.context, weights), state
 
-    def unroll(self, batch: Batch, memory: AttendedMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> DecoderOutput:
         """All steps: what no look takes part in is computed before the loop, what no later step needs after it."""
         assert batch.tgt_in is not None
         state = self.start(memory)
@@ -217,17 +219,17 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
             torch.stack(looks, 1) if need_attention or self.gate is not None else None,
         )
 
-    def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s_t; h*_t]`, before the softmax of eq. 4; eq. 9 is `predict`'s."""
-        return onto_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.kept)
+        return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
     def _words(self, ids: Tensor) -> Tensor:
         """The words' part of x_t, `(...,E)`."""
-        words: Tensor = self.word_input(self.dropout(self.tgt_embedding(without_extension(ids, self.sizes))))
+        words: Tensor = self.word_input(self.dropout(self.tgt_embedding(extended_to_unk(ids, self.sizes))))
         return words
 
     def _read_then_look(
-        self, words: Tensor, state: PointerGeneratorState, memory: AttendedMemory
+        self, words: Tensor, state: PointerGeneratorState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, PointerGeneratorState]:
         """From the words' part of the inputs `(N,E)` to the whole x_t `(N,E)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(words.shape[0], memory)
@@ -243,11 +245,11 @@ class PointerGenerator(RecurrentModel[AttendedMemory, PointerGeneratorState]):
 
     def _joined(
         self, inputs: Tensor, hidden: Tensor, cell: Tensor | None, context: Tensor, weights: Tensor | None
-    ) -> Readout:
+    ) -> DecoderOutput:
         """What `predict` reads, from one or all steps `(...,*)`: `[s_t; h*_t]`, the weights and the gate of eq. 8."""
         features = torch.cat([hidden, context], -1)
         if self.gate is None:
-            return Readout(features, weights)
+            return DecoderOutput(features, weights)
         whole = [features, inputs] if cell is None else [features, cell, inputs]
         gate = self.gate(torch.cat(whole, -1))
-        return Readout(features, weights, torch.sigmoid(gate.to(wide(gate))))
+        return DecoderOutput(features, weights, torch.sigmoid(gate.to(at_least_float32(gate))))

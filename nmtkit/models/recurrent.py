@@ -8,7 +8,14 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Depth, Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Dropout
-from nmtkit.layers.recurrent import CellKind, EncoderResult, Initialisation, RecurrentEncoder, reversal, take
+from nmtkit.layers.recurrent import (
+    CellKind,
+    Initialisation,
+    RecurrentEncoder,
+    RecurrentEncoderOutput,
+    gather_positions,
+    reversed_positions,
+)
 from nmtkit.models.base import (
     DecoderState,
     M,
@@ -18,7 +25,7 @@ from nmtkit.models.base import (
     Seq2Seq,
     Tie,
     VocabularySizes,
-    refuse_tie_of_two_vocabularies,
+    require_shared_vocabulary,
 )
 
 
@@ -116,7 +123,7 @@ class StackedConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class AttendedMemory(Memory):
+class AttentionMemory(Memory):
     """The source as a decoder sees it that looks at its words. M is the size of the encoder's states."""
 
     values: Tensor
@@ -144,7 +151,7 @@ class RecurrentModel(Seq2Seq[M, S]):
 
     def __init__(self, config: RecurrentConfig, sizes: VocabularySizes, reverse_source: bool = False) -> None:
         super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        require_shared_vocabulary(config.tie, sizes)
         self.reverse_source = reverse_source
         self.dropout = Dropout(config.dropout)
         self.tgt_embedding = nn.Embedding(sizes.tgt, config.embedding_size)
@@ -152,15 +159,15 @@ class RecurrentModel(Seq2Seq[M, S]):
         self.src_embedding = self.tgt_embedding if one else nn.Embedding(sizes.src, config.embedding_size)
         self.encoder = config.encoder()
 
-    def encode_source(self, batch: Batch, need_cell: bool = True) -> EncoderResult:
+    def encode_source(self, batch: Batch, need_cell: bool = True) -> RecurrentEncoderOutput:
         """Runs the encoder over the source; whichever way it reads, its states stand in the order of the words.
 
         Args:
             batch: the sentences.
             need_cell: whether an LSTM's memory cells must be given.
         """
-        order = reversal(batch.src_mask) if self.reverse_source else None
+        order = reversed_positions(batch.src_mask) if self.reverse_source else None
         src = batch.src if order is None else batch.src.gather(1, order)
         embedded = self.dropout(self.src_embedding(src))  # (B,S,E)
-        encoded: EncoderResult = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
-        return encoded if order is None else replace(encoded, states=take(encoded.states, order))
+        encoded: RecurrentEncoderOutput = self.encoder(embedded, batch.src_mask, batch.src_lengths, need_cell)
+        return encoded if order is None else replace(encoded, states=gather_positions(encoded.states, order))

@@ -18,19 +18,19 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.elementary import Maxout
-from nmtkit.layers.past import Past
+from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.recurrent import (
     Bridge,
     BridgeKind,
+    build_rnn,
     check_bridge,
-    initialise,
+    init_weights,
     layers_first,
-    one_step,
-    recurrent,
-    run_recurrent,
+    rnn_step,
+    run_rnn,
 )
-from nmtkit.models.base import MODELS, Memory, Readout, VocabularySizes, rows_per_sentence
-from nmtkit.models.output import onto_vocabulary
+from nmtkit.models.base import MODELS, DecoderOutput, Memory, VocabularySizes, rows_per_sentence
+from nmtkit.models.output import project_to_vocabulary
 from nmtkit.models.recurrent import RecurrentModel, RecurrentState, StackedConfig
 
 
@@ -91,10 +91,10 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         context = hidden if config.feed_context else 0
         self.summary = nn.Linear(final, hidden) if config.feed_context else None
         self.bridge = Bridge(config.bridge_kind, config.cell, hidden if config.feed_context else final, hidden, layers)
-        self.decoder = recurrent(config.cell, embedding + context, hidden, layers, config.dropout)
+        self.decoder = build_rnn(config.cell, embedding + context, hidden, layers, config.dropout)
         self.readout = None if config.maxout_size is None else Maxout(hidden + embedding + context, config.maxout_size)
         self.output = nn.Linear(config.features_size, sizes.tgt)
-        initialise(self, config.initialisation)
+        init_weights(self, config.initialisation)
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
@@ -121,24 +121,29 @@ class RnnEncDec(RecurrentModel[RnnEncDecMemory, RecurrentState]):
         return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: RnnEncDecMemory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, RecurrentState]:
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: RnnEncDecMemory,
+        cache: KVCache,
+        need_attention: bool = False,
+    ) -> tuple[DecoderOutput, RecurrentState]:
         """One word of every hypothesis."""
         inputs = self._inputs(tokens.unsqueeze(1), memory).squeeze(1)  # (N,E) or (N,E+H)
-        state = RecurrentState(*one_step(self.decoder, inputs, state.hidden, state.cell))
-        return Readout(self._features(state.hidden[:, -1], inputs)), state
+        state = RecurrentState(*rnn_step(self.decoder, inputs, state.hidden, state.cell))
+        return DecoderOutput(self._features(state.hidden[:, -1], inputs)), state
 
-    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: RnnEncDecMemory, need_attention: bool = False) -> DecoderOutput:
         """The whole target in one call. Padding stands on the right, so that no real position reads it."""
         assert batch.tgt_in is not None
         inputs = self._inputs(batch.tgt_in, memory)
-        states, _ = run_recurrent(self.decoder, inputs, layers_first(memory.hidden, memory.cell))
-        return Readout(self._features(states, inputs))
+        states, _ = run_rnn(self.decoder, inputs, layers_first(memory.hidden, memory.cell))
+        return DecoderOutput(self._features(states, inputs))
 
-    def logits(self, readout: Readout, memory: RnnEncDecMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: RnnEncDecMemory) -> Tensor:
         """`(...,V)`; Cho et al. 2014, appendix A.1.2, where there is a maxout layer."""
         features = readout.features if self.readout is None else self.readout(readout.features)
-        return onto_vocabulary(self.output, self.dropout(features), memory.kept)
+        return project_to_vocabulary(self.output, self.dropout(features), memory.shortlist)
 
     def _inputs(self, tokens: Tensor, memory: RnnEncDecMemory) -> Tensor:
         """What the decoder reads of words `(N,T)`: their vectors, and the summary of the source; `(N,T,*)`."""

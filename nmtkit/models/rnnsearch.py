@@ -25,11 +25,11 @@ from nmtkit.core.settings import Field, Width, model_validator
 from nmtkit.data.batch import Batch
 from nmtkit.layers.attention import SCORES, Additive, Attention, ScoreKind
 from nmtkit.layers.elementary import Maxout
-from nmtkit.layers.past import Past
-from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_bridge, initialise
-from nmtkit.models.base import MODELS, Readout, VocabularySizes, rows_per_sentence
-from nmtkit.models.output import onto_vocabulary
-from nmtkit.models.recurrent import AttendedMemory, RecurrentModel, RecurrentState, StackedConfig
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.layers.recurrent import Bridge, BridgeKind, StackedCells, check_bridge, init_weights
+from nmtkit.models.base import MODELS, DecoderOutput, VocabularySizes, rows_per_sentence
+from nmtkit.models.output import project_to_vocabulary
+from nmtkit.models.recurrent import AttentionMemory, RecurrentModel, RecurrentState, StackedConfig
 
 
 class RnnSearchConfig(StackedConfig):
@@ -61,7 +61,7 @@ class RnnSearchConfig(StackedConfig):
 
 
 @MODELS.register("rnnsearch")
-class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
+class RnnSearch(RecurrentModel[AttentionMemory, RecurrentState]):
     """Recurrent encoder, attention, look then update; see the head of this file."""
 
     Config = RnnSearchConfig
@@ -76,7 +76,7 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
         self.decoder = StackedCells(config.cell, embedding + memory, hidden, config.layers, config.dropout)
         self.readout = Maxout(hidden + embedding + memory, config.maxout_size)
         self.output = nn.Linear(config.maxout_size, sizes.tgt)
-        initialise(self, config.initialisation)
+        init_weights(self, config.initialisation)
         if config.initialisation == "paper" and isinstance(score, Additive):
             nn.init.normal_(score.query.weight, std=0.001)
             nn.init.normal_(score.key.weight, std=0.001)
@@ -84,12 +84,12 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
         if config.tie in ("decoder", "all"):
             self.output.weight = self.tgt_embedding.weight
 
-    def encode(self, batch: Batch) -> AttendedMemory:
+    def encode(self, batch: Batch) -> AttentionMemory:
         """Runs the encoder and projects the keys once."""
         encoded = self.encode_source(batch, self.bridge.reads_cell)
         values = self.dropout(encoded.states)  # (B,S,M)
         hidden, cell = self.bridge(encoded.hidden, encoded.cell)
-        return AttendedMemory(
+        return AttentionMemory(
             mask=batch.src_mask,
             src_extended=batch.src_extended,
             n_oov=batch.n_oov,
@@ -99,20 +99,25 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
             cell=cell,
         )
 
-    def start(self, memory: AttendedMemory) -> RecurrentState:
+    def start(self, memory: AttentionMemory) -> RecurrentState:
         """`s_0 = tanh(W_s h_1)` of the backward encoder, A.2.2, or what else the bridge made."""
         return RecurrentState(memory.hidden, memory.cell)
 
     def advance(
-        self, tokens: Tensor, state: RecurrentState, memory: AttendedMemory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, RecurrentState]:
+        self,
+        tokens: Tensor,
+        state: RecurrentState,
+        memory: AttentionMemory,
+        cache: KVCache,
+        need_attention: bool = False,
+    ) -> tuple[DecoderOutput, RecurrentState]:
         """Looks, then updates."""
         embedded = self.dropout(self.tgt_embedding(tokens))  # (N,E)
         context, weights, new_state = self._look_then_update(embedded, state, memory)
         read = self._read(state, new_state)
-        return Readout(torch.cat([read, embedded, context], -1), weights), new_state
+        return DecoderOutput(torch.cat([read, embedded, context], -1), weights), new_state
 
-    def unroll(self, batch: Batch, memory: AttendedMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: AttentionMemory, need_attention: bool = False) -> DecoderOutput:
         """All steps: words are embedded before the loop and features joined after it, each in one go."""
         assert batch.tgt_in is not None
         embedded = self.dropout(self.tgt_embedding(batch.tgt_in))  # (B,T,E)
@@ -125,18 +130,18 @@ class RnnSearch(RecurrentModel[AttendedMemory, RecurrentState]):
             looks.append(weights)
             state = new_state
         features = torch.cat([torch.stack(states, 1), embedded, torch.stack(contexts, 1)], -1)  # (B,T,H+E+M)
-        return Readout(features, torch.stack(looks, 1) if need_attention else None)
+        return DecoderOutput(features, torch.stack(looks, 1) if need_attention else None)
 
-    def logits(self, readout: Readout, memory: AttendedMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: AttentionMemory) -> Tensor:
         """`(...,V)` of `[s; E y_{i-1}; c_i]` through maxout: A.2.2."""
-        return onto_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.kept)
+        return project_to_vocabulary(self.output, self.dropout(self.readout(readout.features)), memory.shortlist)
 
     def _read(self, before: RecurrentState, after: RecurrentState) -> Tensor:
         """The top state `(N,H)` that the word is read from."""
         return (before if self.read_before_update else after).hidden[:, -1]
 
     def _look_then_update(
-        self, embedded: Tensor, state: RecurrentState, memory: AttendedMemory
+        self, embedded: Tensor, state: RecurrentState, memory: AttentionMemory
     ) -> tuple[Tensor, Tensor, RecurrentState]:
         """From words `(N,E)` to contexts `(N,M)`, weights `(N,S)` and the next state."""
         beam = rows_per_sentence(embedded.shape[0], memory)

@@ -23,32 +23,32 @@ from torch import Tensor, nn
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import Depth, Field, Width, field_validator, model_validator
 from nmtkit.data.batch import Batch
-from nmtkit.layers.elementary import Dropout, wide, with_little_padding, without_end
-from nmtkit.layers.past import Past
+from nmtkit.layers.elementary import Dropout, at_least_float32, mask_without_eos, run_by_length
+from nmtkit.layers.kv_cache import KVCache
 from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
-    LayerPlan,
-    Layers,
+    LayerConfig,
+    LayerStack,
     LearnedPositions,
     SinusoidalPositions,
     attention_weights,
 )
 from nmtkit.models.base import (
     MODELS,
+    DecoderOutput,
     DecoderState,
     HeadedModel,
     LayerAttentions,
     Memory,
     ModelConfig,
-    Readout,
     Tie,
     VocabularySizes,
-    refuse_tie_of_two_vocabularies,
+    extended_to_unk,
+    require_shared_vocabulary,
     rows_per_sentence,
-    without_extension,
 )
-from nmtkit.models.output import onto_vocabulary
+from nmtkit.models.output import project_to_vocabulary
 
 
 class TransformerConfig(ModelConfig):
@@ -170,7 +170,7 @@ class TransformerMemory(Memory):
 
 @dataclass(frozen=True)
 class TransformerState(DecoderState):
-    """Nothing: where a hypothesis stands, and keys and values of its positions, are its past."""
+    """Nothing: where a hypothesis stands, and keys and values of its positions, are its cache."""
 
 
 @MODELS.register("transformer")
@@ -181,7 +181,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
 
     def __init__(self, config: TransformerConfig, sizes: VocabularySizes) -> None:
         super().__init__(config, sizes)
-        refuse_tie_of_two_vocabularies(config.tie, sizes)
+        require_shared_vocabulary(config.tie, sizes)
         width = config.hidden_size
         self.width, self.scale = width, math.sqrt(width) if config.scale_embeddings else 1.0
         self.source_end, (self.alignment_layer, self.shown_heads) = config.source_end, config.shown
@@ -191,7 +191,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         self.src_positions, self.tgt_positions = self._positions(config), self._positions(config)
         self.dropout = Dropout(config.dropout)
 
-        plan = LayerPlan(
+        plan = LayerConfig(
             width=width,
             heads=config.heads,
             inner=config.feed_forward_size,
@@ -202,8 +202,8 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             attention_rate=config.attention_dropout,
             activation_rate=config.activation_dropout,
         )
-        self.encoder = Layers(EncoderLayer(plan) for _ in range(config.encoder_layers))
-        self.decoder = Layers(DecoderLayer(plan) for _ in range(config.decoder_layers))
+        self.encoder = LayerStack(EncoderLayer(plan) for _ in range(config.encoder_layers))
+        self.decoder = LayerStack(DecoderLayer(plan) for _ in range(config.decoder_layers))
         # Post-norm layers end in a normalization of their own.
         last = [nn.LayerNorm(width, config.norm_epsilon) if config.norm == "pre" else nn.Identity() for _ in range(2)]
         self.encoder_norm, self.decoder_norm = last
@@ -247,9 +247,9 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     def encode(self, batch: Batch) -> TransformerMemory:
         """Runs the encoder and projects keys and values of every decoder layer."""
         # Made once: of a mask every attention would make it anew.
-        mask = batch.src_mask if self.source_end else without_end(batch.src_mask)
+        mask = batch.src_mask if self.source_end else mask_without_eos(batch.src_mask)
         bias = torch.where(mask, 0.0, -math.inf).to(self.src_embedding.weight.dtype)[:, None, None]  # (B,1,1,S)
-        states, *projected = with_little_padding(self._encoded, batch.src_lengths, batch.src, bias)
+        states, *projected = run_by_length(self._encoded, batch.src_lengths, batch.src, bias)
         return TransformerMemory(
             mask=mask,
             src_extended=batch.src_extended,
@@ -278,7 +278,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             return "learned (source)", table(min(most, len(table.table)))
         return "sinusoidal", table(most)
 
-    def reserve(self, length: int) -> bool:
+    def reserve_positions(self, length: int) -> bool:
         """Makes the table of sinusoids long enough; learned positions are as many as they are."""
         if isinstance(self.tgt_positions, SinusoidalPositions):
             self.tgt_positions.reserve(length)
@@ -293,24 +293,24 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         tokens: Tensor,
         state: TransformerState,
         memory: TransformerMemory,
-        past: Past,
+        cache: KVCache,
         need_attention: bool = False,
-    ) -> tuple[Readout, TransformerState]:
+    ) -> tuple[DecoderOutput, TransformerState]:
         """One position of every hypothesis; the K hypotheses of a sentence are K queries into its memory."""
         beam = rows_per_sentence(tokens.shape[0], memory)
-        positions = F.embedding(past.position[:, None], self.tgt_positions(past.places))  # (B,1,H)
+        positions = F.embedding(cache.position[:, None], self.tgt_positions(cache.length))  # (B,1,H)
         words = self._enter(self.tgt_embedding, tokens.view(-1, beam), positions)  # (B,K,H)
-        states, weights = self._decode(words, memory, past, self._shown(need_attention))
+        states, weights = self._decode(words, memory, cache, self._shown(need_attention))
         readout = self._read(states, words, weights, memory).mapped(lambda tensor: tensor.flatten(0, 1))  # (N,*)
         return readout, state
 
-    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> Readout:
+    def unroll(self, batch: Batch, memory: TransformerMemory, need_attention: bool = False) -> DecoderOutput:
         """All positions at once. Padding stands on the right, so that no real position reads it."""
         words = self._targets(batch)
         states, weights = self._decode(words, memory, None, self._shown(need_attention))
         return self._read(states, words, weights, memory)
 
-    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[Readout, Tensor]:
+    def unroll_with_heads(self, batch: Batch, memory: TransformerMemory) -> tuple[DecoderOutput, Tensor]:
         """As `unroll` with attention, and the weights `(B,A,T,S)` of all heads of the alignment layer."""
         words = self._targets(batch)
         states, weights = self._decode(words, memory, None, slice(None))
@@ -345,7 +345,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
     def _enter(self, embedding: nn.Embedding, ids: Tensor, positions: Tensor) -> Tensor:
         """What the first layer reads: words, scaled, and positions; section 3.4 and 3.5."""
         if self.copy_gate is not None and embedding is self.tgt_embedding:
-            ids = without_extension(ids, self.sizes)
+            ids = extended_to_unk(ids, self.sizes)
         entering: Tensor = self.dropout(embedding(ids) * self.scale + positions)
         return entering
 
@@ -359,7 +359,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         by_heads = self.copy_gate is not None and self.copy_query is None
         return self.shown_heads if by_heads or (need_attention and self.copy_query is None) else None
 
-    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> Readout:
+    def _read(self, states: Tensor, words: Tensor, weights: Tensor | None, memory: TransformerMemory) -> DecoderOutput:
         """The readout of Q queries a sentence; see the head of this file for the gate.
 
         Args:
@@ -370,7 +370,7 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
         """
         attention = None if weights is None else weights.mean(1)  # (B,Q,S)
         if self.copy_gate is None:
-            return Readout(states, attention)
+            return DecoderOutput(states, attention)
         if self.copy_query is not None:
             assert memory.copy_keys is not None
             query = self.copy_query(states).unsqueeze(1)  # (B,1,Q,H)
@@ -382,12 +382,12 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
             attention = attention.float() / attention.sum(-1, keepdim=True, dtype=torch.float32)
         context = attention.to(memory.states.dtype) @ memory.states  # (B,Q,H)
         gate = self.copy_gate(torch.cat([context, states, words], -1))
-        return Readout(states, attention, torch.sigmoid(gate.to(wide(gate))))
+        return DecoderOutput(states, attention, torch.sigmoid(gate.to(at_least_float32(gate))))
 
     def _decode(
-        self, states: Tensor, memory: TransformerMemory, past: Past | None, shown: slice | None
+        self, states: Tensor, memory: TransformerMemory, cache: KVCache | None, shown: slice | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The decoder's layers over `(B,T,H)`, or with a past over one step `(B,K,H)`.
+        """The decoder's layers over `(B,T,H)`, or with a cache over one step `(B,K,H)`.
 
         Returns:
             The last states, and the weights of the `shown` heads of the alignment layer, `(B,a,T,S)` or `(B,a,K,S)`.
@@ -399,12 +399,12 @@ class Transformer(HeadedModel[TransformerMemory, TransformerState]):
                 memory.keys[number],
                 memory.values[number],
                 memory.bias,
-                None if past is None else (past, number),
+                None if cache is None else (cache, number),
                 shown if number == self.alignment_layer else None,
             )
             found = found if weights is None else weights
         return self.decoder_norm(states), found
 
-    def logits(self, readout: Readout, memory: TransformerMemory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: TransformerMemory) -> Tensor:
         """The output layer, `(...,V)`."""
-        return onto_vocabulary(self.output, readout.features, memory.kept)
+        return project_to_vocabulary(self.output, readout.features, memory.shortlist)

@@ -10,7 +10,7 @@ is the text, where the tokens of "Hund" also begin "Hunde". The bank of a hypoth
 the one behind each counted. In every step the best of the highest bank goes on, and it can always be continued into the
 next bank. So all terms are met after as many steps as they have tokens, the one behind each counted, at the latest.
 
-Letters as in `nmtkit.search.choose`, and:
+Letters as in `nmtkit.search.beam`, and:
 
     U  required terms of a sentence at most    L  tokens of a term at most    R  refused terms of a sentence at most
     M  candidates that are looked at           "..." N hypotheses, or candidates `(B,M)`
@@ -26,12 +26,12 @@ from torch.nn.functional import pad
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS, PAD
 from nmtkit.models.base import Memory
-from nmtkit.search.choose import Choice, best_candidates
-from nmtkit.search.rules import INFINITY, end_where_stuck
+from nmtkit.search.beam import BeamStep, top_continuations
+from nmtkit.search.rules import INFINITY, allow_eos_if_stuck
 
 
 @dataclass(frozen=True)
-class Terms(Rows):
+class Constraints(Rows):
     """What is asked of the translations of B sentences."""
 
     required: Tensor
@@ -52,14 +52,14 @@ class Terms(Rows):
         """The tokens of all required terms `(B,*)`."""
         return self.required.flatten(1)
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> "Terms":
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Constraints":
         """The same with other ids; `change` is asked for those of each sentence `(B,*)`."""
         required, refused = (change(ids.flatten(1)).view_as(ids) for ids in (self.required, self.refused))
-        return Terms(required, self.in_order, refused, self.copied_starts)
+        return Constraints(required, self.in_order, refused, self.copied_starts)
 
 
 @dataclass(frozen=True)
-class Progress(Rows):
+class ConstraintProgress(Rows):
     """How far hypotheses have come with the terms of their sentences."""
 
     reached: Tensor
@@ -71,7 +71,7 @@ class Progress(Rows):
 
 
 @dataclass(frozen=True)
-class Grid:
+class ConstraintState:
     """Where a search with terms stands.
 
     Args:
@@ -80,27 +80,27 @@ class Grid:
         progress: of N hypotheses.
     """
 
-    terms: Terms
+    terms: Constraints
     starts: Tensor
-    progress: Progress
+    progress: ConstraintProgress
 
     @classmethod
-    def begin(cls, terms: Terms, starts: Callable[[], Tensor] | None) -> "Grid":
+    def begin(cls, terms: Constraints, starts: Callable[[], Tensor] | None) -> "ConstraintState":
         """One hypothesis without tokens for each sentence."""
         assert starts is not None, "terms are of whole words: which tokens begin one must be known"
         required, refused = terms.required, terms.refused
-        nothing = Progress(required.bool() & False, _lengths(required) == 0, refused.bool() & False)
+        nothing = ConstraintProgress(required.bool() & False, _lengths(required) == 0, refused.bool() & False)
         return cls(terms, starts(), nothing)
 
-    def select(self, sentences: Tensor | slice, rows: Tensor | slice) -> "Grid":
+    def select(self, sentences: Tensor | slice, rows: Tensor | slice) -> "ConstraintState":
         """Goes on with these sentences, and with these hypotheses."""
-        return Grid(self.terms.select(sentences), self.starts, self.progress.select(rows))
+        return ConstraintState(self.terms.select(sentences), self.starts, self.progress.select(rows))
 
-    def follow(self, rows: Tensor, tokens: Tensor) -> "Grid":
+    def follow(self, rows: Tensor, tokens: Tensor) -> "ConstraintState":
         """Goes on with these hypotheses `(N',)`, each with one more token `(N',)`, by its id."""
         size = len(self.terms.in_order), -1
         after = self._after(rows.view(size), tokens.view(size))
-        return Grid(self.terms, self.starts, after.mapped(lambda tensor: tensor.flatten(0, 1)))
+        return ConstraintState(self.terms, self.starts, after.mapped(lambda tensor: tensor.flatten(0, 1)))
 
     def forbid(self, log_probs: Tensor, end: Tensor, free: Tensor | None, memory: Memory) -> None:
         """Forbids the last token of a refused term, and the end of the sentence before all required ones are met.
@@ -126,14 +126,14 @@ class Grid:
             again = before & (lengths > 0) & free[:, None]
             ban = torch.zeros_like(again, dtype=log_probs.dtype).masked_fill_(again, -INFINITY)
             log_probs.scatter_add_(1, _columns(refused.gather(2, last)[..., 0], memory), ban)
-        end_where_stuck(log_probs, end)
+        allow_eos_if_stuck(log_probs, end)
 
-    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> Choice:
-        """The choice of one step; see `nmtkit.search.choose`.
+    def choose(self, log_probs: Tensor, scores: Tensor, beam_size: int, memory: Memory) -> BeamStep:
+        """The choice of one step; see `nmtkit.search.beam`.
 
         What ends is finished if it is among the K best of its bank. Looked at are for each hypothesis the next token
         of every term, and the best token that begins a word, and the 2K best of all other continuations of the
-        sentence. With all of one bank the choice is that of `choose_best`.
+        sentence. With all of one bank the choice is that of `beam_step`.
 
         Args:
             log_probs: `(N,X)`.
@@ -145,7 +145,7 @@ class Grid:
         parents = places // log_probs.shape[1]
         tokens = places - parents * log_probs.shape[1]
         rows = parents + torch.arange(len(scores), device=scores.device)[:, None] * scores.shape[1]
-        ids = tokens if memory.kept is None else memory.kept.columns.ids(tokens)
+        ids = tokens if memory.shortlist is None else memory.shortlist.index.ids_of(tokens)
         bank = self._bank(self._after(rows, ids))
         real, is_end = found > -INFINITY, tokens == EOS
         kept = _by_turns(bank, real & ~is_end)[:, :beam_size]
@@ -157,9 +157,9 @@ class Grid:
         going_on = (real & ~is_end).gather(1, kept)
         kept_scores = scores[:, :beam_size].masked_fill(~going_on, -INFINITY)
         places = torch.arange(beam_size, device=scores.device).expand_as(kept)
-        return Choice(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
+        return BeamStep(tokens.gather(1, both), parents.gather(1, both), scores, ended, places, kept_scores)
 
-    def ranked(self, choice: Choice, final: Tensor) -> Tensor:
+    def ranked(self, choice: BeamStep, final: Tensor) -> Tensor:
         """What candidates are ranked by `(B,C)`; minus infinity for those that are cut before their terms are met.
 
         But not where all of a sentence are.
@@ -186,7 +186,7 @@ class Grid:
         of_own = (of_own + scores[:, :, None]).flatten(1)
         first = torch.arange(width, device=scores.device)[:, None] * size
         places = (own.view(n_sentences, width, -1) + first).flatten(1)
-        others = best_candidates(log_probs.scatter(1, own, -INFINITY), scores, 2 * beam_size)
+        others = top_continuations(log_probs.scatter(1, own, -INFINITY), scores, 2 * beam_size)
         found, places = torch.cat([of_own, others[0]], 1), torch.cat([places, others[1]], 1)
         places, order = places.sort(dim=1, stable=True)
         found, order = found.gather(1, order).sort(dim=1, stable=True, descending=True)
@@ -194,7 +194,7 @@ class Grid:
 
     def _columns_that_start(self, size: int, memory: Memory) -> Tensor:
         """Which of the X columns begin a word: `(X,)` or `(B,1,X)`."""
-        known = self.starts if memory.kept is None else self.starts[memory.kept.columns.words]
+        known = self.starts if memory.shortlist is None else self.starts[memory.shortlist.index.words]
         copied = self.terms.copied_starts
         if copied is None:
             return pad(known, (0, size - len(known)))
@@ -214,7 +214,7 @@ class Grid:
         """What sentences have `(B,*)`, for each of their hypotheses `(N,*)`."""
         return values.repeat_interleave(len(self.progress.met) // len(values), 0)
 
-    def _after(self, rows: Tensor, tokens: Tensor) -> Progress:
+    def _after(self, rows: Tensor, tokens: Tensor) -> ConstraintProgress:
         """How far hypotheses, by number `(B,M)`, have come with one more token each `(B,M)`, by its id."""
         now = self.progress.mapped(
             lambda tensor: tensor.index_select(0, rows.flatten()).view(*rows.shape, *tensor.shape[1:])
@@ -222,7 +222,7 @@ class Grid:
         required = self.terms.required[:, None]
         met = now.met | (_is_whole(now.reached, required) & self._starts(tokens)[..., None])
         reached = _extended(now.reached, required, tokens) & (~met & self._may_begin(met))[..., None]
-        return Progress(reached, met, _extended(now.refused, self.terms.refused[:, None], tokens))
+        return ConstraintProgress(reached, met, _extended(now.refused, self.terms.refused[:, None], tokens))
 
     def _may_begin(self, met: Tensor) -> Tensor:
         """Which terms may be begun `(B,M,U)`: all, or those that have no unmet one before them."""
@@ -238,12 +238,12 @@ class Grid:
         token = pad(required, (0, 1), value=PAD).gather(2, count[..., None])[..., 0]
         return token.masked_fill(~wanted, PAD)
 
-    def _bank(self, progress: Progress) -> Tensor:
+    def _bank(self, progress: ConstraintProgress) -> Tensor:
         """How many tokens of terms candidates have, the one behind each counted, `(B,M)`."""
         of_met = ((_lengths(self.terms.required) + 1)[:, None] * progress.met).sum(2)
         return of_met + _count(progress.reached).amax(2)
 
-    def _is_enough(self, progress: Progress) -> Tensor:
+    def _is_enough(self, progress: ConstraintProgress) -> Tensor:
         """Whether all terms are met if the sentence ends here `(...)`."""
         required = self.terms.required[:, None]
         if progress.met.dim() == 2:
@@ -253,7 +253,7 @@ class Grid:
 
 def _columns(ids: Tensor, memory: Memory) -> Tensor:
     """Where the distributions have these ids."""
-    return ids if memory.kept is None else memory.kept.columns.of(ids)
+    return ids if memory.shortlist is None else memory.shortlist.index.columns_of(ids)
 
 
 def _lengths(ids: Tensor) -> Tensor:

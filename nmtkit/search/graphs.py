@@ -17,10 +17,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtkit.search.bank import Bank
-from nmtkit.search.choose import Record
+from nmtkit.search.beam import StepResult
+from nmtkit.search.decoding_batch import DecodingBatch
 
-EXTENT = 16
+LENGTH_STEP = 16
 """Recorded steps read a multiple of so many positions."""
 PATIENCE = 50
 """A graph takes about as long to record as so many steps: by then one would have paid. A tape pays with the second."""
@@ -28,11 +28,11 @@ WARM_UP = 2
 MOST_SHAPES = {"cpu": 16, "cuda": 4}
 """Banks of fixed slots that are kept, each with its memory."""
 
-Recorded = tuple[Callable[[], Record], Record]
+Captured = tuple[Callable[[], StepResult], StepResult]
 """How to make a step again, and what it found when it was recorded."""
 
 
-class Replay:
+class CapturedBatch:
     """The steps of a bank, recorded.
 
     Args:
@@ -42,34 +42,34 @@ class Replay:
         at_once: whether to record every graph before its first step; else once it has paid.
     """
 
-    def __init__(self, fresh: Bank, slots: int, places: int, at_once: bool) -> None:
+    def __init__(self, fresh: DecodingBatch, slots: int, places: int, at_once: bool) -> None:
         self._places = self.room(places)
         self.bank = fresh.in_slots(slots, self._places)
         self.replayed = 0
         """Steps that were made by a recording."""
         self._patience = 0 if at_once else PATIENCE
         self._made: Counter[int] = Counter()  # steps by how many positions they read
-        self._recorded: dict[int, Callable[[], Record]] = {}
+        self._recorded: dict[int, Callable[[], StepResult]] = {}
 
     @staticmethod
     def room(places: int) -> int:
         """For how many positions it needs room: a step reads one more than it must."""
         return places + 1
 
-    def fill(self, fresh: Bank) -> None:
+    def fill(self, fresh: DecodingBatch) -> None:
         """Begins anew with other sentences."""
         self.bank.sentences.done.fill_(True)
         self.bank.put(torch.arange(len(fresh.scores), device=fresh.scores.device), fresh)
 
-    def step(self, need_attention: bool, places: int) -> Record:
+    def step(self, need_attention: bool, places: int) -> StepResult:
         """Makes one step; `places` is the position, from 1, of the sentence that has come farthest."""
-        extent = min(-(-(places + 1) // EXTENT) * EXTENT, self._places)
-        if extent < self.bank.past.places:  # those that had come farther are done
-            self.bank.past.position.clamp_(max=extent - 1)
-        self.bank.past.places = extent
+        extent = min(-(-(places + 1) // LENGTH_STEP) * LENGTH_STEP, self._places)
+        if extent < self.bank.cache.length:  # those that had come farther are done
+            self.bank.cache.position.clamp_(max=extent - 1)
+        self.bank.cache.length = extent
         self._made[extent] += 1
 
-        def once() -> Record:
+        def once() -> StepResult:
             after = self.bank.copied()
             record = after.step(need_attention)
             for kept, new in zip(self.bank.changing(), after.changing(), strict=True):
@@ -82,29 +82,29 @@ class Replay:
         if extent in self._recorded:
             self.replayed += 1
             return self._recorded[extent]()
-        if can_record(self.bank.scores.device):
-            self._recorded[extent], record = recorded(once, lambda: self.bank.copied().step(need_attention))
+        if supports_cuda_graphs(self.bank.scores.device):
+            self._recorded[extent], record = capture_cuda_graph(once, lambda: self.bank.copied().step(need_attention))
         else:
-            self._recorded[extent], record = taped(once)
+            self._recorded[extent], record = trace_ops(once)
         return record
 
 
-class Shelf:
+class GraphCache:
     """Banks of fixed slots that no search uses now, with what was recorded of them, by slots and columns."""
 
     def __init__(self) -> None:
-        self._replays: dict[tuple[int, int], Replay] = {}
+        self._replays: dict[tuple[int, int], CapturedBatch] = {}
 
     @property
     def replayed(self) -> int:
         """Steps that were made by their recordings."""
         return sum(replay.replayed for replay in self._replays.values())
 
-    def take(self, slots: int, width: int) -> Replay | None:
+    def take(self, slots: int, width: int) -> CapturedBatch | None:
         """One of this shape, if there is one: until it is kept again nobody else finds it."""
         return self._replays.pop((slots, width), None)
 
-    def keep(self, replay: Replay | None, width: int) -> None:
+    def keep(self, replay: CapturedBatch | None, width: int) -> None:
         """Keeps it, if there is one; those that have not been used for the longest time go."""
         if replay is not None:
             self._replays[len(replay.bank.scores), width] = replay
@@ -112,12 +112,12 @@ class Shelf:
                 self._replays.pop(next(iter(self._replays)), None)  # searches in several threads keep theirs here
 
 
-def can_record(device: torch.device) -> bool:
+def supports_cuda_graphs(device: torch.device) -> bool:
     """Whether steps on a device can be CUDA graphs."""
     return device.type == "cuda" and torch.cuda.is_available()
 
 
-def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> Recorded:
+def capture_cuda_graph(once: Callable[[], StepResult], trial: Callable[[], object]) -> Captured:
     """A step as a CUDA graph; `trial` computes the same, and what it writes the step itself writes again."""
     for _ in range(WARM_UP):
         trial()
@@ -126,7 +126,7 @@ def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> Recorde
     with torch.cuda.graph(graph, pool=_pool()):
         record = once()
 
-    def again() -> Record:
+    def again() -> StepResult:
         graph.replay()
         return record.mapped(torch.clone)
 
@@ -142,7 +142,7 @@ _Call = tuple[OpOverload, Sequence[Any], dict[str, Any], list[Tensor]]
 """An operation, what it was given, and the tensors that it made."""
 
 
-class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
+class _OpRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Keeps all operations, with what they were given and what they made."""
 
     @classmethod
@@ -196,15 +196,15 @@ def _put(places: Sequence[Tensor | None], make: Callable[[], Any]) -> None:
             place.copy_(one)
 
 
-def taped(once: Callable[[], Record]) -> Recorded:
+def trace_ops(once: Callable[[], StepResult]) -> Captured:
     """A step as a tape: its operations again, each of the same tensors and into the same tensors."""
-    with _Notes() as notes:
+    with _OpRecorder() as notes:
         record = once()
     values = [record.tensors(), *([args, kwargs] for _, args, kwargs, _ in notes.calls)]
     read = {id(one) for one in tree_leaves(values) if isinstance(one, Tensor)}
     tape = [play for call in notes.calls if (play := _again(call, read)) is not None]
 
-    def again() -> Record:
+    def again() -> StepResult:
         for play in tape:
             play()
         return record.mapped(torch.clone)

@@ -19,7 +19,7 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty
 
 INFINITY = float("inf")
-IN_PLACES = ("opennmt-py", "joeynmt")
+PLACE_RULES = ("opennmt-py", "joeynmt")
 """Rules about the places of a beam."""
 Stop = Literal["first_k", "exact", "huggingface", "opennmt-py", "joeynmt"]
 
@@ -141,20 +141,20 @@ class SearchConfig(RuleSettings):
             raise ValueError(
                 "diversity_groups: samples differ by themselves; set diversity_groups to 1, or samples to 0"
             )
-        if self.diversity_groups > 1 and self.stop in IN_PLACES:
+        if self.diversity_groups > 1 and self.stop in PLACE_RULES:
             raise ValueError(f"diversity_groups: stop {self.stop} is for one beam; set stop to first_k")
         return self
 
-    def drawing(self) -> "SearchConfig":
+    def for_sampling(self) -> "SearchConfig":
         """The same with the samples in the places of a beam."""
         plain = {"beam_size": self.samples, "stop": "first_k", "at_limit": "behind", "patience": 1.0}
         return self.model_copy(update=plain)
 
-    def plain(self, beam_size: int) -> "SearchConfig":
+    def single_beam(self, beam_size: int) -> "SearchConfig":
         """The same for one beam of another size, without groups, samples and minimum Bayes risk."""
         return self.changed({"beam_size": beam_size, "diversity_groups": 1, "samples": 0, "mbr": "none"})
 
-    def refuse_idle(self, asked: Collection[str]) -> None:
+    def reject_unused(self, asked: Collection[str]) -> None:
         """Refuses keys that were asked for and do nothing under these settings.
 
         Raises:
@@ -175,7 +175,7 @@ class SearchConfig(RuleSettings):
         if "coverage_kind" in asked and not self.coverage_penalty:
             raise RecipeError("coverage_kind is for a coverage penalty: give coverage_penalty too")
 
-    def refuse_terms(self) -> None:
+    def reject_constraints(self) -> None:
         """Refuses a search that cannot keep to terms.
 
         Raises:
@@ -185,7 +185,7 @@ class SearchConfig(RuleSettings):
             raise RecipeError("terms need a beam search, and samples are drawn without: leave one of the two out")
         if self.diversity_groups > 1:
             raise RecipeError("terms need one beam, and diversity_groups makes several: leave one of the two out")
-        if self.stop in IN_PLACES:
+        if self.stop in PLACE_RULES:
             raise RecipeError(f"terms need a beam of their own, and stop is {self.stop}: take stop first_k")
 
     def weighs(self, prefix: Tensor | None) -> bool:
@@ -193,7 +193,7 @@ class SearchConfig(RuleSettings):
         return self.repetition_penalty > 1 or (prefix is not None and self.prefix_bias < 1)
 
 
-def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
+def min_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
     """The fewest tokens of a hypothesis, EOS not counted, for sources of so many, EOS counted, `(B,)`.
 
     Returns:
@@ -204,7 +204,7 @@ def least_lengths(settings: RuleSettings, src_lengths: Tensor) -> Tensor:
     return by_source.clamp(max=settings.max_length).long().clamp(min=settings.min_length, max=settings.max_length - 1)
 
 
-def length_limits(
+def max_lengths(
     settings: RuleSettings, src_lengths: Tensor, prefix: Tensor | None, room: Tensor | None = None
 ) -> Tensor:
     """The most tokens, EOS counted, of a hypothesis for each sentence.
@@ -224,7 +224,7 @@ def length_limits(
         ((src_lengths - int(bare)).float() * settings.max_length_ratio).floor().clamp(max=settings.max_length).long()
     )
     by_source = by_source + (settings.max_length_offset if settings.max_length_ratio else settings.max_length)
-    limits = by_source.maximum(least_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
+    limits = by_source.maximum(min_lengths(settings, src_lengths) + 1).clamp(max=settings.max_length)
     least = torch.ones_like(limits)
     if prefix is not None:
         least = least + (prefix != PAD).sum(1)
@@ -251,7 +251,7 @@ def apply_rules(
         history: those tokens `(N,t)`, something negative behind them and in place of those that may repeat; needed by
             `no_repeat_ngram` only.
         wanted: the token forced on each hypothesis at this step `(N,)`, PAD where it is free; None: all are free.
-        least: the fewest tokens of each hypothesis `(N,)`, see `least_lengths`; None: any number.
+        least: the fewest tokens of each hypothesis `(N,)`, see `min_lengths`; None: any number.
 
     Returns:
         `log_probs`.
@@ -265,14 +265,14 @@ def apply_rules(
     if least is not None and written is not None:
         log_probs[:, EOS].masked_fill_(least > written, -INFINITY)
     if end is not None and history is not None and written is not None:
-        forbid_repeats(log_probs, history, written, settings.no_repeat_ngram)
-        end_where_stuck(log_probs, end)
+        block_repeated_ngrams(log_probs, history, written, settings.no_repeat_ngram)
+        allow_eos_if_stuck(log_probs, end)
     if wanted is not None and forced is not None:
-        force(log_probs, wanted, forced)
+        force_tokens(log_probs, wanted, forced)
     return log_probs
 
 
-def forbid_repeats(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
+def block_repeated_ngrams(log_probs: Tensor, history: Tensor, written: Tensor, size: int) -> None:
     """Forbids every token that would complete an n-gram that a hypothesis holds.
 
     Args:
@@ -293,7 +293,7 @@ def forbid_repeats(log_probs: Tensor, history: Tensor, written: Tensor, size: in
     log_probs.scatter_add_(1, ends.clamp(min=0), ban)
 
 
-def penalize_repeats(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
+def apply_repetition_penalty(log_probs: Tensor, history: Tensor, penalty: float) -> Tensor:
     """What continuations are ranked by where tokens that are there already shall not come again.
 
     Keskar et al. 2019, "CTRL", section 4.1, for log-probabilities, which are never positive: those of tokens that the
@@ -312,7 +312,7 @@ def penalize_repeats(log_probs: Tensor, history: Tensor, penalty: float) -> Tens
     return torch.where(held, log_probs * penalty, log_probs)
 
 
-def prefer_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor:
+def bias_to_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor:
     """What continuations are ranked by where a prefix is preferred, and not forced.
 
     Arivazhagan et al. 2020, "Re-translation versus Streaming for Simultaneous Translation", section 3.2: the
@@ -334,13 +334,13 @@ def prefer_prefix(log_probs: Tensor, wanted: Tensor, strength: float) -> Tensor:
     return torch.where(bound, others.scatter(1, index, mixed), log_probs)
 
 
-def end_where_stuck(log_probs: Tensor, end: Tensor) -> None:
+def allow_eos_if_stuck(log_probs: Tensor, end: Tensor) -> None:
     """Allows EOS, with the model's own log-probability `end` `(N,)`, to hypotheses that nothing may continue."""
     stuck = log_probs.amax(1) == -INFINITY
     log_probs[:, EOS] = torch.where(stuck, _possible(end), log_probs[:, EOS])
 
 
-def force(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
+def force_tokens(log_probs: Tensor, wanted: Tensor, forced: Tensor) -> None:
     """Leaves the wanted token as the only continuation.
 
     Args:
@@ -359,7 +359,7 @@ def _possible(log_probs: Tensor) -> Tensor:
     return log_probs.clamp(min=math.log(torch.finfo(log_probs.dtype).tiny))
 
 
-def score_of_given(
+def score_given(
     config: SearchConfig, ids: Sequence[int], log_probs: Tensor, attention: npt.NDArray[np.floating[Any]] | None
 ) -> float:
     """What a search would have ranked a hypothesis by.

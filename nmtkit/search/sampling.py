@@ -9,7 +9,7 @@ done twice, first for blocks of words, by the probability of each block, then fo
 That is exact as well, and needs noise for few of the words. A uniform number that is looked up in running sums would
 need less of it. But their rounding, which differs from batch to batch, decides between rare words.
 
-Letters as in `nmtkit.search.choose`.
+Letters as in `nmtkit.search.beam`.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import Memory
-from nmtkit.search.choose import BLOCK, Choice
+from nmtkit.search.beam import BLOCK, BeamStep
 from nmtkit.search.rules import INFINITY, SearchConfig
 
 STEP = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -32,7 +32,7 @@ BEST_FIRST = 512
 """So many words are mostly enough to reach `top_p`, and take less time to sort than all."""
 
 
-def choose_drawn(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> Choice:
+def sample_step(log_probs: Tensor, scores: Tensor, keys: Tensor, config: SearchConfig, memory: Memory) -> BeamStep:
     """The choice of sampling: one continuation for each live hypothesis; in the first step, all from the one there is.
 
     Args:
@@ -43,19 +43,19 @@ def choose_drawn(log_probs: Tensor, scores: Tensor, keys: Tensor, config: Search
         memory: says which words the columns of `log_probs` stand for, if not for all in order.
     """
     n_sentences, width = scores.shape
-    weighed = truncated(log_probs / config.temperature, config)
-    if memory.kept is None:
+    weighed = truncate_distribution(log_probs / config.temperature, config)
+    if memory.shortlist is None:
         drawn = draw(weighed, keys.view(len(log_probs), -1))  # (N,K/W)
     else:
-        columns = memory.kept.columns
-        whole = of_all_words(weighed, columns.words, len(columns.places))
-        drawn = columns.of(draw(whole, keys.view(len(log_probs), -1)))
+        index = memory.shortlist.index
+        whole = expand_shortlist(weighed, index.words, len(index.columns))
+        drawn = index.columns_of(draw(whole, keys.view(len(log_probs), -1)))
     tokens = drawn.view(keys.shape)
     parents = torch.arange(width, device=keys.device).repeat_interleave(keys.shape[1] // width).expand(n_sentences, -1)
     scores = scores.gather(1, parents) + log_probs.gather(1, drawn).view(keys.shape)
     is_end = tokens == EOS
     kept = torch.arange(keys.shape[1], device=keys.device).expand(n_sentences, -1)
-    return Choice(tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY))
+    return BeamStep(tokens, parents, scores, is_end & (scores > -INFINITY), kept, scores.masked_fill(is_end, -INFINITY))
 
 
 # ------------------------------------------------------------------------------------------------------ random numbers
@@ -73,12 +73,12 @@ def sample_keys(seed: int, lines: Tensor, positions: Tensor, samples: int) -> Te
     Returns:
         `(B,K)`, int64.
     """
-    of_lines = hashed(torch.full_like(lines, seed), lines)
-    of_samples = hashed(of_lines[:, None], torch.arange(samples, device=lines.device))
-    return hashed(of_samples, positions[:, None])
+    of_lines = splitmix64(torch.full_like(lines, seed), lines)
+    of_samples = splitmix64(of_lines[:, None], torch.arange(samples, device=lines.device))
+    return splitmix64(of_samples, positions[:, None])
 
 
-def hashed(keys: Tensor, counters: Tensor) -> Tensor:
+def splitmix64(keys: Tensor, counters: Tensor) -> Tensor:
     """The number that SplitMix64 gives in step `counters` from the state `keys`; both int64, they broadcast."""
     mixed = keys + (counters + 1) * STEP
     mixed = (mixed ^ _shifted(mixed, 30)) * FIRST
@@ -87,9 +87,9 @@ def hashed(keys: Tensor, counters: Tensor) -> Tensor:
 
 
 def gumbel_noise(keys: Tensor, counters: Tensor) -> Tensor:
-    """Numbers from the standard Gumbel distribution, float64 where the device has it; as of `hashed`."""
+    """Numbers from the standard Gumbel distribution, float64 where the device has it; as of `splitmix64`."""
     dtype, bits = (torch.float32, 23) if keys.device.type == "mps" else (torch.float64, 52)
-    uniform = (_shifted(hashed(keys, counters), 64 - bits).to(dtype) + 0.5) * 2.0**-bits  # neither 0 nor 1
+    uniform = (_shifted(splitmix64(keys, counters), 64 - bits).to(dtype) + 0.5) * 2.0**-bits  # neither 0 nor 1
     return uniform.log_().neg_().log_().neg_()
 
 
@@ -117,7 +117,7 @@ def draw(log_probs: Tensor, keys: Tensor) -> Tensor:
     return block * BLOCK + within
 
 
-def of_all_words(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
+def expand_shortlist(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
     """Shortened distributions with a column for every word, so that it does not matter which others are there.
 
     Args:
@@ -136,7 +136,7 @@ def of_all_words(log_probs: Tensor, words: Tensor, size: int) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------- truncation
 
 
-def truncated(log_probs: Tensor, config: SearchConfig) -> Tensor:
+def truncate_distribution(log_probs: Tensor, config: SearchConfig) -> Tensor:
     """Minus infinity for what top-k, then top-p, then epsilon rule out of `(N,X)`; one word is always left."""
     return keep_epsilon(keep_top_p(keep_top_k(log_probs, config.top_k), config.top_p), config.epsilon)
 

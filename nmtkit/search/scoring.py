@@ -66,6 +66,6 @@ def coverage_penalty(kind: CoverageKind, coverage: Tensor, mask: Tensor, beta: f
     return beta * coverage.clamp(min=UNSEEN, max=1.0).log().masked_fill(~mask, 0.0).sum(-1)
 
 
-def to_be_covered(mask: Tensor) -> Tensor:
+def source_words(mask: Tensor) -> Tensor:
     """Source words without the EOS behind them: of a mask `(B,S)` of real tokens all but the last one, `(B,S)`."""
     return mask & pad(mask[:, 1:], (0, 1))

@@ -1,6 +1,6 @@
 """What a search knows of each sentence beside what belongs to the model: its limits, its prefix, and what has ended.
 
-Letters as in `nmtkit.search.choose`.
+Letters as in `nmtkit.search.beam`.
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from nmtkit.data.batch import Rows
 from nmtkit.data.vocabulary import EOS, PAD
-from nmtkit.search.choose import Choice
-from nmtkit.search.rules import INFINITY, SearchConfig, least_lengths
+from nmtkit.search.beam import BeamStep
+from nmtkit.search.rules import INFINITY, SearchConfig, min_lengths
 
 
 @dataclass(frozen=True)
-class TokenTables:
+class TokenInfo:
     """What a search knows of the tokens of the vocabulary; on the model's device."""
 
     may_repeat: Tensor | None = None
@@ -25,12 +25,12 @@ class TokenTables:
     """Gives those that begin a word, or are none of its letters `(V,)`, bool; asked only where there are terms."""
 
 
-NO_TABLES = TokenTables()
+NO_TOKEN_INFO = TokenInfo()
 """Where no rule asks."""
 
 
 @dataclass(frozen=True)
-class Sentences(Rows):
+class SentenceState(Rows):
     """What has one row per sentence, and does not belong to the model."""
 
     number: Tensor
@@ -63,7 +63,7 @@ class Sentences(Rows):
     @classmethod
     def begin(
         cls, config: SearchConfig, lengths: Tensor, limits: Tensor, prefix: Tensor | None, of_score: Tensor, n_best: int
-    ) -> "Sentences":
+    ) -> "SentenceState":
         """Before the first step.
 
         Args:
@@ -77,7 +77,7 @@ class Sentences(Rows):
         size, device, rule = len(lengths), of_score.device, config.rule
         best = {"exact": n_best, "huggingface": config.beam_size, "opennmt-py": n_best}.get(rule)
         places = torch.zeros(size, config.beam_size, dtype=torch.bool, device=device) if rule == "joeynmt" else None
-        least = least_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
+        least = min_lengths(config, lengths).to(device) if config.min_length or config.min_length_ratio else None
         return cls(
             number=torch.arange(size, device=device),
             last=(limits - 1).to(device),
@@ -94,8 +94,8 @@ class Sentences(Rows):
         )
 
     def after_choice(
-        self, choice: Choice, final: Tensor, config: SearchConfig, divisors: Tensor, position: Tensor
-    ) -> tuple["Sentences", Tensor]:
+        self, choice: BeamStep, final: Tensor, config: SearchConfig, divisors: Tensor, position: Tensor
+    ) -> tuple["SentenceState", Tensor]:
         """Counts the hypotheses that ended in a step; says of which sentences, or groups, none go on.
 
         Args:

@@ -16,7 +16,7 @@ from nmtkit.corpus.alignments import SoftAlignment
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.tokenizer import WORD_START
 from nmtkit.data.words import PieceShare, cut_words, display_word_spans, known_ids, merge_to_words
-from nmtkit.models.base import HeadedModel, headed
+from nmtkit.models.base import HeadedModel, as_headed
 from nmtkit.pictures import AttentionPicture, LayeredPicture, SourceWindow
 from nmtkit.translation.inputs import (
     BATCH_TOKENS,
@@ -136,7 +136,7 @@ def _windows(reader: TextModel, translation: Translation, rows: int) -> list[Sou
 
 def require_heads(reader: TextModel) -> HeadedModel:
     """The model, which is one of layers of attention heads; raises NmtkitError if it is not."""
-    model = headed(reader.model)
+    model = as_headed(reader.model)
     if model is None:
         raise NmtkitError(
             f"the model {reader.name!r} ({reader.model.config.kind}) has no layers of attention heads to draw; "
@@ -184,7 +184,7 @@ def positions(reader: TextModel, most: int) -> tuple[NDArray[np.float32], str]:
     Raises:
         NmtkitError: the model has none.
     """
-    model = headed(reader.model)
+    model = as_headed(reader.model)
     if model is None:
         raise NmtkitError(
             f"the model {reader.name!r} ({reader.model.config.kind}) has no position vectors to draw; "

@@ -7,8 +7,8 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.vocabulary import EOS
 from nmtkit.pictures.search_trees import Continuation, Fate, RankedResult, SearchTree
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenTables
-from nmtkit.search.watching import WatchedCandidate, WatchedSearch, WatchingEngine
+from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.tracing import SearchTrace, SearchTracer, TracedCandidate
 from nmtkit.translation.inputs import SourceLine, make_batch, words_that_may_repeat
 from nmtkit.translation.result import Translation, best_of_all
 from nmtkit.translation.translator import Translator
@@ -33,15 +33,15 @@ def search_tree(translator: Translator, line: str, place: str = "the sentence") 
     (source,) = translator.sources([line])
     if not source.ids:
         raise DataError(f"{place} has no letters that the tokenizer knows: there is nothing to search for")
-    engine = WatchingEngine(
+    engine = SearchTracer(
         translator.model,
         translator.config,
         need_attention=translator.copies,
         steps="eager",
         shortlist=translator.shortlist,
-        tables=TokenTables(words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device)),
+        token_info=TokenInfo(words_that_may_repeat(translator.config, translator.tokenizers.tgt, translator.device)),
     )
-    watched = engine.watch(make_batch([source]))
+    watched = engine.trace(make_batch([source]))
     found = [translator.translation(hypothesis, source) for hypothesis in watched.hypotheses]
     steps = [_sorted(translator, step, source) for step in watched.steps]
     results = _results(steps, found)
@@ -75,11 +75,11 @@ def search_in_words(config: SearchConfig) -> str:
 ORDER: tuple[Fate, ...] = ("kept", "ended", "pruned", "blocked")
 
 
-def _sorted(translator: Translator, step: Sequence[WatchedCandidate], source: SourceLine) -> list[Continuation]:
+def _sorted(translator: Translator, step: Sequence[TracedCandidate], source: SourceLine) -> list[Continuation]:
     """The continuations of a step, those that were kept first, by their slots."""
     config = translator.config
 
-    def continuation(one: WatchedCandidate) -> Continuation:
+    def continuation(one: TracedCandidate) -> Continuation:
         (token,) = translator.tokenizers.tgt.pieces([one.token], source.oov) or [translator.end]
         chosen = [other for other in step if not other.rule and other.group == one.group]
         if one.token == EOS and not one.rule:
@@ -101,7 +101,7 @@ def _sorted(translator: Translator, step: Sequence[WatchedCandidate], source: So
     return [continuation(one) for one in ranked]
 
 
-def _fate(one: WatchedCandidate) -> Fate:
+def _fate(one: TracedCandidate) -> Fate:
     if one.rule:
         return "blocked"
     return "ended" if one.ended else "pruned" if one.slot is None else "kept"
@@ -133,7 +133,7 @@ _WHY = {
 """Why a search with ended hypotheses stops before its limit, by its rule."""
 
 
-def _why(config: SearchConfig, watched: WatchedSearch) -> str:
+def _why(config: SearchConfig, watched: SearchTrace) -> str:
     """Why the search ended."""
     ended = sum(one.ended for step in watched.steps for one in step)
     told = f"{ended} {'hypothesis' if ended == 1 else 'hypotheses'} ended"

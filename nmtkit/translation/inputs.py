@@ -14,9 +14,9 @@ from nmtkit.data.batch import Batch, bucket_by_length, collate
 from nmtkit.data.tokenizer import WORD_START, Tokenizer, TokenizerPair
 from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.data.words import known_ids
-from nmtkit.layers.packed import Precision
-from nmtkit.models.base import Readout, Seq2Seq
-from nmtkit.search.constraints import Terms
+from nmtkit.layers.inference import Precision
+from nmtkit.models.base import DecoderOutput, Seq2Seq
+from nmtkit.search.constraints import Constraints
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation.requests import (
     Request,
@@ -204,7 +204,7 @@ class TextModel:
             RecipeError: such a search cannot keep to terms.
         """
         if terminology is not None:
-            config.refuse_terms()
+            config.reject_constraints()
             requests = [terminology.asked(request) for request in requests]
         sources = self.sources([request.source for request in requests])
         for number, request in enumerate(requests):
@@ -216,7 +216,7 @@ class TextModel:
                 terms = required_tokens(request, self.tokenizers.tgt, source.oov, config.max_length)
                 own = terms if terms.must or terms.must_not else None
                 if own is not None:
-                    config.refuse_terms()
+                    config.reject_constraints()
                 sources[number] = replace(source, request=request, prefix=tuple(prefix.extended), terms=own)
         return sources
 
@@ -271,7 +271,7 @@ class TextModel:
             src = [sources[number] for number in numbers]
             yield numbers, make_batch(src, None if targets is None else [targets[number] for number in numbers])
 
-    def read_targets(self, batch: Batch, attend: bool) -> tuple[Readout, Tensor]:
+    def read_targets(self, batch: Batch, attend: bool) -> tuple[DecoderOutput, Tensor]:
         """All steps over the targets of a batch on the CPU, and the log-probability of each target `(B,T)`, on the CPU.
 
         The output layer is gone through in parts: all log-probabilities of a batch, `(B,T,X)`, may not fit into memory.
@@ -281,14 +281,14 @@ class TextModel:
         moved = batch.to(self.device, non_blocking=True)
         memory = self.model.encode(moved)
         readout = self.model.unroll(moved, memory, attend)
-        kept = readout.at(batch.tgt_mask)
+        kept = readout.gather(batch.tgt_mask)
         targets = batch.tgt_extended[batch.tgt_mask].to(self.device, non_blocking=True)  # (M,)
         size = PART_BYTES.get(self.device.type, PART_BYTES["cpu"])
         rows = max(1, size // (4 * (self.model.sizes.tgt + batch.n_oov)))
         parts = []
         for first in range(0, len(targets), rows):
             part = slice(first, first + rows)
-            log_probs = self.model.predict(kept.part(part), memory)
+            log_probs = self.model.predict(kept.slice_rows(part), memory)
             parts.append(log_probs.gather(-1, targets[part, None])[:, 0].float())
         chosen = torch.zeros(batch.tgt_mask.shape)
         chosen[batch.tgt_mask] = torch.cat(parts).cpu()
@@ -334,7 +334,7 @@ def _with_requests(batch: Batch, sources: Sequence[SourceLine]) -> Batch:
         for row, source in enumerate(sources):
             copied[row, : len(source.tokens)] = torch.tensor([begins_word(token) for token in source.tokens])
     terms = [source.terms or RequiredTokens((), (), False) for source in sources]
-    asked = Terms(
+    asked = Constraints(
         required=padded_terms([one.must for one in terms], 1),
         in_order=torch.tensor([one.in_order for one in terms]),
         refused=padded_terms([one.must_not for one in terms], 0),

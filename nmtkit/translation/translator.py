@@ -13,10 +13,10 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.pictures import AttentionPicture, LayeredPicture
-from nmtkit.search.engine import FEW_SENTENCES, Engine, Steps
-from nmtkit.search.rules import SearchConfig, score_of_given
-from nmtkit.search.sentences import TokenTables
-from nmtkit.search.trace import Hypothesis
+from nmtkit.search.engine import FEW_SENTENCES, Engine, StepMode
+from nmtkit.search.hypotheses import Hypothesis
+from nmtkit.search.rules import SearchConfig, score_given
+from nmtkit.search.sentences import TokenInfo
 from nmtkit.translation import attending
 from nmtkit.translation.inputs import (
     SourceLine,
@@ -62,7 +62,7 @@ class Translator(TextModel):
     """Processes that search for many lines instead of this one; see `Workers.are_for`."""
     shortlist: Shortlist | None = None
     """Candidates that searches keep to, on the model's device."""
-    steps: Steps = "auto"
+    steps: StepMode = "auto"
     """Whether the steps of a search are recorded as CUDA graphs."""
     terminology: Terminology | None = None
     """Terms that translations must contain where the source does."""
@@ -180,7 +180,7 @@ class Translator(TextModel):
                 wanted.attention or self.replacer is not None or (wanted.copies and self.copies),
                 steps=self.steps,
                 shortlist=self.shortlist,
-                tables=TokenTables(
+                token_info=TokenInfo(
                     words_that_may_repeat(self.config, self.tokenizers.tgt, self.device),
                     cache(partial(word_starts, self.tokenizers.tgt, self.device)),
                 ),
@@ -304,7 +304,7 @@ class Translator(TextModel):
                 hypothesis = Hypothesis(
                     ids=tgt[number].extended,
                     finished=finished,
-                    score=score_of_given(self.config, tgt[number].extended, log_probs, weights),
+                    score=score_given(self.config, tgt[number].extended, log_probs, weights),
                     log_prob=float(log_probs.sum()),
                     token_log_probs=log_probs.tolist(),
                     attention=weights if need_attention else None,

@@ -15,8 +15,8 @@ from nmtkit.autotune.searching import quickest_search, ways_to_search
 from nmtkit.autotune.turns import MOST_SHARE, TooSlowError
 from nmtkit.core import device as devices
 from nmtkit.experiment.opening import Opening, find_way
-from nmtkit.layers import packed
-from nmtkit.layers.packed import PrecisionChoice
+from nmtkit.layers import inference
+from nmtkit.layers.inference import PrecisionChoice
 from nmtkit.runs.saved import find_run
 from nmtkit.translation.inputs import SearchWay, usual
 
@@ -41,7 +41,7 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(devices, "cpu_threads", lambda: 2)
     monkeypatch.setattr(searching, "time", CLOCK)
-    monkeypatch.setattr(packed, "has_products", lambda precision: precision in ("bf16", "int8"))
+    monkeypatch.setattr(inference, "is_supported", lambda precision: precision in ("bf16", "int8"))
     monkeypatch.setattr(searching, "is_slow", lambda precision: False)
 
 
@@ -176,7 +176,7 @@ def test_measuring_ends_within_its_share_where_every_way_is_slow(planned: float)
     assert CLOCK.now - begun <= MOST_SHARE * planned * 1.001
 
 
-@pytest.mark.skipif("int8" not in packed.precisions(CPU), reason="this torch has no products of int8 here")
+@pytest.mark.skipif("int8" not in inference.supported_precisions(CPU), reason="this torch has no products of int8 here")
 def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,15 +184,15 @@ def test_a_real_search_whose_products_are_slow_makes_few_of_them(
     monkeypatch.undo()  # the clock is the real one
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(searching, "is_slow", lambda precision: False)
-    real, made = packed._of_whole_numbers, [0]
+    real, made = inference._of_whole_numbers, [0]
 
     def slow(*given: Any) -> torch.Tensor:
         made[0] += 1
         sleep(0.05)
         return real(*given)
 
-    packed.precisions(CPU)  # has tried them
-    monkeypatch.setattr(packed, "_of_whole_numbers", slow)
+    inference.supported_precisions(CPU)  # has tried them
+    monkeypatch.setattr(inference, "_of_whole_numbers", slow)
     how = Opening(device="cpu", threads=1)
     _, found = find_way(find_run(str(trained))[0], how, ["ba ce du ba", "du"] * 40, math.inf, again=True)
     assert found.way.precision == "fp32"

@@ -43,7 +43,7 @@ def test_every_model_begins_with_given_vectors(kind: str) -> None:
     ids, vectors = torch.tensor([5, 9, 40]), 30 * torch.randn(3, SIZE)
     before, model = model_of(kind, "none"), model_of(kind, "none")
     length = before.tgt_embedding.weight.detach().square().mean().sqrt()
-    factor = model.begin_embedding("tgt", ids, vectors, rescale=True)
+    factor = model.init_embedding("tgt", ids, vectors, rescale=True)
     assert factor == pytest.approx(float(length / vectors.square().mean().sqrt()))
     torch.testing.assert_close(model.tgt_embedding.weight[ids], vectors * factor)
     assert model.tgt_embedding.weight[ids].square().mean().sqrt().item() == pytest.approx(length.item())
@@ -53,7 +53,7 @@ def test_every_model_begins_with_given_vectors(kind: str) -> None:
     same = [name for name, parameter in model.named_parameters() if torch.equal(parameter, other[name])]
     assert len(same) == len(other) - 1
 
-    assert model.begin_embedding("src", ids, vectors, rescale=False) == 1.0
+    assert model.init_embedding("src", ids, vectors, rescale=False) == 1.0
     assert torch.equal(model.src_embedding.weight[ids], vectors)
     assert model.src_embedding.weight.requires_grad
 
@@ -62,7 +62,7 @@ def test_every_model_begins_with_given_vectors(kind: str) -> None:
 def test_a_tied_matrix_has_the_vectors_wherever_it_is(kind: str) -> None:
     ids, vectors = torch.tensor([5]), torch.randn(1, SIZE)
     model = model_of(kind, "all")
-    model.begin_embedding("src", ids, vectors, rescale=False)
+    model.init_embedding("src", ids, vectors, rescale=False)
     tied = [model.embedding("tgt").weight]
     if kind != "intra_attention":  # its output matrix is a function of the embedding: Paulus et al. 2018, eq. 13
         tied.append(model.get_submodule("output").weight)

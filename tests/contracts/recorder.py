@@ -10,7 +10,7 @@ import torch
 from pretended_cuda import tensors_in, waits_for
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nmtkit.search.choose import Record
+from nmtkit.search.beam import StepResult
 
 
 class Recorder(TorchDispatchMode):
@@ -60,14 +60,16 @@ class Recorder(TorchDispatchMode):
         return [(str(func), [tuple(leaf.shape) for leaf in tensors_in(result)]) for func, _, _, result in self.calls]
 
 
-def recorded(once: Callable[[], Record], trial: Callable[[], object]) -> tuple[Callable[[], Record], Record]:
-    """In place of `nmtkit.search.graphs.recorded`."""
+def capture_cuda_graph(
+    once: Callable[[], StepResult], trial: Callable[[], object]
+) -> tuple[Callable[[], StepResult], StepResult]:
+    """In place of `nmtkit.search.graphs.capture_cuda_graph`."""
     trial()
     with Recorder() as recorder:
         result = once()
     recorder.put_back()
 
-    def again() -> Record:
+    def again() -> StepResult:
         recorder.replay()
         return result.mapped(torch.clone)
 

@@ -21,8 +21,8 @@ from nmtkit.data.vocabulary import BOS
 from nmtkit.layers.transformer import sinusoids
 from nmtkit.models.base import Seq2Seq
 from nmtkit.search.engine import beam_search
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.trace import Hypothesis
 
 LENGTH = 5
 """Of what is searched for; less than the steps after which a search looks at how many sentences are finished."""
@@ -192,8 +192,8 @@ def planted(cuda: PretendedCuda, fault: str) -> Seq2Seq:
     model = there(cuda, "pointer-generator-coverage", torch.bfloat16 if fault == "drifting type" else torch.float32)
     right = model.advance
 
-    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, past: Any, need_attention: bool = False) -> Any:
-        readout, state = right(tokens, state, memory, past, need_attention)
+    def advance(_: Seq2Seq, tokens: Tensor, state: Any, memory: Any, cache: Any, need_attention: bool = False) -> Any:
+        readout, state = right(tokens, state, memory, cache, need_attention)
         match fault:
             case "tensor of the CPU":
                 readout = replace(readout, features=readout.features + torch.zeros(1, 1))

@@ -138,7 +138,7 @@ def test_large_vocabularies_are_searched_without_log_probabilities(
 ) -> None:
     config = SearchConfig(beam_size=4, max_length=6)
     expected = beam_search(ensemble, batch_of(SOURCES), config, 4)
-    monkeypatch.setattr("nmtkit.search.bank.MANY", 1)
+    monkeypatch.setattr("nmtkit.search.decoding_batch.MANY_LOGITS", 1)
     found = beam_search(ensemble, batch_of(SOURCES), config, 4)
     assert [[one.ids for one in several] for several in found] == [[one.ids for one in row] for row in expected]
     for several, others in zip(found, expected, strict=True):

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from nmtkit.models.base import MODELS, Seq2Seq
-from nmtkit.search.bank import Bank
+from nmtkit.search.decoding_batch import DecodingBatch
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.objectives import objective
 
@@ -108,7 +108,7 @@ def test_whole_pass_and_losses(fake: FakeCuda, name: str) -> None:
 def test_steps_of_a_search(fake: FakeCuda, name: str, dtype: torch.dtype, settings: dict[str, Any]) -> None:
     model = there(name, dtype)
     config = SearchConfig.model_validate({**settings, "max_length": 5})
-    bank = Bank.begin(model, batch_of(SOURCES).to(CUDA), config, 1)
+    bank = DecodingBatch.begin(model, batch_of(SOURCES).to(CUDA), config, 1)
     for _ in range(3):
         record = bank.step(need_attention=model.has_attention)
         require_there([*record.tensors(), *bank.changing()])

@@ -35,10 +35,10 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.ensemble import Ensemble
-from nmtkit.search.constraints import Terms
-from nmtkit.search.engine import Engine, Feed
+from nmtkit.search.constraints import Constraints
+from nmtkit.search.engine import BatchSource, Engine
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenTables
+from nmtkit.search.sentences import TokenInfo
 
 __all__ = ["model"]  # a fixture
 
@@ -180,7 +180,7 @@ class Search:
     n_best: int
     asked: list[Asked]
     """Of each of `LINES`."""
-    tables: TokenTables
+    token_info: TokenInfo
     slots: int
 
     @classmethod
@@ -203,14 +203,14 @@ class Search:
         may_repeat = flags(MAY_REPEAT) if any(one.may_repeat for one in asked) else None
         n_best = 1 if "best only" in row else config.hypotheses
         slots = min(feature.slots for feature in features)
-        return cls(config, n_best, asked, TokenTables(may_repeat, partial(flags, STARTS)), slots)
+        return cls(config, n_best, asked, TokenInfo(may_repeat, partial(flags, STARTS)), slots)
 
     def batch(self, copies: bool) -> Batch:
         """The lines with what is asked of them."""
         batch, terms = batch_of(LINES), None
         longest = max(len(one.prefix) for one in self.asked)
         if any(one.required or one.refused for one in self.asked):
-            terms = Terms(
+            terms = Constraints(
                 required=of_all([list(one.required) for one in self.asked]),
                 in_order=torch.tensor([one.in_order for one in self.asked]),
                 refused=of_all([list(one.refused) for one in self.asked]),
@@ -219,7 +219,7 @@ class Search:
         prefix = padded([list(one.prefix) for one in self.asked], longest) if longest else None
         return replace(batch, prefix=prefix, terms=terms)
 
-    def feed(self, copies: bool) -> Feed:
+    def feed(self, copies: bool) -> BatchSource:
         """The lines one bank after the other, and for slots that are free."""
         whole, waiting = self.batch(copies), list(range(len(LINES)))
 
@@ -266,7 +266,7 @@ def test_the_engine_finds_what_the_reference_finds_with_many_features(model: Seq
         whole = next((ensembles[name] for name in row if name in ensembles), model)
         search, copies = Search.of(row, whole), whole.config.copies
         shortlist = SHORTLIST if "shortlist" in row else None
-        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, tables=search.tables)
+        engine = Engine(whole, search.config, search.n_best, shortlist=shortlist, token_info=search.token_info)
         found = dict(engine.run(search.feed(copies)))
         for number in range(len(LINES)):
             own = [sentences(one)[number] for one in whole.models()]
@@ -297,6 +297,6 @@ def search_as_asked(names: Iterable[str]) -> None:
     for name in names:
         settings |= FEATURES[name].settings
     config = SearchConfig(beam_size=4).changed(settings)
-    config.refuse_idle(settings)
+    config.reject_unused(settings)
     asked = Search.of([name for name in names if FEATURES[name].asked], model)
-    list(Engine(model, config, tables=asked.tables).run(asked.feed(copies=False)))
+    list(Engine(model, config, token_info=asked.token_info).run(asked.feed(copies=False)))

@@ -17,10 +17,10 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch, collate
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.search import graphs
-from nmtkit.search.bank import Bank
-from nmtkit.search.engine import Engine, Feed, Steps, beam_search
+from nmtkit.search.decoding_batch import DecodingBatch
+from nmtkit.search.engine import BatchSource, Engine, StepMode, beam_search
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.trace import Hypothesis
 
 SEARCHES: list[dict[str, Any]] = [
     {"beam_size": 1},
@@ -48,9 +48,9 @@ SEARCHES: list[dict[str, Any]] = [
 @pytest.fixture(autouse=True)
 def recordable(monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch.cuda.is_available():
-        monkeypatch.setattr(graphs, "can_record", lambda device: True)
-        monkeypatch.setattr(graphs, "recorded", recorder.recorded)
-    monkeypatch.setattr(graphs, "EXTENT", 4)  # several graphs for a short search
+        monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: True)
+        monkeypatch.setattr(graphs, "capture_cuda_graph", recorder.capture_cuda_graph)
+    monkeypatch.setattr(graphs, "LENGTH_STEP", 4)  # several graphs for a short search
     torch.set_float32_matmul_precision("highest")
 
 
@@ -59,7 +59,7 @@ def whole_batch() -> Batch:
     return batch_of([*SOURCES, *reversed(SOURCES), *[source[:1] for source in SOURCES]])
 
 
-def in_turn(whole: Batch, slots: int) -> Feed:
+def in_turn(whole: Batch, slots: int) -> BatchSource:
     waiting = list(range(whole.size))
 
     def feed(count: int | None, width: int | None) -> tuple[list[int], Batch] | None:
@@ -84,21 +84,23 @@ def same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 
 
 @pytest.mark.parametrize(("name", "ways"), in_turns(list(product(["graph", "tape"], SEARCHES)), few=True))
-def test_recorded_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_steps(name: str, ways: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch) -> None:
     model, whole = build(*EVERY[name]).double().eval(), whole_batch()
-    can_record = graphs.can_record
+    supports_cuda_graphs = graphs.supports_cuda_graphs
     for kind, settings in ways:
-        monkeypatch.setattr(graphs, "can_record", can_record if kind == "graph" else lambda device: False)
+        monkeypatch.setattr(
+            graphs, "supports_cuda_graphs", supports_cuda_graphs if kind == "graph" else lambda device: False
+        )
         config = config_for(model, settings)
         expected = beam_search(model, whole, config, config.hypotheses, need_attention=True)
-        steps: Steps = "graph" if kind == "graph" else "auto"
+        steps: StepMode = "graph" if kind == "graph" else "auto"
         engine = Engine(model, config, config.hypotheses, need_attention=True, steps=steps)
         for slots in [3, 4]:  # the second time with the graphs of the first
             found = dict(engine.run(in_turn(whole, slots)))
             assert sorted(found) == list(range(whole.size))
             for number, hypotheses in found.items():
                 same(hypotheses, expected[number])
-        assert engine.recorded_steps > 0
+        assert engine.replayed_steps > 0
 
 
 def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,12 +110,12 @@ def test_steps_are_recorded_once_it_pays(monkeypatch: pytest.MonkeyPatch) -> Non
     expected = beam_search(model, whole, config)
     engine = Engine(model, config)
     found = dict(engine.run(in_turn(whole, 2)))
-    assert engine.recorded_steps > 0
+    assert engine.replayed_steps > 0
     for number, hypotheses in found.items():
         same(hypotheses, expected[number])
     never = Engine(model, config, steps="eager")
     assert dict(never.run(in_turn(whole, 2))).keys() == found.keys()
-    assert never.recorded_steps == 0
+    assert never.replayed_steps == 0
 
 
 @torch.no_grad()
@@ -123,10 +125,12 @@ def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) 
     model = build(*EVERY[name]).eval()
     for settings in searches:
         config = config_for(model, settings)
-        bank = Bank.begin(model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1)
+        bank = DecodingBatch.begin(
+            model, batch_of(SOURCES), config.model_copy(update={"beam_size": config.hypotheses}), 1
+        )
         bank.step(need_attention=True)
         bank = bank.in_slots(4, 12)
-        bank.past.places = 12
+        bank.cache.length = 12
         seen = []
         for _ in range(3):
             with Recorder() as steps:
@@ -136,7 +140,7 @@ def test_no_number_of_a_step_changes(name: str, searches: list[dict[str, Any]]) 
 
 
 def test_graphs_are_of_cuda_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "can_record", lambda device: False)
+    monkeypatch.setattr(graphs, "supports_cuda_graphs", lambda device: False)
     with pytest.raises(RecipeError, match="CUDA"):
         Engine(build(*EVERY["transformer"]).eval(), SearchConfig(), steps="graph")
 
@@ -189,7 +193,7 @@ def test_operations_of_a_step(kind: str, settings: dict[str, Any], most: int) ->
     model = model_class(model_class.Config(**settings), VocabularySizes(500, 500, False)).eval()
     sources = torch.randint(4, 500, (3, 11)).tolist()
     batch = collate(sources, src_extended=sources, n_oov=0)
-    bank = Bank.begin(model, batch, SearchConfig(beam_size=4), 1)
+    bank = DecodingBatch.begin(model, batch, SearchConfig(beam_size=4), 1)
     for _ in range(5):
         bank.step(need_attention=False)
     with Count() as count:

@@ -30,14 +30,14 @@ from walk import Walk
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers import past
+from nmtkit.layers import kv_cache
 from nmtkit.models.base import MODELS, Memory, ModelConfig, Seq2Seq
-from nmtkit.search.constraints import Terms
+from nmtkit.search.constraints import Constraints
 from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sentences import TokenTables
-from nmtkit.search.trace import Hypothesis
-from nmtkit.search.watching import WatchedCandidate, WatchingEngine
+from nmtkit.search.sentences import TokenInfo
+from nmtkit.search.tracing import SearchTracer, TracedCandidate
 from nmtkit.training.weights import Undrawn, fill_weights, weights_of
 
 LEARNERS: dict[str, dict[str, object]] = {
@@ -417,16 +417,16 @@ def test_the_engine_finds_what_the_reference_finds(
     model: Seq2Seq, rules: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference reads every prefix as a given target, one sentence and one hypothesis at a time."""
-    monkeypatch.setattr(past, "LOOKS_EVERY", 1)
-    monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)  # whatever nobody sees is forgotten at once
+    monkeypatch.setattr(kv_cache, "COMPACT_EVERY", 1)
+    monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)  # whatever nobody sees is forgotten at once
     sources, may_repeat = SOURCES[:3], torch.zeros(model.sizes.tgt, dtype=torch.bool)
     may_repeat[MAY_REPEAT] = True
     asked = [reference_search.Asked(may_repeat=MAY_REPEAT)] * len(sources)
     for settings in rules:
         config = for_model(SearchConfig.model_validate({**settings, "max_length": 6}), model)
         if not config.samples:
-            tables = TokenTables(may_repeat)
-            found = beam_search(model, batch_of(sources), config, config.beam_size, tables=tables)
+            tables = TokenInfo(may_repeat)
+            found = beam_search(model, batch_of(sources), config, config.beam_size, token_info=tables)
             same_as_the_reference(found, sentences(model)[:3], config, asked)
             continue
         found = beam_search(model, batch_of(sources), config, config.samples)
@@ -479,19 +479,19 @@ def test_slots_that_nobody_sees_are_forgotten(model: Seq2Seq, monkeypatch: pytes
     """Those of the ancestors of K hypotheses are seen, and the search is as if all were kept."""
     config = SearchConfig.model_validate({"beam_size": 4, "max_length": 40, "min_length": 39})
     read: list[int] = []
-    whole = past.Past.read
+    whole = kv_cache.KVCache.read
 
-    def noted(self: past.Past, layer: int) -> Tensor:
+    def noted(self: kv_cache.KVCache, layer: int) -> Tensor:
         entries = whole(self, layer)
         read.append(entries.shape[1] - self.places * self.beam)
         return entries
 
-    monkeypatch.setattr(past.Past, "read", noted)
-    monkeypatch.setattr(past, "WORTH_KEEPING", 1.0)
+    monkeypatch.setattr(kv_cache.KVCache, "read", noted)
+    monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 1.0)
     forgetful = beam_search(model, batch_of(SOURCES), config, 4)
     assert read[0] == 0
     assert min(read) < 0
-    monkeypatch.setattr(past, "WORTH_KEEPING", 0.0)
+    monkeypatch.setattr(kv_cache, "COMPACT_BELOW", 0.0)
     read.clear()
     for one, other in zip(forgetful, beam_search(model, batch_of(SOURCES), config, 4), strict=True):
         assert [found.ids for found in one] == [found.ids for found in other]
@@ -515,7 +515,7 @@ def test_with_prefixes_and_terms_too(model: Seq2Seq, asked_of: AskedOf) -> None:
         ]
         asked = [reference_search.Asked(**line, starts=STARTS if copies else STARTS[:-1]) for line in own]
         batch = batch_of(sources)
-        terms = Terms(
+        terms = Constraints(
             required=of_all([list(one.required) for one in asked]),
             in_order=torch.tensor([one.in_order for one in asked]),
             refused=of_all([list(one.refused) for one in asked]),
@@ -524,7 +524,7 @@ def test_with_prefixes_and_terms_too(model: Seq2Seq, asked_of: AskedOf) -> None:
         prefix = padded([list(one.prefix) for one in asked], max(1, *(len(one.prefix) for one in asked)))
         batch = replace(batch, terms=terms)
         found = beam_search(
-            model, batch, config, config.beam_size, prefix=prefix, tables=TokenTables(starts=lambda: starts)
+            model, batch, config, config.beam_size, prefix=prefix, token_info=TokenInfo(starts=lambda: starts)
         )
         same_as_the_reference(found, sentences(model)[:3], config, asked)
 
@@ -550,11 +550,11 @@ def test_a_watched_search_is_the_search(model: Seq2Seq) -> None:
     """Every log-probability that it tells of, of blocked words too, is that of a whole pass over the prefix."""
     config = SearchConfig.model_validate({**RULES[2], "max_length": 6})
     batch = batch_of(SOURCES[:1])
-    watched = WatchingEngine(model, config, config.beam_size).watch(batch)
+    watched = SearchTracer(model, config, config.beam_size).trace(batch)
     (found,) = beam_search(model, batch, config, config.beam_size)
     assert watched.hypotheses == found
     slots: list[list[int]] = [[]]
-    told: list[tuple[list[int], WatchedCandidate]] = []
+    told: list[tuple[list[int], TracedCandidate]] = []
     for step in watched.steps:
         here = [([*slots[one.parent], one.token], one) for one in step]
         kept = [(one.slot, path) for path, one in here if one.slot is not None]

@@ -7,8 +7,14 @@ import torch
 from test_models import SOURCES, batch_of, walked
 from variants import EVERY, build, in_turns
 
-from nmtkit.layers import packed
-from nmtkit.layers.packed import Packed, PackedCell, lay_out, narrow, precisions
+from nmtkit.layers import inference
+from nmtkit.layers.inference import (
+    InferenceCell,
+    InferenceLinear,
+    cast_to_16_bits,
+    quantize_for_inference,
+    supported_precisions,
+)
 from nmtkit.models.base import Seq2Seq
 
 NEAR = {"fp32": 1e-4, "bf16": 0.2, "int8": 0.3, "fp16": 0.03}
@@ -28,21 +34,21 @@ def steps(model: Seq2Seq, rows: list[int]) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def pack_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The maps of these models are small."""
-    monkeypatch.setattr(packed, "FEWEST_OUTPUTS", 2)
+    monkeypatch.setattr(inference, "FEWEST_OUTPUTS", 2)
 
 
-@pytest.mark.parametrize(("variant", "kinds"), in_turns(precisions(torch.device("cpu"))))
+@pytest.mark.parametrize(("variant", "kinds"), in_turns(supported_precisions(torch.device("cpu"))))
 @torch.no_grad()
-def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kinds: list[packed.Precision]) -> None:
+def test_packed_models_are_near_and_do_not_depend_on_the_batch(variant: str, kinds: list[inference.Precision]) -> None:
     for precision in kinds:
         model = build(*EVERY[variant]).eval()
         expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
-        lay_out(model, precision)
-        assert any(isinstance(part, Packed | PackedCell) for part in model.modules())
+        quantize_for_inference(model, precision)
+        assert any(isinstance(part, InferenceLinear | InferenceCell) for part in model.modules())
         found = steps(model, [0, 1, 2, 3, 4])
         assert found.dtype == torch.float32
         real = expected > -30
-        coarser = packed.LARGEST / packed.input_form().largest if precision == "int8" else 1.0
+        coarser = inference.LARGEST / inference.activation_format().largest if precision == "int8" else 1.0
         assert (found - expected)[real].abs().max() < NEAR[precision] * coarser
         for rows in ([0], [3, 1]):
             few = steps(model, rows)
@@ -56,7 +62,7 @@ def test_cast_models_are_near(variant: str, dtypes: list[torch.dtype]) -> None:
     for dtype in dtypes:
         model = build(*EVERY[variant]).eval()
         expected = steps(copy.deepcopy(model).double(), [0, 1, 2, 3, 4])
-        narrow(model, dtype)
+        cast_to_16_bits(model, dtype)
         found = steps(model, [0, 1, 2, 3, 4])
         assert found.dtype == torch.float32
         real = expected > -30

@@ -17,11 +17,11 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.data.batch import Batch
 from nmtkit.data.shortlist import Shortlist
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
-from nmtkit.layers.packed import Precision, lay_out, precisions
+from nmtkit.layers.inference import Precision, quantize_for_inference, supported_precisions
 from nmtkit.models.base import Seq2Seq
-from nmtkit.search.engine import Engine, Feed, beam_search
+from nmtkit.search.engine import BatchSource, Engine, beam_search
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.trace import Hypothesis
 
 __all__ = ["model"]  # a fixture
 
@@ -41,7 +41,7 @@ SHORTLIST = Shortlist.of([LISTED.get(word, []) for word in range(VOCABULARY)], [
 WHOLE = Shortlist.of([[]] * VOCABULARY, range(VOCABULARY), VOCABULARY)
 
 
-def feed_of(sources: Sequence[Sequence[int]], slots: int, prefix: Tensor | None) -> Feed:
+def feed_of(sources: Sequence[Sequence[int]], slots: int, prefix: Tensor | None) -> BatchSource:
     """Sentences for a bank of so many slots, in their order."""
     whole, waiting = replace(batch_of(sources), prefix=prefix), list(range(len(sources)))
 
@@ -137,7 +137,7 @@ def test_a_shortlist_of_all_words_is_none(model: Seq2Seq) -> None:
     assert [[each.ids for each in row] for row in one] == [[each.ids for each in row] for row in other]
 
 
-LAID_OUT = in_turns(precisions(torch.device("cpu")), 1, ONE_OF_EACH_THAT_COPIES)
+LAID_OUT = in_turns(supported_precisions(torch.device("cpu")), 1, ONE_OF_EACH_THAT_COPIES)
 
 
 @pytest.mark.parametrize(("model", "kinds"), LAID_OUT, indirect=["model"])
@@ -145,7 +145,7 @@ def test_weights_that_are_laid_out_otherwise(model: Seq2Seq, kinds: list[Precisi
     """What is computed of the output layer is the same as without a shortlist, but for its own rounding."""
     for precision in kinds:
         packed = copy.deepcopy(model).float()
-        lay_out(packed, precision, [one for name, one in packed.named_children() if name == "output"])
+        quantize_for_inference(packed, precision, [one for name, one in packed.named_children() if name == "output"])
         found, expected = (searched(packed, SOURCES, shortlist=shortlist) for shortlist in (WHOLE, None))
         for row, other in zip(found, expected, strict=True):
             assert row[0].score == pytest.approx(other[0].score, abs=1e-4)
@@ -183,10 +183,10 @@ def test_words_of_the_source_are_never_lost(name: str) -> None:
     assert readout.copy_gate is not None
     readout = replace(readout, copy_gate=torch.zeros_like(readout.copy_gate))
     nothing = Shortlist.of([[]] * VOCABULARY, [], VOCABULARY)
-    short = copier.shorten(memory, nothing.candidates(batch, copies=True))
+    short = copier.with_shortlist(memory, nothing.candidates(batch, copies=True))
     expected, found = copier.predict(readout, memory), copier.predict(readout, short)
     assert short.kept is not None
-    back = short.kept.columns.ids(torch.arange(found.shape[1]))
+    back = short.kept.index.ids(torch.arange(found.shape[1]))
     assert back.tolist() == sorted(back.tolist())
     for row, source in enumerate(SOURCES):
         for word in {*source, EOS}:

@@ -15,7 +15,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import dump_yaml, load_yaml
 from nmtkit.experiment import opening
 from nmtkit.experiment.opening import Opening, fits_half, open_run
-from nmtkit.layers.packed import Packed, PackedCell, Precision, precisions
+from nmtkit.layers.inference import InferenceCell, InferenceLinear, Precision, supported_precisions
 from nmtkit.models.base import MODELS
 from nmtkit.runs.saved import build_model, find_run
 from nmtkit.training.weights import save_weights, weights_of
@@ -47,12 +47,12 @@ def test_a_translator_stays_as_it_is(trained: Path) -> None:
 LINES = ["ba ce", "du", "", "ce ba du ba", "du du ba ce ba", "ba"] * 4
 
 
-@pytest.mark.parametrize("precision", precisions(torch.device("cpu")))
+@pytest.mark.parametrize("precision", supported_precisions(torch.device("cpu")))
 def test_a_precision_gives_the_same_texts_in_batches_of_every_size(trained: Path, precision: Precision) -> None:
     how = Opening(str(trained), "cpu", precision=precision)
     translator = open_run(how)
     assert translator.chosen_way.precision == precision
-    assert any(isinstance(part, Packed | PackedCell) for part in translator.model.modules())
+    assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
     together = [best[0] for best in translator.search(LINES)]
     alone = [best[0] for best in open_run(replace(how, batch_tokens=1)).search(LINES)]
     assert [one.text for one in together] == [one.text for one in alone]
@@ -68,7 +68,7 @@ def test_nothing_less_exact_is_taken_unless_it_was_measured(trained: Path) -> No
 def test_a_precision_that_is_slow_here_is_taken_where_it_is_named_and_said_once(
     trained: Path, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = precisions(torch.device("cpu"))[-1]
+    named = supported_precisions(torch.device("cpu"))[-1]
     monkeypatch.setattr(opening, "is_slow", lambda precision: slow and precision == named)
     said: list[str] = []
     translator = open_run(Opening(str(trained), "cpu", precision=named), "translation", said.append)
@@ -110,10 +110,10 @@ def test_a_translator_tells_as_many_parameters_as_its_weights_file_has(
         there = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no mapping
     of_precision = {
         precision: open_run(Opening(str(folder), "cpu", weights=str(weights), precision=precision))
-        for precision in precisions(torch.device("cpu"))
+        for precision in supported_precisions(torch.device("cpu"))
     }
     for translator in of_precision.values():
         assert translator.parameters == replace(translator, name="again").parameters == there
-        assert any(isinstance(part, Packed | PackedCell) for part in translator.model.modules())
+        assert any(isinstance(part, InferenceLinear | InferenceCell) for part in translator.model.modules())
     together = open_run(Opening([str(folder)] * 2, device="cpu", weights=str(weights)))
     assert together.parameters == 2 * there

@@ -12,7 +12,7 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.experiment.bench import machine
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
-from nmtkit.search.engine import Engine, Steps
+from nmtkit.search.engine import Engine, StepMode
 from nmtkit.search.rules import SearchConfig
 from tests.bench import summarization
 
@@ -60,10 +60,10 @@ def look(told: Given, name: str) -> None:
     if kind in ("rnnsearch", "luong"):
         sources = [[min(word, vocabulary - 1) for word in source] for source in sources]
     batch = summarization.batch_of(sources).to(place)
-    ways: list[tuple[Steps, str]] = [("eager", "fp32")]
+    ways: list[tuple[StepMode, str]] = [("eager", "fp32")]
     if place.type == "cuda":
         ways += [("graph", "fp32"), ("graph", "fp16")]
-    least: dict[tuple[Steps, str], float] = {}
+    least: dict[tuple[StepMode, str], float] = {}
     outputs = {}
     for steps, arithmetic in ways:
         engine = Engine(model.half() if arithmetic == "fp16" else model, config, steps=steps)

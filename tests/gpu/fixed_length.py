@@ -23,7 +23,7 @@ from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun
-from nmtkit.search.engine import Engine, Steps
+from nmtkit.search.engine import Engine, StepMode
 from nmtkit.search.rules import SearchConfig
 from tests.bench.training import SMALL
 
@@ -133,7 +133,7 @@ def open_work(
     return Work(model.to(place).eval(), tokenizers, texts, sources, length_of_random, words, place)
 
 
-def ours(work: Work, beam_size: int, steps: Steps, dtype: torch.dtype) -> Callable[[], Ids]:
+def ours(work: Work, beam_size: int, steps: StepMode, dtype: torch.dtype) -> Callable[[], Ids]:
     """One engine for all batches, so that what was recorded for one serves the others."""
     model = work.model if dtype == torch.float32 else copy.deepcopy(work.model).to(dtype)
     engine = Engine(model, work.settings(beam_size), steps=steps)
@@ -216,7 +216,7 @@ def _half(work: Work) -> torch.dtype:
 def ways(work: Work, beam_size: int, others: Sequence[str]) -> list[Way]:
     """All that are to be measured; nmtkit's steps one by one first."""
     kinds: dict[str, torch.dtype] = {"fp32": torch.float32}
-    recorded: list[Steps] = ["eager"]
+    recorded: list[StepMode] = ["eager"]
     if work.device.type == "cuda":
         kinds["fp16"] = torch.float16
         recorded.append("graph")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nmtkit.layers.elementary import with_little_padding
+from nmtkit.layers.elementary import run_by_length
 
 LENGTHS = torch.tensor([9, 8, 8, 5, 6, 2, 1])
 
@@ -19,7 +19,7 @@ def made(shapes: list[tuple[int, ...]]) -> list[Tensor]:
         states = words[:, :, None] * torch.tensor([1.0, 2.0]) * masks[:, 0, 0, :, None]
         return [states, states[:, None].expand(-1, 3, -1, -1)]
 
-    return list(with_little_padding(read, LENGTHS, words, masks))
+    return list(run_by_length(read, LENGTHS, words, masks))
 
 
 @torch.no_grad()
@@ -38,5 +38,5 @@ def test_parts_hold_little_padding_and_the_same_states() -> None:
 @torch.no_grad()
 def test_a_part_that_is_all_is_not_copied() -> None:
     words = torch.ones(2, 3)
-    (found,) = with_little_padding(lambda one: [one[:, :, None]], torch.tensor([3, 3]), words)
+    (found,) = run_by_length(lambda one: [one[:, :, None]], torch.tensor([3, 3]), words)
     assert found.data_ptr() == words.data_ptr()

@@ -11,14 +11,14 @@ from nmtkit.layers.recurrent import (
     CellKind,
     RecurrentEncoder,
     StackedCells,
+    build_rnn,
     check_bridge,
-    initialise,
+    gather_positions,
+    init_weights,
     layers_first,
-    recurrent,
-    reversal,
+    reversed_positions,
     rows_first,
-    run_to_ends,
-    take,
+    run_to_final_states,
 )
 
 Vector = list[float]
@@ -71,9 +71,9 @@ def run_by_hand(cell: CellKind, rnn: nn.Module, inputs: list[Vector], size: int)
 
 def test_reversal_turns_words_and_leaves_padding() -> None:
     mask = torch.arange(5) < torch.tensor([[5], [3], [1]])
-    assert reversal(mask).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
+    assert reversed_positions(mask).tolist() == [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [0, 1, 2, 3, 4]]
     sequence = torch.arange(15.0).view(3, 5, 1)
-    assert take(sequence, reversal(mask))[1, :, 0].tolist() == [7.0, 6.0, 5.0, 8.0, 9.0]
+    assert gather_positions(sequence, reversed_positions(mask))[1, :, 0].tolist() == [7.0, 6.0, 5.0, 8.0, 9.0]
 
 
 def plus(one: list[Vector], other: list[Vector]) -> list[Vector]:
@@ -182,9 +182,9 @@ def test_a_lone_layer_runs_to_each_end() -> None:
     inputs, lengths = torch.randn(5, 7, 3).double(), torch.tensor([3, 7, 1, 3, 6])
     packed = nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     for cell in CELLS:
-        layer = recurrent(cell, 3, 2).double()
+        layer = build_rnn(cell, 3, 2).double()
         hidden, kept = rows_first(layer(packed)[1])
-        states, last, last_kept = run_to_ends(layer, inputs, lengths, need_cell=cell == "lstm")
+        states, last, last_kept = run_to_final_states(layer, inputs, lengths, need_cell=cell == "lstm")
         assert states.shape == (5, 7, 2)
         torch.testing.assert_close(last, hidden[:, 0], rtol=0, atol=1e-12)
         torch.testing.assert_close(last_kept, None if kept is None else kept[:, 0], rtol=0, atol=1e-12)
@@ -209,7 +209,7 @@ def test_stacked_cells_by_hand(cell: CellKind) -> None:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_state_layouts_are_inverse(cell: CellKind) -> None:
-    rnn = recurrent(cell, 3, 2, layers=3)
+    rnn = build_rnn(cell, 3, 2, layers=3)
     _, final = rnn(torch.randn(5, 4, 3))
     hidden, kept = rows_first(final)
     assert hidden.shape == (5, 3, 2)
@@ -276,7 +276,7 @@ def test_initialisation() -> None:
     torch.manual_seed(1)
     for style in ("xavier", "paper"):
         model = nn.ModuleList([nn.LSTM(30, 40), nn.GRUCell(30, 40), nn.Linear(100, 200), nn.Embedding(500, 64)])
-        initialise(model, style)  # type: ignore[arg-type]  # a loop variable is a plain str
+        init_weights(model, style)  # type: ignore[arg-type]  # a loop variable is a plain str
         lstm, gru, linear, embedding = model
         for matrix in (*lstm.weight_hh_l0.double().chunk(4), *gru.weight_hh.double().chunk(3)):
             torch.testing.assert_close(matrix @ matrix.T, torch.eye(40).double(), rtol=0, atol=1e-5)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.layers.kernels import masked_softmax
-from nmtkit.layers.temporal import NOTHING, IntraDecoderAttention, pasts, penalise, remember
+from nmtkit.layers.temporal import EMPTY_SUM, IntraDecoderAttention, accumulate, accumulated_before, penalize
 
 # Exponentials of the energies are small whole numbers: (T=3, S=2).
 EXPONENTIALS = [[1.0, 3.0], [2.0, 6.0], [9.0, 3.0]]
@@ -24,17 +24,17 @@ def everywhere(scores: Tensor) -> Tensor:
 
 
 def test_the_past_divides_by_all_earlier_exponentials() -> None:
-    found = everywhere(penalise(energies(), pasts(energies())))
+    found = everywhere(penalize(energies(), accumulated_before(energies())))
     torch.testing.assert_close(found, torch.tensor([WEIGHTS], dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 def test_step_by_step_is_all_at_once() -> None:
     generator = torch.Generator().manual_seed(2)
     scores = 20 * torch.randn(3, 7, 5, generator=generator, dtype=torch.float64)
-    past = torch.full((3, 5), NOTHING, dtype=torch.float64)
-    for step, whole in zip(scores.unbind(1), pasts(scores).unbind(1), strict=True):
+    past = torch.full((3, 5), EMPTY_SUM, dtype=torch.float64)
+    for step, whole in zip(scores.unbind(1), accumulated_before(scores).unbind(1), strict=True):
         torch.testing.assert_close(past, whole, rtol=1e-14, atol=1e-14)
-        past = remember(step, past)
+        past = accumulate(step, past)
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 10_000.0])
@@ -45,7 +45,7 @@ def test_stays_finite_where_exponentials_do_not(size: float) -> None:
     earlier = naive.cumsum(1) - naive
     divided = torch.cat([naive[:, :1], naive[:, 1:] / earlier[:, 1:]], 1)
     naive_weights = divided / divided.sum(-1, keepdim=True)
-    weights = everywhere(penalise(scores, pasts(scores)))
+    weights = everywhere(penalize(scores, accumulated_before(scores)))
     if size == 1.0:
         torch.testing.assert_close(weights, naive_weights, rtol=1e-5, atol=1e-6)
     else:
@@ -59,26 +59,26 @@ def test_stays_finite_where_exponentials_do_not(size: float) -> None:
 def test_an_earlier_look_counts_once_however_large() -> None:
     """Place 0 had e^10000 and has it again: its share is 1, as that of place 1, which had and has e^0."""
     scores = torch.tensor([[[10_000.0, 0.0], [10_000.0, 0.0]]])
-    weights = everywhere(penalise(scores, pasts(scores)))
+    weights = everywhere(penalize(scores, accumulated_before(scores)))
     torch.testing.assert_close(weights, torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]))
 
 
 def test_one_step_and_one_place() -> None:
     one = torch.tensor([[[3.0]]])
-    assert pasts(one).tolist() == [[[NOTHING]]]
-    assert penalise(one, pasts(one)).tolist() == [[[3.0]]]
+    assert accumulated_before(one).tolist() == [[[EMPTY_SUM]]]
+    assert penalize(one, accumulated_before(one)).tolist() == [[[3.0]]]
 
 
 def test_gradient_of_the_past() -> None:
     generator = torch.Generator().manual_seed(3)
     scores = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda e: everywhere(penalise(e, pasts(e))), (scores,))
+    assert torch.autograd.gradcheck(lambda e: everywhere(penalize(e, accumulated_before(e))), (scores,))
 
     def walked(e: Tensor) -> Tensor:
-        past, looks = torch.full_like(e[:, 0], NOTHING), []
+        past, looks = torch.full_like(e[:, 0], EMPTY_SUM), []
         for step in e.unbind(1):
-            looks.append(everywhere(penalise(step, past)))
-            past = remember(step, past)
+            looks.append(everywhere(penalize(step, past)))
+            past = accumulate(step, past)
         return torch.stack(looks, 1)
 
     assert torch.autograd.gradcheck(walked, (scores,))
@@ -103,14 +103,14 @@ def test_earlier_states_by_hand() -> None:
         [1.0, 0.0],
         [first / (first + second), log2 * second / (first + second)],
     ]
-    found = intra_decoder().over_all(states)
+    found = intra_decoder().all_steps(states)
     torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-14)
 
 
 def test_earlier_states_step_by_step_are_all_at_once() -> None:
     attention = intra_decoder()
     states = torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    whole = attention.over_all(states)
+    whole = attention.all_steps(states)
     assert whole[:, 0].abs().max() == 0
     for step in range(5):
         seen = (torch.arange(5) < step).expand(4, 1, 5)
@@ -121,6 +121,6 @@ def test_earlier_states_step_by_step_are_all_at_once() -> None:
 def test_no_state_sees_a_later_one() -> None:
     attention = intra_decoder()
     states = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    before = attention.over_all(states)
+    before = attention.all_steps(states)
     states[:, 3] = 1000.0
-    assert torch.equal(attention.over_all(states)[:, :3], before[:, :3])
+    assert torch.equal(attention.all_steps(states)[:, :3], before[:, :3])

@@ -16,7 +16,7 @@ from nmtkit.layers.transformer import (
     DecoderLayer,
     EncoderLayer,
     FeedForward,
-    LayerPlan,
+    LayerConfig,
     LearnedPositions,
     Residual,
     SelfAttention,
@@ -199,7 +199,7 @@ def test_where_the_normalization_stands(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layers_chain_their_sublayers(norm: str) -> None:
-    plan = LayerPlan(4, 2, 8, "pre" if norm == "pre" else "post", "relu", 0.3, 0.3, 0.3)
+    plan = LayerConfig(4, 2, 8, "pre" if norm == "pre" else "post", "relu", 0.3, 0.3, 0.3)
     states, memory = random_tensor(2, 3, 4), random_tensor(2, 5, 4, seed=1)
     mask = torch.ones(2, 1, 1, 5, dtype=torch.bool)
 

@@ -12,7 +12,7 @@ from nmtkit.core.errors import RecipeError
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, UNK
-from nmtkit.models.base import Readout, VocabularySizes
+from nmtkit.models.base import DecoderOutput, VocabularySizes
 from nmtkit.models.intra_attention import IntraAttention, IntraAttentionConfig, IntraAttentionMemory
 
 V = 12
@@ -263,7 +263,7 @@ def test_the_first_step_has_no_earlier_states() -> None:
     model = build().eval()
     memory = model.encode(ARTICLES)
     _, readout = Walk(model, memory).step(torch.tensor([BOS] * 3))
-    whole: Readout = model.unroll(ARTICLES, memory)
+    whole: DecoderOutput = model.unroll(ARTICLES, memory)
     assert float(readout.features[:, 16:].abs().max()) == 0.0
     assert float(whole.features[:, 0, 16:].abs().max()) == 0.0
     assert float(whole.features[:, 1, 16:].abs().min()) > 0.0

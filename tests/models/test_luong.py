@@ -133,7 +133,7 @@ def test_attention_is_given_only_where_asked_for() -> None:
     assert full.centres.shape == (1, 2)
     assert model.window_half_width == 2
     assert build({}).window_half_width is None
-    kept = model.unroll(batch, model.encode(batch), need_attention=True).at(torch.tensor([[False, True]]))
+    kept = model.unroll(batch, model.encode(batch), need_attention=True).gather(torch.tensor([[False, True]]))
     assert torch.equal(kept.centres, full.centres[:, 1])
 
 

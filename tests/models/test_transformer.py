@@ -255,4 +255,4 @@ def test_positions_count_per_sentence() -> None:
     here = Walk(model, memory, 2)
     for expected in range(3):
         here.step(torch.tensor([4, 5, 6, 7]))  # follows in the next step
-        assert here.past.position.tolist() == [expected] * 2
+        assert here.cache.position.tolist() == [expected] * 2

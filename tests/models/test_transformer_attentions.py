@@ -14,7 +14,7 @@ from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.layers import transformer as layers
 from nmtkit.layers.transformer import DecoderLayer, EncoderLayer, Residual, sinusoids
-from nmtkit.models.base import Seq2Seq, VocabularySizes, headed
+from nmtkit.models.base import Seq2Seq, VocabularySizes, as_headed
 from nmtkit.models.rnnsearch import RnnSearch
 from nmtkit.models.transformer import Transformer, TransformerConfig
 from nmtkit.search.engine import beam_search
@@ -242,8 +242,8 @@ def test_another_head_can_be_chosen_later() -> None:
 
 def test_who_has_heads_says_so() -> None:
     model = build()
-    assert headed(model) is model
-    assert headed(RnnSearch(RnnSearch.Config.model_validate({}), VocabularySizes(V, V, shared=True))) is None
+    assert as_headed(model) is model
+    assert as_headed(RnnSearch(RnnSearch.Config.model_validate({}), VocabularySizes(V, V, shared=True))) is None
     assert build(alignment_heads=2).config.shows_one_head
     assert not build().config.shows_one_head
     assert not RnnSearch.Config.model_validate({}).shows_one_head

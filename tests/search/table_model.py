@@ -8,8 +8,8 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 
 START = 4
 """The first id of a real word."""
@@ -58,8 +58,8 @@ class TableModel(Seq2Seq):
         return TableState(depth=zeros, path=zeros)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, DecoderState]:
         assert isinstance(state, TableState)
         assert isinstance(memory, TableMemory)
         self.rows_seen.append(len(tokens))
@@ -68,12 +68,12 @@ class TableModel(Seq2Seq):
         path = (state.path * 31 + tokens) % 1_000_003
         features = memory.table[sentence, state.depth.clamp(max=memory.table.shape[1] - 1), tokens]
         attention = torch.stack([state.depth, tokens, path], 1).to(features.dtype) if need_attention else None
-        return Readout(features, attention), TableState(state.depth + 1, path)
+        return DecoderOutput(features, attention), TableState(state.depth + 1, path)
 
-    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
         return readout.features
 
-    def predict(self, readout: Readout, memory: Memory) -> Tensor:
+    def predict(self, readout: DecoderOutput, memory: Memory) -> Tensor:
         return readout.features.clone()
 
 

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, Readout
-from nmtkit.search import choose, engine
-from nmtkit.search.choose import best_candidates, first_of_best
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory
+from nmtkit.search import beam, engine
+from nmtkit.search.beam import stable_topk, top_continuations
 from nmtkit.search.engine import beam_search
-from nmtkit.search.rules import SearchConfig, score_of_given
+from nmtkit.search.hypotheses import Hypothesis
+from nmtkit.search.rules import SearchConfig, score_given
 from nmtkit.search.scoring import CoverageKind, LengthPenalty
-from nmtkit.search.trace import Hypothesis
 
 
 @dataclass
-class Found:
+class SentenceResult:
     ids: list[int]
     finished: bool
     log_prob: float
@@ -35,17 +35,17 @@ def divisor(kind: str, alpha: float, length: int) -> float:
     return {"none": 1.0, "average": length**alpha, "gnmt": ((5 + length) / 6) ** alpha}[kind]
 
 
-def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[Found]:
+def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[SentenceResult]:
     """All there is, best first: what ended within `limit` tokens, EOS counted, then what is `limit` tokens long."""
 
-    def grow(ids: list[int], total: float) -> Iterator[Found]:
+    def grow(ids: list[int], total: float) -> Iterator[SentenceResult]:
         depth = len(ids)
         if depth == limit:
-            yield Found(ids, False, total, total / divisor(kind, alpha, depth))
+            yield SentenceResult(ids, False, total, total / divisor(kind, alpha, depth))
             return
         row = table[min(depth, len(table) - 1), ids[-1] if ids else BOS].tolist()
         ended = total + row[EOS]
-        yield Found(ids, True, ended, ended / divisor(kind, alpha, depth + 1))
+        yield SentenceResult(ids, True, ended, ended / divisor(kind, alpha, depth + 1))
         for token in range(len(row)):
             if token not in (PAD, BOS, EOS):
                 yield from grow([*ids, token], total + row[token])
@@ -53,7 +53,7 @@ def every_sequence(table: Tensor, limit: int, kind: str, alpha: float) -> list[F
     return sorted(grow([], 0.0), key=lambda found: (not found.finished, -found.score))
 
 
-def agree(hypothesis: Hypothesis, found: Found) -> None:
+def agree(hypothesis: Hypothesis, found: SentenceResult) -> None:
     assert hypothesis.ids == found.ids
     assert hypothesis.finished == found.finished
     assert hypothesis.log_prob == pytest.approx(found.log_prob)
@@ -369,9 +369,9 @@ class LookingModel(TableModel):
     """Attends to source word 0 after BOS and A, to word 1 after B, half and half after anything else."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
-        readout, state = super().advance(tokens, state, memory, past)
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, DecoderState]:
+        readout, state = super().advance(tokens, state, memory, cache)
         first = torch.where((tokens == A) | (tokens == BOS), 1.0, torch.where(tokens == B, 0.0, 0.5)).double()
         return replace(readout, attention=torch.stack([first, 1 - first, torch.zeros_like(first)], 1)), state
 
@@ -478,7 +478,7 @@ def test_a_repetition_is_ranked_lower_and_keeps_its_log_probability() -> None:
     assert [first.ids, second.ids] == [[A, B], [A, A]]
     assert second.log_prob == pytest.approx(math.log(0.6))
     assert second.score == pytest.approx(2 * math.log(0.6))
-    assert score_of_given(config, second.ids, torch.tensor(second.token_log_probs), None) == pytest.approx(second.score)
+    assert score_given(config, second.ids, torch.tensor(second.token_log_probs), None) == pytest.approx(second.score)
 
 
 @pytest.mark.parametrize("size", [5, 63, 64, 65, 128, 1000, 1024])
@@ -489,7 +489,7 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
     log_probs[:, 1] = -math.inf
     scores = -torch.rand(3, width, generator=generator) * 6
     scores[1, 1:] = -math.inf
-    values, flat = best_candidates(log_probs, scores, count)
+    values, flat = top_continuations(log_probs, scores, count)
     full = (log_probs.view(3, width, size) + scores[:, :, None]).view(3, -1)
     expected = full.sort(1, descending=True)[0][:, :count]
     assert values.shape == flat.shape == (3, count)
@@ -502,18 +502,18 @@ def test_best_candidates_is_top_k_over_everything(size: int, width: int, count: 
         assert len(set(row[real].tolist())) == int(real.sum())
 
 
-@pytest.mark.parametrize("few", [0, choose.FEW])  # both ways to find them
+@pytest.mark.parametrize("few", [0, beam.FEW])  # both ways to find them
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_of_equal_values_the_first_come_first(dtype: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "FEW", few)
+    monkeypatch.setattr(beam, "FEW", few)
     values = torch.tensor([[0.5, -1.0, 2.0, 2.0, -math.inf, 0.5, 0.5], [-3.0, -3.0, -2.5, -3.0, -3.0, -3.0, -2.5]])
     values = values.to(dtype)
-    best, places = first_of_best(values, 4)
+    best, places = stable_topk(values, 4)
     assert places.tolist() == [[2, 3, 0, 5], [2, 6, 0, 1]]
     assert torch.equal(best, values.gather(1, places))
-    assert first_of_best(values, 7)[1][0].tolist() == [2, 3, 0, 5, 6, 1, 4]
+    assert stable_topk(values, 7)[1][0].tolist() == [2, 3, 0, 5, 6, 1, 4]
     damaged = torch.tensor([[1.0, math.nan, math.inf]]).to(dtype)
-    assert 1 in first_of_best(-damaged, 2)[1].tolist()[0]
+    assert 1 in stable_topk(-damaged, 2)[1].tolist()[0]
 
 
 @pytest.mark.parametrize("extra", [0, 1, 63, 200])
@@ -522,9 +522,9 @@ def test_wider_distributions_change_nothing_even_among_equals(extra: int) -> Non
     generator = torch.Generator().manual_seed(2)
     log_probs = -torch.randint(1, 4, (6, 150), generator=generator).float()  # equal values everywhere
     scores = -torch.randint(0, 2, (2, 3), generator=generator).float()
-    values, flat = best_candidates(log_probs, scores, 6)
+    values, flat = top_continuations(log_probs, scores, 6)
     wide = torch.cat([log_probs, torch.full((6, extra), -math.inf)], 1)
-    other_values, other = best_candidates(wide, scores, 6)
+    other_values, other = top_continuations(wide, scores, 6)
     assert torch.equal(values, other_values)
     assert torch.equal(flat // 150, other // (150 + extra))
     assert torch.equal(flat % 150, other % (150 + extra))
@@ -536,9 +536,9 @@ class CopyingTable(TableModel):
     """Its gate tells the path, as its attention does."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
-        readout, state = super().advance(tokens, state, memory, past, True)
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, DecoderState]:
+        readout, state = super().advance(tokens, state, memory, cache, True)
         assert readout.attention is not None
         return replace(readout, copy_gate=readout.attention[:, 2:] / 1_000_003), state
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import EOS
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, Readout, Seq2Seq
-from nmtkit.search.engine import Engine, Feed, beam_search, closed_up
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory, Seq2Seq
+from nmtkit.search.engine import BatchSource, Engine, beam_search, compaction_order
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.trace import Hypothesis
 
 
-def slots_of(whole: Batch, slots: int, order: Sequence[int]) -> Feed:
+def slots_of(whole: Batch, slots: int, order: Sequence[int]) -> BatchSource:
     """Feeds the sentences of a batch in this order to a bank of so many slots."""
     waiting = list(order)
 
@@ -38,7 +38,7 @@ def refilled(
     order = torch.randperm(whole.size, generator=torch.Generator().manual_seed(seed)).tolist()
     engine = Engine(model, config, n_best, need_attention=True, steps="auto" if seed % 2 else "eager")
     found = dict(engine.run(slots_of(whole, slots, order)))
-    assert (engine.recorded_steps > 0) == bool(seed % 2 and slots <= 3 and not config.samples)
+    assert (engine.replayed_steps > 0) == bool(seed % 2 and slots <= 3 and not config.samples)
     assert sorted(found) == list(range(whole.size))
     return [found[number] for number in range(whole.size)]
 
@@ -98,9 +98,9 @@ class OwnLooks(TableModel):
     """Every sentence looks in its own way, from its first step on."""
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, DecoderState]:
-        readout, state = super().advance(tokens, state, memory, past)
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, DecoderState]:
+        readout, state = super().advance(tokens, state, memory, cache)
         return replace(readout, attention=readout.features[:, 4:7].softmax(1)), state
 
 
@@ -118,7 +118,7 @@ def test_what_takes_a_slot_leaves_the_attention_of_who_had_it() -> None:
 
 def test_few_are_moved_where_sentences_are_done() -> None:
     for live in ([0, 1, 2], [4], [1, 3, 4], [0, 2, 5, 6], []):
-        order = closed_up(np.array(live, dtype=np.int64))
+        order = compaction_order(np.array(live, dtype=np.int64))
         assert sorted(order.tolist()) == live
         stay = [number for number in live if number < len(live)]
         assert [number for place, number in enumerate(order.tolist()) if place == number] == stay

@@ -13,12 +13,12 @@ from nmtkit.data.vocabulary import EOS, PAD, UNK
 from nmtkit.search.rules import (
     RuleSettings,
     SearchConfig,
+    allow_eos_if_stuck,
     apply_rules,
-    end_where_stuck,
-    forbid_repeats,
-    force,
-    least_lengths,
-    length_limits,
+    block_repeated_ngrams,
+    force_tokens,
+    max_lengths,
+    min_lengths,
 )
 
 
@@ -59,14 +59,14 @@ def test_min_length_forbids_the_end_until_there_are_enough_tokens(step: int, may
 def test_repeated_bigram() -> None:
     history = torch.tensor([[4, 5, 6, 4], [4, 4, 5, 4], [4, 5, 6, 7]])
     log_probs = uniform(3)
-    forbid_repeats(log_probs, history, torch.tensor([4, 4, 4]), 2)
+    block_repeated_ngrams(log_probs, history, torch.tensor([4, 4, 4]), 2)
     # After "4 5 6 4", 5 would repeat "4 5"; after "4 4 5 4" both 4 and 5 would; after "4 5 6 7" nothing would.
     assert allowed(log_probs) == [[0, 1, 2, 3, 4, 6, 7], [0, 1, 2, 3, 6, 7], list(range(8))]
 
 
 def test_repeated_unigram_forbids_every_word_used() -> None:
     log_probs = uniform(1)
-    forbid_repeats(log_probs, torch.tensor([[4, 6]]), torch.tensor([2]), 1)
+    block_repeated_ngrams(log_probs, torch.tensor([[4, 6]]), torch.tensor([2]), 1)
     assert allowed(log_probs) == [[0, 1, 2, 3, 5, 7]]
 
 
@@ -80,7 +80,7 @@ def test_repeats_against_a_plain_loop(size: int, rows: list[list[int]]) -> None:
     log_probs = uniform(len(rows))
     longest = max(map(len, rows))
     history = torch.tensor([row + [-1] * (longest - len(row)) for row in rows], dtype=torch.long).view(len(rows), -1)
-    forbid_repeats(log_probs, history, torch.tensor([len(row) for row in rows]), size)
+    block_repeated_ngrams(log_probs, history, torch.tensor([len(row) for row in rows]), size)
     expected = []
     for row in rows:
         seen = {tuple(row[start : start + size]) for start in range(len(row) - size + 1)}
@@ -99,7 +99,7 @@ def test_where_no_word_is_left_the_sentence_may_end() -> None:
 
 def test_an_end_of_probability_zero_is_still_possible_where_nothing_else_is() -> None:
     log_probs = torch.full((1, 8), -math.inf)
-    end_where_stuck(log_probs, log_probs[:, EOS].clone())
+    allow_eos_if_stuck(log_probs, log_probs[:, EOS].clone())
     assert log_probs[0, EOS] == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
 
 
@@ -117,39 +117,39 @@ def test_a_forced_token_is_the_only_one_and_overrides_the_other_rules() -> None:
 
 def test_a_forced_end() -> None:
     log_probs = uniform(1)
-    force(log_probs, torch.tensor([EOS]), log_probs[:, EOS : EOS + 1].clone())
+    force_tokens(log_probs, torch.tensor([EOS]), log_probs[:, EOS : EOS + 1].clone())
     assert allowed(log_probs) == [[EOS]]
 
 
 def test_the_lower_limit_holds() -> None:
     limits = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=4)
-    assert length_limits(limits, torch.tensor([1, 5, 10, 30]), None).tolist() == [5, 11, 19, 20]
+    assert max_lengths(limits, torch.tensor([1, 5, 10, 30]), None).tolist() == [5, 11, 19, 20]
     alone = RuleSettings(max_length=20, max_length_ratio=0.0, max_length_offset=4)
-    assert length_limits(alone, torch.tensor([1, 30]), None).tolist() == [20, 20]
+    assert max_lengths(alone, torch.tensor([1, 30]), None).tolist() == [20, 20]
     by_source = RuleSettings(max_length=20, max_length_ratio=1.5, max_length_offset=0)
-    assert length_limits(by_source, torch.tensor([1, 5]), None).tolist() == [1, 7]
+    assert max_lengths(by_source, torch.tensor([1, 5]), None).tolist() == [1, 7]
 
 
 def test_limits_leave_room_for_min_length_and_prefix() -> None:
     limits = RuleSettings(min_length=8, max_length=10, max_length_ratio=0.1, max_length_offset=2)
     prefix = torch.tensor([[4, 0, 0], [4] * 3])
-    assert length_limits(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
+    assert max_lengths(limits, torch.tensor([3, 3]), prefix).tolist() == [9, 9]
     long_prefix = torch.full((1, 12), 4)
-    assert length_limits(limits, torch.tensor([3]), long_prefix).tolist() == [13]
+    assert max_lengths(limits, torch.tensor([3]), long_prefix).tolist() == [13]
 
 
 def test_least_lengths_by_the_source() -> None:
     """Of 0, 4, 9 and 29 source tokens without EOS."""
     lengths = torch.tensor([1, 5, 10, 30])
     settings = RuleSettings(min_length=2, min_length_ratio=0.5, max_length=12)
-    assert least_lengths(settings, lengths).tolist() == [2, 2, 4, 11]
-    assert least_lengths(RuleSettings(min_length=2), lengths).tolist() == [2] * 4
+    assert min_lengths(settings, lengths).tolist() == [2, 2, 4, 11]
+    assert min_lengths(RuleSettings(min_length=2), lengths).tolist() == [2] * 4
 
 
 def test_limits_leave_room_for_least_lengths_by_the_source() -> None:
     settings = RuleSettings(min_length_ratio=0.5, max_length_ratio=0.25, max_length_offset=1, max_length=12)
     # Least 0, 2, 4, 11; by the source at most 1, 2, 3, 8.
-    assert length_limits(settings, torch.tensor([1, 5, 10, 30]), None).tolist() == [1, 3, 5, 12]
+    assert max_lengths(settings, torch.tensor([1, 5, 10, 30]), None).tolist() == [1, 3, 5, 12]
 
 
 def test_each_hypothesis_has_its_own_least_length() -> None:
@@ -165,8 +165,8 @@ def test_lengths_that_leave_no_room_are_refused() -> None:
 @pytest.mark.parametrize("ratio", [1e6, 1e9, 2.0**62, 2.0**63, 2.0**63 - 1, 1e30, 1e308])
 def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
     lengths = torch.tensor([1, 2, 5, 400])
-    assert length_limits(RuleSettings(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
-    assert least_lengths(RuleSettings(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
+    assert max_lengths(RuleSettings(max_length=100, max_length_ratio=ratio), lengths, None).tolist() == [100] * 4
+    assert min_lengths(RuleSettings(max_length=100, min_length_ratio=ratio), lengths).tolist() == [0, 99, 99, 99]
 
 
 @pytest.mark.parametrize(
@@ -180,4 +180,4 @@ def test_a_ratio_beyond_all_numbers_is_no_limit(ratio: float) -> None:
 )
 def test_what_would_do_nothing_is_refused_with_what_it_needs(asked: dict[str, object], needs: str) -> None:
     with pytest.raises(RecipeError, match=f"{next(iter(asked))} is for .*give {needs} too"):
-        SearchConfig().changed(asked).refuse_idle(asked)
+        SearchConfig().changed(asked).reject_unused(asked)

@@ -10,9 +10,9 @@ from table_model import TableModel, random_tables, sources
 
 from nmtkit.data.vocabulary import BOS, EOS
 from nmtkit.search.engine import Engine, beam_search
+from nmtkit.search.hypotheses import Hypothesis
 from nmtkit.search.rules import SearchConfig
-from nmtkit.search.sampling import draw, hashed, keep_epsilon, keep_top_k, keep_top_p
-from nmtkit.search.trace import Hypothesis
+from nmtkit.search.sampling import draw, keep_epsilon, keep_top_k, keep_top_p, splitmix64
 
 A, B, C, D = 4, 5, 6, 7
 
@@ -69,7 +69,7 @@ def test_draws_of_many_words_follow_their_probabilities() -> None:
     """Words of several blocks, one of which has none that can be drawn; draws of two rows are independent."""
     log_probs = torch.randn(2, 200, generator=torch.Generator().manual_seed(1), dtype=torch.float64).log_softmax(1)
     log_probs[:, 64:128] = -math.inf
-    keys = hashed(torch.tensor([[1], [2]]), torch.arange(40_000))
+    keys = splitmix64(torch.tensor([[1], [2]]), torch.arange(40_000))
     drawn = draw(log_probs, keys)
     for row, found in zip(log_probs.softmax(1), drawn, strict=True):
         expected = {word: share for word, share in enumerate(row.tolist()) if share > 0}
@@ -83,7 +83,7 @@ def test_draws_of_many_words_follow_their_probabilities() -> None:
 def test_the_hash_is_that_of_splitmix64() -> None:
     # The first numbers of the generator as its authors published it, from the state 1234567.
     published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
-    found = hashed(torch.tensor(1234567), torch.arange(4)).tolist()
+    found = splitmix64(torch.tensor(1234567), torch.arange(4)).tolist()
     assert [number % 2**64 for number in found] == published == [plain_hash(1234567, count) for count in range(4)]
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty, to_be_covered
+from nmtkit.search.scoring import CoverageKind, LengthPenalty, coverage_penalty, length_penalty, source_words
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_the_floor_of_attention_is_one_for_all_types(dtype: torch.dtype) -> None
 
 def test_the_end_of_a_source_is_not_to_be_covered() -> None:
     mask = torch.tensor([[True, True, True], [True, True, False], [True, False, False]])
-    assert to_be_covered(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
+    assert source_words(mask).tolist() == [[True, True, False], [True, False, False], [False, False, False]]
 
 
 def test_summary_coverage_is_what_was_looked_at_twice() -> None:

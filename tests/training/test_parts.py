@@ -93,7 +93,7 @@ def test_the_models_own_alignment_is_a_constant_target() -> None:
         for position in range(length):
             links[row, position, int(heads[row, :, position].sum(0).argmax())] = True
     assert LINKED.tgt_mask is not None
-    log_probs = whole.predict(readout.at(LINKED.tgt_mask), memory)
+    log_probs = whole.predict(readout.gather(LINKED.tgt_mask), memory)
     alignment = alignment_loss(readout.attention, links)
     text = likelihood(Output(log_probs), LINKED, 10, 0.1)
     torch.autograd.backward(text.total / 10 + 0.3 * alignment / 7)

@@ -17,8 +17,8 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.core.settings import parse
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers.past import Past
-from nmtkit.models.base import MODELS, DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import MODELS, DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.training.objectives.reinforcement import (
     Reinforce,
     Rollouts,
@@ -55,12 +55,12 @@ class Table(Seq2Seq):
         return Position(torch.zeros(memory.mask.shape[0], dtype=torch.long))
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, Position]:
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, Position]:
         assert isinstance(state, Position)
-        return Readout((self.table + self.mask)[state.step]), Position(state.step + 1)
+        return DecoderOutput((self.table + self.mask)[state.step]), Position(state.step + 1)
 
-    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
         return readout.features
 
 

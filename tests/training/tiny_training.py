@@ -11,8 +11,8 @@ from seeds import moved
 from torch import Tensor, nn
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.past import Past
-from nmtkit.models.base import DecoderState, Memory, ModelConfig, Readout, Seq2Seq, VocabularySizes
+from nmtkit.layers.kv_cache import KVCache
+from nmtkit.models.base import DecoderOutput, DecoderState, Memory, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Event, Step, Stopped
@@ -60,13 +60,13 @@ class TinyModel(Seq2Seq):
         return TinyState(memory.states)
 
     def advance(
-        self, tokens: Tensor, state: DecoderState, memory: Memory, past: Past, need_attention: bool = False
-    ) -> tuple[Readout, TinyState]:
+        self, tokens: Tensor, state: DecoderState, memory: Memory, cache: KVCache, need_attention: bool = False
+    ) -> tuple[DecoderOutput, TinyState]:
         assert isinstance(state, TinyState)
         hidden = self.cell(self.tgt_embedding(tokens), state.hidden)
-        return Readout(self.dropout(hidden)), TinyState(hidden)
+        return DecoderOutput(self.dropout(hidden)), TinyState(hidden)
 
-    def logits(self, readout: Readout, memory: Memory) -> Tensor:
+    def logits(self, readout: DecoderOutput, memory: Memory) -> Tensor:
         return self.output(readout.features)
 
 

@@ -12,7 +12,7 @@ from nmtkit.core.errors import DataError
 from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig
 from nmtkit.data.vocabulary import UNK
 from nmtkit.experiment.opening import Opening, open_run
-from nmtkit.layers.copying import by_place
+from nmtkit.layers.copying import number_by_position
 from nmtkit.translation.requests import Request, Terminology, amiss, begins_word, term_tokens, words_of
 from nmtkit.translation.translator import Translator
 
@@ -103,7 +103,9 @@ def test_terminology_takes_the_longest_whole_words() -> None:
 
 
 def test_a_copied_word_that_the_source_lacks_is_unknown() -> None:
-    assert by_place(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK).tolist() == [[3, UNK, 11]]
+    assert number_by_position(torch.tensor([[3, 12, 11]]), torch.tensor([[5, 11, 2]]), 10, UNK).tolist() == [
+        [3, UNK, 11]
+    ]
 
 
 def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
 from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
-from nmtkit.layers.packed import Precision, precisions
+from nmtkit.layers.inference import Precision, supported_precisions
 from nmtkit.runs.saved import find_run
-from nmtkit.search.rules import SearchConfig, length_limits
+from nmtkit.search.rules import SearchConfig, max_lengths
 from nmtkit.translation.inputs import SearchWay, SourceLine, make_batch
 from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
@@ -171,7 +171,7 @@ class _Peer(Contestant):
         if not filled:
             return found
         lengths = torch.tensor([len(sources[number].ids) + 1 for number in filled])
-        limit = int(length_limits(self.reader.config, lengths, None).max())
+        limit = int(max_lengths(self.reader.config, lengths, None).max())
         self._require_positions(max(limit, int(lengths.max())))
         tokenizer = self.reader.tokenizers.tgt
         for number, ids in zip(filled, self._search([sources[number] for number in filled], limit), strict=True):
@@ -206,7 +206,7 @@ class HuggingFace(_Peer):
     def settings(self) -> list[Setting]:
         """In half precision too, where that may pay."""
         half: Precision = "fp16" if self.place.type == "cuda" else "bf16"
-        kinds = [EXACT, half] if half in precisions(self.place) else [EXACT]
+        kinds = [EXACT, half] if half in supported_precisions(self.place) else [EXACT]
         sizes = _BATCHES.get(self.place.type, _BATCHES["cpu"])
         return [Setting(kind, size, "sentences", 1, self._threads) for kind in kinds for size in sizes]
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from nmtkit.core.settings import Field, Settings
 from nmtkit.data.batch import Batch
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 from nmtkit.training.objectives.objective import OBJECTIVES, Objective, Reads, Seen
 
 Teacher = Literal["file", "model"]
@@ -69,7 +69,7 @@ def alignment_loss(attention: Tensor, links: Tensor, kind: AlignmentLoss = "cros
     Returns:
         A scalar; nats for cross_entropy.
     """
-    weights = attention.to(wide(attention))
+    weights = attention.to(at_least_float32(attention))
     counts = links.sum(-1, keepdim=True)  # (B,T,1)
     gold = links / counts.clamp(min=1).to(weights.dtype)  # (B,T,S)
     if kind == "cross_entropy":
@@ -141,7 +141,7 @@ def coverage_loss(attention: Tensor, mask: Tensor) -> Tensor:
     Returns:
         A scalar.
     """
-    weights = attention.to(wide(attention))
+    weights = attention.to(at_least_float32(attention))
     before = pad(weights[:, :-1].cumsum(1), (0, 0, 1, 0))  # (B,T,S)
     return (torch.minimum(weights, before).sum(-1) * mask).sum()
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.layers.elementary import wide
+from nmtkit.layers.elementary import at_least_float32
 from nmtkit.models.base import Output
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen
 
@@ -65,10 +65,10 @@ def likelihood(
     """
     log_probs = output.log_probs
     each = negative_log_probs(log_probs, batch, vocabulary_size, part)
-    nll = total = each.sum(dtype=wide(log_probs))
+    nll = total = each.sum(dtype=at_least_float32(log_probs))
     if smoothing:
         words = log_probs[:, :vocabulary_size] if log_probs.shape[-1] > vocabulary_size else log_probs
-        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=wide(log_probs))
+        total = (1 - smoothing) * nll - (smoothing / vocabulary_size) * words.sum(dtype=at_least_float32(log_probs))
     return Loss(total, nll.detach(), each.numel())
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
 from nmtkit.data.batch import Batch
-from nmtkit.models.base import Memory, Readout, Seq2Seq, headed
+from nmtkit.models.base import DecoderOutput, Memory, Seq2Seq, as_headed
 
 OBJECTIVES: Registry["type[Objective]"] = Registry("training objective")
 """Every objective under the key of `training` whose value makes one; see `Objective.of`."""
@@ -44,7 +44,7 @@ class Seen:
     """The same on the device."""
     vocabulary_size: int
     """V."""
-    readout: Readout
+    readout: DecoderOutput
     """All steps `(B,T,*)`; for an objective of words the M positions of `part`, `(M,*)`."""
     heads: Tensor | None = None
     """Weights of all heads of the layer whose attention is shown `(B,A,T,S)`, for an objective that reads them."""
@@ -158,7 +158,7 @@ class Update:
         asked = {objective.reads for objective in self.objectives}
         heads = None
         if "heads" in asked:
-            model = headed(self.model)
+            model = as_headed(self.model)
             assert model is not None, f"{self.model.config.kind} has no heads"
             readout, heads = model.unroll_with_heads(moved, memory)
         else:
@@ -188,14 +188,14 @@ class Update:
         if not words:
             return []
         assert seen.batch.tgt_mask is not None
-        whole = seen.readout.at(seen.batch.tgt_mask)
+        whole = seen.readout.gather(seen.batch.tgt_mask)
         rows = max(1, self.part_bytes // (4 * (seen.vocabulary_size + seen.batch.n_oov)))
         leaves: list[tuple[Tensor, Tensor]] = []  # of the memory: one for all parts
         read = memory.mapped(lambda tensor: _leaf_among(leaves, tensor))
         parts, sums = [], []
         for begin in range(0, whole.features.shape[0], rows):
             place = slice(begin, min(begin + rows, whole.features.shape[0]))
-            part = whole.part(place).mapped(_leaf)  # backward stops there
+            part = whole.slice_rows(place).mapped(_leaf)  # backward stops there
             log_probs = self.model.predict(part, read)
             here = replace(seen, readout=part, log_probs=log_probs, part=place)
             terms = [objective.terms(here) for objective in words]
@@ -241,7 +241,7 @@ def _leaf_among(leaves: list[tuple[Tensor, Tensor]], tensor: Tensor) -> Tensor:
     return leaf
 
 
-def _gradients_of(whole: Readout, parts: Sequence[Readout]) -> list[Reached]:
+def _gradients_of(whole: DecoderOutput, parts: Sequence[DecoderOutput]) -> list[Reached]:
     """The tensors of a readout that the parts' losses reached, and what arrived there."""
     found: list[Reached] = []
     for name in (one.name for one in fields(whole)):

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from nmtkit.core.settings import Field, Length, Settings
 from nmtkit.data.batch import Batch
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.layers.elementary import wide
-from nmtkit.layers.past import Past
+from nmtkit.layers.elementary import at_least_float32
+from nmtkit.layers.kv_cache import KVCache
 from nmtkit.models.base import Memory, Seq2Seq
 from nmtkit.training.objectives.likelihood import negative_log_probs
 from nmtkit.training.objectives.objective import LOSS, OBJECTIVES, Objective, Seen, Update
@@ -78,17 +78,17 @@ def roll_out(model: Seq2Seq, memory: Memory, limit: int) -> Rollouts:
     No rule of a search forbids a word here: what is drawn must be what the model says.
     """
     sentences, device = memory.mask.shape[0], memory.mask.device
-    model.reserve(limit)
+    model.reserve_positions(limit)
     state = model.start(memory).select(torch.arange(sentences, device=device).repeat_interleave(2))
-    past = Past(sentences, 2, device)
+    cache = KVCache(sentences, 2, device)
     tokens = torch.full((2 * sentences,), BOS, device=device)
     ended = torch.zeros_like(tokens, dtype=torch.bool)
     lengths = torch.zeros_like(tokens)
     written = []
     check_every = _CHECK_EVERY.get(device.type, 8)
     for step in range(limit):
-        log_probs, _, state = model.step(tokens, state, memory, past)  # (2B,X)
-        past.follow()
+        log_probs, _, state = model.step(tokens, state, memory, cache)  # (2B,X)
+        cache.next_step()
         drawn = log_probs.view(sentences, 2, -1)[:, 0]  # (B,X), a view
         # The largest of log p - log(Exp(1)) is a draw from p: Gumbel's trick. It does not wait for the device.
         noise = torch.empty_like(drawn).exponential_().clamp_(min=torch.finfo(drawn.dtype).tiny).log_()
@@ -198,7 +198,7 @@ class _Rewarded(Objective):
         assert seen.readout.sentence is not None
         each = negative_log_probs(seen.log_probs, seen.batch, seen.vocabulary_size, seen.part)
         weights = self.advantage.index_select(0, seen.readout.sentence)
-        return {LOSS: (each * weights).sum(dtype=wide(seen.log_probs))}
+        return {LOSS: (each * weights).sum(dtype=at_least_float32(seen.log_probs))}
 
 
 @OBJECTIVES.register("reinforce")

@@ -1,6 +1,6 @@
 """The hypotheses that come of what the steps of a search decided.
 
-Letters as in `nmtkit.search.choose`, but B sentences that are read together, which need not have begun together; T
+Letters as in `nmtkit.search.beam`, but B sentences that are read together, which need not have begun together; T
 steps at most, n hypotheses asked for of each sentence.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
-from nmtkit.search.bank import Integers
-from nmtkit.search.choose import Record
+from nmtkit.search.beam import StepResult
+from nmtkit.search.decoding_batch import Integers
 from nmtkit.search.rules import INFINITY, SearchConfig
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -46,11 +46,11 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class _Decided:
+class StepTensors:
     """What every step decided, of all B sentences and T steps, on the CPU."""
 
     tokens: Integers
-    """`(T,B,C)`, as in `Choice`."""
+    """`(T,B,C)`, as in `BeamStep`."""
     parents: Integers
     """`(T,B,C)`."""
     scores: Floats
@@ -89,7 +89,7 @@ class _Decided:
             chosen=chosen,
         )
 
-    def follow(self, ranking: "_Ranking") -> "_Paths":
+    def follow(self, ranking: "_Ranking") -> "Backtrace":
         """The way of each ranked hypothesis, back from the last step, all at once.
 
         What is found behind the end of one is of no meaning.
@@ -104,7 +104,7 @@ class _Decided:
             tokens[:, :, step] = self.tokens[step, sentence, here]
             slot = parents[:, :, step] = self.parents[step, sentence, here]
             log_probs[:, :, step] = self.scores[step, sentence, here]
-        return _Paths(tokens, log_probs, parents)
+        return Backtrace(tokens, log_probs, parents)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Ranking:
 
 
 @dataclass(frozen=True)
-class _Paths:
+class Backtrace:
     """The hypotheses of a ranking, step by step."""
 
     tokens: Integers
@@ -139,7 +139,7 @@ def _best_first(scores: Floats, count: int) -> Integers:
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedSentence:
     """How a sentence began."""
 
     number: int
@@ -150,7 +150,7 @@ class Begun:
     """The most tokens it may have, EOS counted."""
     extended: Tensor | None
     """The extended ids of its source `(S,)`, for a model that copies: the search numbers unknown words by place."""
-    record: Record
+    record: StepResult
     """Of its first step, which it made beside others of its batch."""
     row: int
     """Its row there."""
@@ -166,10 +166,10 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedSentence:
     """A sentence that is done."""
 
-    begun: Begun
+    begun: StartedSentence
     slot: int
     """Its row in the last record of its bank."""
     clock: int
@@ -177,20 +177,20 @@ class Finished:
 
 
 @dataclass
-class Stretch:
+class StepSpan:
     """Steps of a bank between which no slot was given up."""
 
     clock: int
     """How many steps the bank had made before the first of these."""
     kept: npt.NDArray[np.int64]
     """Which row of the stretch before each row continues; nothing in the first stretch."""
-    records: list[Record]
+    records: list[StepResult]
 
 
 class _Steps:
     """What the steps decided of sentences that are read together, which need not have begun together."""
 
-    def __init__(self, done: Sequence[Finished], stretches: Sequence[Stretch]) -> None:
+    def __init__(self, done: Sequence[FinishedSentence], stretches: Sequence[StepSpan]) -> None:
         self._done, self._stretches = done, stretches
         ends = np.array([one.clock for one in done])
         self._first = np.array([one.begun.clock for one in done])
@@ -205,7 +205,7 @@ class _Steps:
             )  # the others were done before, and their slot is that of an earlier stretch
             rows = np.where(inherited, stretch.kept[np.where(inherited, rows, 0)], rows) if len(stretch.kept) else rows
 
-    def of(self, pick: Callable[[Record], Tensor]) -> npt.NDArray[Any]:
+    def of(self, pick: Callable[[StepResult], Tensor]) -> npt.NDArray[Any]:
         """One kind of tensors `(*,C)` of all steps, `(T,B,C)`; behind the last step of a sentence of no meaning."""
         begun = torch.stack([pick(one.begun.record)[one.begun.row] for one in self._done]).cpu().numpy()
         whole = np.zeros((int(self.counts.max()), *begun.shape), begun.dtype)
@@ -218,7 +218,7 @@ class _Steps:
                 whole[step[at, sentence], sentence] = part[at, rows[sentence]]
         return whole
 
-    def decided(self) -> _Decided:
+    def decided(self) -> StepTensors:
         """All choices.
 
         Raises:
@@ -230,7 +230,7 @@ class _Steps:
             raise CheckpointError(
                 "the model gives NaN for log-probabilities, so its weights are damaged: use an earlier checkpoint"
             )
-        return _Decided(
+        return StepTensors(
             tokens=self.of(lambda record: record.choice.tokens),
             parents=self.of(lambda record: record.choice.parents),
             scores=scores,
@@ -240,17 +240,19 @@ class _Steps:
             steps=self.counts,
         )
 
-    def followed(self, pick: Callable[[Record], Tensor | None], parents: Integers) -> npt.NDArray[np.float32] | None:
+    def followed(
+        self, pick: Callable[[StepResult], Tensor | None], parents: Integers
+    ) -> npt.NDArray[np.float32] | None:
         """One kind of rows `(*,K,*)` for hypotheses with these parents `(B,n,T)`: `(T,B,n,*)`."""
         if pick(self._done[0].begun.record) is None:
             return None
-        whole = self.of(cast(Callable[[Record], Tensor], pick))  # (T,B,K,*)
+        whole = self.of(cast(Callable[[StepResult], Tensor], pick))  # (T,B,K,*)
         step, sentence = np.arange(len(whole))[:, None, None], np.arange(whole.shape[1])[:, None]
         return whole[step, sentence, parents.transpose(2, 0, 1)].astype(np.float32)
 
 
-def read(
-    done: Sequence[Finished], stretches: Sequence[Stretch], n_best: int, size: int, config: SearchConfig
+def read_hypotheses(
+    done: Sequence[FinishedSentence], stretches: Sequence[StepSpan], n_best: int, size: int, config: SearchConfig
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of sentences that are done, so many of each at most.
 

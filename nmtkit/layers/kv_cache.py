@@ -5,7 +5,7 @@ of every position, that of its own ancestor. So following the parents reorders o
 a slot; keys, values or states themselves are written once, and all K hypotheses of a sentence read them as K queries.
 
 Most slots are soon seen by nobody: the hypotheses of a beam have most of their ancestors in common. A search on a CPU,
-which takes as long for a slot that is not seen, forgets those from time to time (`forget`): then the slots that are
+which takes as long for a slot that is not seen, forgets those from time to time (`compact`): then the slots that are
 seen stand first, closed up, and new ones behind them.
 
 Letters as in `models/base.py`, and:
@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-FIRST_ROOM = 16
+INITIAL_LENGTH = 16
 """Positions that there is room for at first, or more; it doubles where they are not enough."""
-LOOKS_EVERY = 6
+COMPACT_EVERY = 6
 """Positions after which it is looked again whether there are slots that nobody sees."""
-WORTH_KEEPING = 0.66
+COMPACT_BELOW = 0.66
 """Where more than this part of the slots is seen none is forgotten: that would be a copy for little."""
 
 
-class Blocks:
+class BufferPool:
     """Memory that one past after another takes: a page that was used before costs less than a fresh one."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Blocks:
         self._free.append(tensor._base)
 
 
-class Past:
+class KVCache:
     """The entries of B sentences with K hypotheses each; a decoder's layers write theirs, and read all.
 
     Nothing is kept for a decoder that writes none, but where its sentences stand.
@@ -67,7 +67,7 @@ class Past:
         room: for how many positions there is room at first.
     """
 
-    blocks: Blocks | None = None
+    buffers: BufferPool | None = None
     """Where it takes the memory of its entries, if all its sentences begin together and nothing is trained."""
 
     _bias: Tensor
@@ -78,10 +78,10 @@ class Past:
     """The same among the slots of all sentences `(N,)`."""
 
     def __init__(
-        self, sentences: int, beam: int, device: torch.device, width: int | None = None, room: int = FIRST_ROOM
+        self, sentences: int, beam: int, device: torch.device, width: int | None = None, room: int = INITIAL_LENGTH
     ) -> None:
         self.sentences, self.beam, self.width = sentences, beam, width or beam
-        self.places = 1
+        self.length = 1
         """P, of the sentence that has come farthest."""
         self.position = torch.zeros(sentences, dtype=torch.long, device=device)
         """Where each sentence stands, from 0: `(B,)`. One that is done stands no farther than others."""
@@ -108,7 +108,7 @@ class Past:
         if layer == len(self._entries):
             self._entries.append(self._new(entries, entries.shape[1:]))
         kept = self._entries[layer]
-        if self.blocks is not None and self.width < self.beam:  # what nobody sees must be a number all the same
+        if self.buffers is not None and self.width < self.beam:  # what nobody sees must be a number all the same
             kept[:, self._columns() - self.beam + self.width : self._columns()] = 0
         if torch.is_grad_enabled():
             self._entries[layer] = kept.flatten(0, 1).index_copy(0, self._rows, entries).view_as(kept)
@@ -131,16 +131,16 @@ class Past:
             return None
         return self._bias[:, None, :, : self._columns()]
 
-    def seen_before(self) -> Tensor:
+    def visible_before(self) -> Tensor:
         """Which slots a hypothesis sees, without its own of this position: `(B,W,P*K)`, bool."""
         seen = self._bias[:, :, : self._columns()] == 0
         return seen.scatter_(2, self._slots[:, :, None], False)
 
-    def rows(self, parents: Tensor) -> Tensor:
+    def parent_rows(self, parents: Tensor) -> Tensor:
         """The rows of parents `(B,*)`, of the W hypotheses of their sentences: `(B*,)`."""
         return (parents + self._first_rows).flatten()
 
-    def follow(self, rows: Tensor | None = None, width: int | None = None) -> None:
+    def next_step(self, rows: Tensor | None = None, width: int | None = None) -> None:
         """Goes on to the next position.
 
         Args:
@@ -149,14 +149,14 @@ class Past:
         """
         width = width or self.width
         if not self._is_fixed:
-            self.places += 1
-            self.reserve(self.places)
+            self.length += 1
+            self.reserve(self.length)
         if rows is not None and self._entries:
             self._bias = self._bias.flatten(0, 1).index_select(0, rows).view(self.sentences, width, -1)
         if width != self.width:
             self.width = width
             self._count()
-        self.position = (self.position + 1).clamp(max=self.places - 1)
+        self.position = (self.position + 1).clamp(max=self.length - 1)
         self._is_open = False
         self._written = self._first = 0
 
@@ -171,10 +171,10 @@ class Past:
             self._entries = [self._longer(kept, before) for kept in self._entries]
         self._count()
 
-    def shorten(self, places: int) -> None:
+    def truncate(self, places: int) -> None:
         """Reads no more than so many places: those sentences that had come farther are done."""
-        if places < self.places:
-            self.places = places
+        if places < self.length:
+            self.length = places
             self.position = self.position.clamp(max=places - 1)
 
     def select(self, sentences: Tensor) -> None:
@@ -186,7 +186,7 @@ class Past:
             self._bias = self._bias.index_select(0, sentences)
         self._count()
 
-    def close_up(self, holes: Tensor, movers: Tensor, count: int) -> None:
+    def compact_batch(self, holes: Tensor, movers: Tensor, count: int) -> None:
         """Goes on with the first sentences, so many, once some have moved to where others were `(M,)`."""
         self.sentences, filled = count, self._columns()
 
@@ -201,29 +201,29 @@ class Past:
             self._entries = [kept[:count] for kept in self._entries]
         self._count()
 
-    def put(self, sentences: Tensor, other: "Past") -> None:
+    def insert(self, sentences: Tensor, other: "KVCache") -> None:
         """Puts the sentences of another past, which has the same K and W, in place of these, by number, `(M,)`."""
         self._together = False
         self.position.index_copy_(0, sentences, other.position)
         if self._entries:
-            seen, filled = self._bias.shape[2], other.places * self.beam
+            seen, filled = self._bias.shape[2], other.length * self.beam
             others = pad(other._bias[:, :, :filled], (0, seen - filled), value=-torch.inf)
             self._bias.index_copy_(0, sentences, others)
         for kept, entries in zip(self._entries, other._entries, strict=True):
             kept[:, :filled].index_copy_(0, sentences, entries[:, :filled])
 
-    def forget(self) -> None:
+    def compact(self) -> None:
         """Forgets slots that nobody sees any more, between two steps, if they are many.
 
         All sentences must stand at one position, and nothing may be trained.
         """
-        if self.places < self._looked + LOOKS_EVERY or self.beam == 1 or not self._entries:
+        if self.length < self._looked + COMPACT_EVERY or self.beam == 1 or not self._entries:
             return
-        self._looked = self.places
+        self._looked = self.length
         written = self._columns() - self.beam
         seen = (self._bias[:, :, :written] == 0).any(1)  # (B,P*K)
         kept = int(seen.sum(1).max())
-        if kept > WORTH_KEEPING * written:
+        if kept > COMPACT_BELOW * written:
             return
         columns = torch.argsort(seen.byte(), dim=1, descending=True, stable=True)[:, :kept]  # seen ones, in order
         rows = (columns + self._first_slots).flatten()
@@ -235,15 +235,15 @@ class Past:
         self._bias[:, :, :kept] = bias
         self._forgotten += written - kept
 
-    def end(self) -> None:
+    def release(self) -> None:
         """Gives its memory to the next past."""
-        if self.blocks is not None:
+        if self.buffers is not None:
             for kept in self._entries:
-                self.blocks.give(kept)
+                self.buffers.give(kept)
             self._entries = []
 
-    def fix(self, places: int) -> None:
-        """Makes room for so many positions once and for all. From now on `places` is what it is set to."""
+    def fix_length(self, places: int) -> None:
+        """Makes room for so many positions once and for all. From now on `length` is what it is set to."""
         self.reserve(places)
         self._is_fixed, self._together = True, False
 
@@ -275,16 +275,16 @@ class Past:
 
     def _columns(self) -> int:
         """Those that are read."""
-        return self.places * self.beam - self._forgotten
+        return self.length * self.beam - self._forgotten
 
     def _new(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Room for entries of this shape, of the type of `like`."""
         whole = (self.sentences, self._room, *shape)
-        return like.new_zeros(whole) if self.blocks is None else self.blocks.take(whole, like)
+        return like.new_zeros(whole) if self.buffers is None else self.buffers.take(whole, like)
 
     def _longer(self, kept: Tensor, filled: int) -> Tensor:
         longer = self._new(kept, kept.shape[2:])
         longer[:, :filled] = kept
-        if self.blocks is not None:
-            self.blocks.give(kept)
+        if self.buffers is not None:
+            self.buffers.give(kept)
         return longer

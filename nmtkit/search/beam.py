@@ -25,7 +25,7 @@ NO_WORD = -1
 
 
 @dataclass(frozen=True)
-class Choice(Rows):
+class BeamStep(Rows):
     """What one step decided for each of B sentences; candidates best first."""
 
     tokens: Tensor
@@ -43,10 +43,10 @@ class Choice(Rows):
 
 
 @dataclass(frozen=True)
-class Record(Rows):
+class StepResult(Rows):
     """What one step decided, as it is read back."""
 
-    choice: Choice
+    choice: BeamStep
     final: Tensor
     """What candidates are ranked by, `(B,C)`."""
     attention: Tensor | None
@@ -55,21 +55,21 @@ class Record(Rows):
     """`(B,K,1)`."""
 
 
-def choose_best(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> Choice:
-    """The choice of beam search; see `nmtkit.search.engine.beam_search`, and `best_candidates`."""
-    scores, candidates = best_candidates(log_probs, scores, 2 * beam_size, tops)  # (B,C)
+def beam_step(log_probs: Tensor, scores: Tensor, beam_size: int, tops: Tensor | None = None) -> BeamStep:
+    """The choice of beam search; see `nmtkit.search.engine.beam_search`, and `top_continuations`."""
+    scores, candidates = top_continuations(log_probs, scores, 2 * beam_size, tops)  # (B,C)
     parents = candidates // log_probs.shape[1]
     tokens = torch.sub(candidates, parents, alpha=log_probs.shape[1])
     is_end = tokens == EOS
     ended = is_end & (scores > -INFINITY)
     ended[:, beam_size:] = False
     kept = is_end.sort(dim=1, stable=True)[1][:, :beam_size]  # the others, in their order
-    return Choice(tokens, parents, scores, ended, kept, scores.gather(1, kept))
+    return BeamStep(tokens, parents, scores, ended, kept, scores.gather(1, kept))
 
 
-def choose_diverse(
+def diverse_beam_step(
     log_probs: Tensor, scores: Tensor, beam_size: int, groups: int, strength: float
-) -> tuple[Choice, Tensor]:
+) -> tuple[BeamStep, Tensor]:
     """The choice of diverse beam search: a beam of K/G for each of G groups, one after the other.
 
     What a group chooses by is lowered, for every hypothesis of an earlier group that goes on with a word, by `strength`
@@ -93,7 +93,7 @@ def choose_diverse(
     for group in range(groups):
         first = group * own if width > 1 else 0
         part = lowered[:, first : first + own]
-        choice = choose_best(part.reshape(size * own, -1), scores[:, first : first + own], each)
+        choice = beam_step(part.reshape(size * own, -1), scores[:, first : first + own], each)
         amounts.append((choice.tokens[:, :, None] == torch.cat(taken, 1)[:, None]).sum(2) * -strength)
         goes_on = choice.tokens.gather(1, choice.kept).masked_fill(choice.kept_scores == -INFINITY, NO_WORD)
         taken.append(goes_on)
@@ -101,11 +101,11 @@ def choose_diverse(
         places = goes_on[:, None].clamp(min=0).expand(-1, width, -1)
         lowered.scatter_add_(2, places, cost.to(lowered.dtype).expand(-1, width, -1))
         choices.append(replace(choice, parents=choice.parents + first, kept=choice.kept + 2 * each * group))
-    whole = Choice(*(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(Choice)))
+    whole = BeamStep(*(torch.cat([getattr(one, field.name) for one in choices], 1) for field in fields(BeamStep)))
     return whole, torch.cat(amounts, 1).to(log_probs.dtype)
 
 
-def in_places(choice: Choice, beam_size: int, spent: Tensor | None) -> Choice:
+def keep_beam_places(choice: BeamStep, beam_size: int, spent: Tensor | None) -> BeamStep:
     """The choice by the places of a beam, which what ends fills as well: only the K best candidates are looked at.
 
     Args:
@@ -121,12 +121,12 @@ def in_places(choice: Choice, beam_size: int, spent: Tensor | None) -> Choice:
     return replace(choice, ended=ended, kept=kept, kept_scores=choice.scores[:, :beam_size])
 
 
-def ended_at(limit: Tensor, choice: Choice, scores: Tensor) -> Choice:
+def end_at_limit(limit: Tensor, choice: BeamStep, scores: Tensor) -> BeamStep:
     """The choice, but at the limit `(B,1)` it is to end every hypothesis with EOS, which costs nothing there."""
     number = torch.arange(choice.tokens.shape[1], device=scores.device).expand_as(choice.tokens)
     parents = number.clamp(max=scores.shape[1] - 1)
     whole = scores.gather(1, parents).masked_fill(number > parents, -INFINITY)
-    return Choice(
+    return BeamStep(
         tokens=choice.tokens.masked_fill(limit, EOS),
         parents=torch.where(limit, parents, choice.parents),
         scores=torch.where(limit, whole, choice.scores),
@@ -136,7 +136,7 @@ def ended_at(limit: Tensor, choice: Choice, scores: Tensor) -> Choice:
     )
 
 
-def own_scores(choice: Choice, log_probs: Tensor, scores: Tensor, weighed: Tensor) -> tuple[Choice, Tensor]:
+def with_model_scores(choice: BeamStep, log_probs: Tensor, scores: Tensor, weighed: Tensor) -> tuple[BeamStep, Tensor]:
     """A choice that was made by other numbers than log-probabilities, with the model's own for scores.
 
     Args:
@@ -161,7 +161,9 @@ def own_scores(choice: Choice, log_probs: Tensor, scores: Tensor, weighed: Tenso
     return replace(choice, scores=found, kept_scores=kept), more
 
 
-def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def top_continuations(
+    log_probs: Tensor, scores: Tensor, count: int, tops: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The best continuations of each sentence's hypotheses: top-k of `scores + log_probs`, exactly, in less time.
 
     Only the best of every `BLOCK` columns takes part in a first top-k; the best continuations all lie in the blocks
@@ -184,7 +186,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor 
     n_blocks = tops.shape[1]
     block_scores = (tops.view(n_sentences, width, n_blocks) + scores[:, :, None]).view(n_sentences, -1)
     # In their order, so that the columns of all of them are in order.
-    blocks = first_of_best(block_scores, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
+    blocks = stable_topk(block_scores, min(count, width * n_blocks))[1].sort(1)[0]  # (B,c)
 
     parents = blocks // n_blocks
     firsts = blocks * BLOCK
@@ -198,7 +200,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor 
         inside = inside.masked_fill(flat >= ((parents + 1) * n_tokens)[:, :, None], -INFINITY)
     inside = (inside + scores.gather(1, parents)[:, :, None]).view(n_sentences, -1)
     missing = max(0, count - inside.shape[1])
-    values, places = first_of_best(inside, count - missing)
+    values, places = stable_topk(inside, count - missing)
     found = flat.view(n_sentences, -1).gather(1, places)
     if rest:  # a column behind the end stands for none
         found = found.clamp(max=last)
@@ -207,7 +209,7 @@ def best_candidates(log_probs: Tensor, scores: Tensor, count: int, tops: Tensor 
     return values, found
 
 
-def first_of_best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The best values of each row, best first, and of equal ones the first first.
 
     `torch.topk` leaves open which of equal values it takes; it depends on how long the row is.

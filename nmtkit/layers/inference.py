@@ -9,7 +9,7 @@ they are made. Letters: M rows, I input size, O output size.
     int8  x_m ~ s_m q_m and W_o ~ t_o p_o with whole numbers q, p from -127 to 127 and s_m, t_o the largest of |x_m| and
           |W_o| over 127, so that y_mo = s_m t_o (q_m . p_o) + b_o: one scale a row of x, found anew in every product,
           and one a row of W (Jacob et al. 2018, "Quantization and Training of Neural Networks", section 2.2). A row's
-          result depends on no other row. How a processor is told q is one of `FORMS`.
+          result depends on no other row. How a processor is told q is one of `ACTIVATION_FORMATS`.
 """
 
 import math
@@ -57,7 +57,7 @@ DECODER = "decoder"
 """The name of the layers that a model steps through cell by cell; others read whole sequences by torch's own call."""
 
 
-class InputForm(NamedTuple):
+class ActivationFormat(NamedTuple):
     """How the whole numbers of inputs are written in 8 bits."""
 
     largest: int
@@ -66,16 +66,20 @@ class InputForm(NamedTuple):
     """What is added to them so that none has a sign; 0: they have one."""
 
 
-FORMS: tuple[InputForm, ...] = (InputForm(127, 0), InputForm(127, 128), InputForm(63, 64))
+ACTIVATION_FORMATS: tuple[ActivationFormat, ...] = (
+    ActivationFormat(127, 0),
+    ActivationFormat(127, 128),
+    ActivationFormat(63, 64),
+)
 """The ones that one would rather take first. Numbers with a sign are for AMX: with less, oneDNN has only its reference
 code for them. Without one they are for VNNI. AVX2 adds two products in 16 bits, which hold those of the last form."""
 
 
-class UnpackedLinear(nn.Linear):
+class UnquantizedLinear(nn.Linear):
     """A linear map whose matrix is read by others than itself, so that it is left as it is."""
 
 
-class Packed(nn.Module):
+class InferenceLinear(nn.Module):
     """A linear map, to be read only; `(...,I)` to `(...,O)`."""
 
     keeps_16_bits = False
@@ -91,7 +95,7 @@ class Packed(nn.Module):
         """The map, in float32."""
         raise NotImplementedError
 
-    def rectified(self, inputs: Tensor) -> Tensor:
+    def forward_relu(self, inputs: Tensor) -> Tensor:
         """max(0, map): what only another packed map of the same precision will read, in its type."""
         return F.relu(self(inputs), inplace=True)
 
@@ -100,19 +104,19 @@ class Packed(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
-class Packed32(Packed):
+class Fp32Linear(InferenceLinear):
     """In float32. Few rows read the weights column by column, many in oneDNN's own order where torch has it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
         self.weight = weight.detach().t().contiguous().t()
-        self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if has_products("fp32") else None
+        self.many = torch.ops.mkldnn._reorder_linear_weight(weight.detach()) if is_supported("fp32") else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The map."""
         return self._product(inputs, "none")
 
-    def rectified(self, inputs: Tensor) -> Tensor:
+    def forward_relu(self, inputs: Tensor) -> Tensor:
         """In float32."""
         return self._product(inputs, "relu")
 
@@ -129,7 +133,7 @@ class Packed32(Packed):
         return rows * size >= MANY
 
 
-class Packed16(Packed):
+class Bf16Linear(InferenceLinear):
     """In bfloat16."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -141,17 +145,17 @@ class Packed16(Packed):
         result = _onednn(inputs.bfloat16(), self.weight, self.bias, "none")
         return result if self.keeps_16_bits else result.float()
 
-    def rectified(self, inputs: Tensor) -> Tensor:
+    def forward_relu(self, inputs: Tensor) -> Tensor:
         """In bfloat16."""
         return _onednn(inputs.bfloat16(), self.weight, self.bias, "relu")
 
 
-class Packed8(Packed):
+class Int8Linear(InferenceLinear):
     """In whole numbers of 8 bits; see the head of this file."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight, bias)
-        whole, scales = quantized(weight.detach().float(), InputForm(LARGEST, 0))
+        whole, scales = quantize_rows(weight.detach().float(), ActivationFormat(LARGEST, 0))
         self.scales = scales.squeeze(1)
         self.weight = torch.ops.onednn.qlinear_prepack(whole, None)
         self.zeros = torch.zeros(self.out_features, dtype=torch.int32)
@@ -160,28 +164,28 @@ class Packed8(Packed):
         """The map, in float32."""
         rows = inputs.reshape(-1, self.in_features)
         single = len(rows) == 1  # for one row oneDNN may have a far slower product than for two
-        form = input_form()
-        whole, scales = quantized(rows.expand(2, -1) if single else rows, form)
+        form = activation_format()
+        whole, scales = quantize_rows(rows.expand(2, -1) if single else rows, form)
         result = _of_whole_numbers(whole, form.zero, self.weight, self.scales, self.zeros)
         result = result.mul_(scales) if self.bias is None else torch.addcmul(self.bias, result, scales, out=result)
         return result[: len(rows)].view(*inputs.shape[:-1], self.out_features)
 
 
-def quantized(rows: Tensor, form: InputForm) -> tuple[Tensor, Tensor]:
+def quantize_rows(rows: Tensor, form: ActivationFormat) -> tuple[Tensor, Tensor]:
     """Rows `(M,I)` as whole numbers of 8 bits, and their scales `(M,1)`; see the head of this file."""
     scales = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
     scales = scales.div_(form.largest).clamp_(min=torch.finfo(torch.float32).tiny)
     return _written((rows / scales).round_().to(torch.int8), form), scales
 
 
-def _written(whole: Tensor, form: InputForm) -> Tensor:
+def _written(whole: Tensor, form: ActivationFormat) -> Tensor:
     """Whole numbers in a form. In 8 bits without a sign -1 is 255, and what goes beyond begins again at 0."""
     return whole.view(torch.uint8).add_(form.zero) if form.zero else whole
 
 
 @cache
-def input_form() -> InputForm:
-    """The first of `FORMS` with which this processor's sums are right, and no `OTHER_KERNEL` is what computes them.
+def activation_format() -> ActivationFormat:
+    """The first of `ACTIVATION_FORMATS` with which this processor's own instructions give exact sums.
 
     Raises:
         RuntimeError: they are right with none.
@@ -190,7 +194,7 @@ def input_form() -> InputForm:
     signs = torch.tensor([[1, 1], [-1, -1], [1, -1]], dtype=torch.int8)
     weight, rows = LARGEST * signs.repeat(128, 64), signs.repeat(27, 64)  # (384,128), (81,128)
     layout = torch.ops.onednn.qlinear_prepack(weight, None), torch.ones(384), torch.zeros(384, dtype=torch.int32)
-    left = FORMS
+    left = ACTIVATION_FORMATS
     with _one_thread():
         for count in TRIED_ROWS:
             seconds = dict.fromkeys(left, math.inf)
@@ -209,7 +213,7 @@ def input_form() -> InputForm:
 def is_slow(precision: Precision) -> bool:
     """Whether products of a precision that this CPU has are so slow that nobody should take it unasked."""
     weight = torch.linspace(0.0, 9.0, 384 * 128).cos_().view(384, 128)
-    found, exact = _KINDS[precision](weight, None), Packed32(weight, None)
+    found, exact = _KINDS[precision](weight, None), Fp32Linear(weight, None)
     with _one_thread():
         for count, times in zip(TRIED_ROWS, (10 * SLOW, SLOW), strict=True):  # few rows are mostly work beside it
             rows = torch.linspace(-2.0, 3.0, count * 128).sin_().view(count, 128)
@@ -255,10 +259,10 @@ def _onednn(inputs: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> 
     return result
 
 
-class PackedCell(nn.Module):
+class InferenceCell(nn.Module):
     """One step of a GRU or an LSTM, as torch's own, with packed products."""
 
-    def __init__(self, kind: Callable[[Tensor, Tensor | None], Packed], *weights: Tensor) -> None:
+    def __init__(self, kind: Callable[[Tensor, Tensor | None], InferenceLinear], *weights: Tensor) -> None:
         super().__init__()
         of_inputs, of_hidden, *biases = weights
         first, second = biases or (None, None)
@@ -283,11 +287,11 @@ class PackedCell(nn.Module):
         return torch.lerp(new, state, keep)
 
 
-_KINDS: dict[str, type[Packed]] = {"fp32": Packed32, "bf16": Packed16, "int8": Packed8}
+_KINDS: dict[str, type[InferenceLinear]] = {"fp32": Fp32Linear, "bf16": Bf16Linear, "int8": Int8Linear}
 
 
 @cache
-def has_products(precision: Precision) -> bool:
+def is_supported(precision: Precision) -> bool:
     """Whether torch has the products of a precision on this processor, and they are right: it tries a small one."""
     rows = torch.linspace(-2.0, 3.0, 7 * 32).sin_().view(7, 32)
     weight, bias = torch.linspace(0.0, 9.0, 48 * 32).cos_().view(48, 32), torch.linspace(-1.0, 1.0, 48)
@@ -302,22 +306,22 @@ def has_products(precision: Precision) -> bool:
     return bool((found - expected).abs().max() < 0.02 * expected.abs().max())
 
 
-def precisions(device: torch.device) -> list[Precision]:
+def supported_precisions(device: torch.device) -> list[Precision]:
     """Those that can be asked for on a device here, the exact one first."""
     if device.type == "cuda":
         return ["fp32", "fp16", "bf16"]
-    return ["fp32", *(one for one in ("bf16", "int8") if device.type == "cpu" and has_products(one))]
+    return ["fp32", *(one for one in ("bf16", "int8") if device.type == "cpu" and is_supported(one))]
 
 
 @torch.no_grad()
-def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
+def quantize_for_inference(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.Module] = ()) -> None:
     """Prepares a model in evaluation mode for reading, in place; it can no longer be trained.
 
     A map that shared its matrix with an embedding has its own afterwards.
 
     Args:
         model: on the device where it will work.
-        precision: one of `precisions`.
+        precision: one of `supported_precisions`.
         read_by_rows: maps of it of whose matrices rows are taken, so that on a CPU they stay in float32.
 
     Raises:
@@ -325,23 +329,23 @@ def lay_out(model: nn.Module, precision: Precision, read_by_rows: Collection[nn.
     """
     device = next(model.parameters()).device
     # Others are tried out only where they are asked for.
-    if precision != "fp32" and precision not in (there := precisions(device)):
+    if precision != "fp32" and precision not in (there := supported_precisions(device)):
         raise RecipeError(
             f"precision {precision}: nothing computes so here on {device.type}; take {' or '.join(there)}, or auto"
         )
     if device.type != "cpu":
         if precision != "fp32":
-            narrow(model, torch.float16 if precision == "fp16" else torch.bfloat16)
+            cast_to_16_bits(model, torch.float16 if precision == "fp16" else torch.bfloat16)
         return
     kind = _KINDS[precision]
     _pack(model, kind, read_by_rows)
     for module in model.modules():
-        maps = {name: child for name, child in module.named_children() if isinstance(child, Packed)}
+        maps = {name: child for name, child in module.named_children() if isinstance(child, InferenceLinear)}
         for name in QUERIES_KEYS_VALUES.get(frozenset(maps), ()):
             maps[name].keeps_16_bits = True
 
 
-def _pack(model: nn.Module, kind: type[Packed], read_by_rows: Collection[nn.Module]) -> None:
+def _pack(model: nn.Module, kind: type[InferenceLinear], read_by_rows: Collection[nn.Module]) -> None:
     """Puts packed maps in place of those of a model."""
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -351,9 +355,9 @@ def _pack(model: nn.Module, kind: type[Packed], read_by_rows: Collection[nn.Modu
             elif isinstance(child, nn.Linear):
                 child.weight = nn.Parameter(child.weight.t().contiguous().t(), requires_grad=False)
             elif isinstance(child, nn.RNNCellBase):
-                setattr(module, name, PackedCell(kind, *child.parameters()))
+                setattr(module, name, InferenceCell(kind, *child.parameters()))
             elif isinstance(child, nn.RNNBase) and name == DECODER:
-                child.cells = [PackedCell(kind, *weights) for weights in child.all_weights]
+                child.cells = [InferenceCell(kind, *weights) for weights in child.all_weights]
 
 
 class PaddedLinear(nn.Module):
@@ -377,7 +381,7 @@ class PaddedLinear(nn.Module):
 
 
 @torch.no_grad()
-def narrow(model: nn.Module, dtype: torch.dtype) -> None:
+def cast_to_16_bits(model: nn.Module, dtype: torch.dtype) -> None:
     """Casts a model to 16 bits, and pads those of its matrices whose rows are many and no multiple of eight."""
     model.to(dtype)
     for module in list(model.modules()):

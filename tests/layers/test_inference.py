@@ -8,32 +8,32 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.core.errors import RecipeError
-from nmtkit.layers import packed
-from nmtkit.layers.packed import (
-    FORMS,
-    InputForm,
-    Packed,
-    Packed8,
-    Packed16,
-    Packed32,
-    PackedCell,
+from nmtkit.layers import inference
+from nmtkit.layers.inference import (
+    ACTIVATION_FORMATS,
+    ActivationFormat,
+    Bf16Linear,
+    Fp32Linear,
+    InferenceCell,
+    InferenceLinear,
+    Int8Linear,
     PaddedLinear,
-    UnpackedLinear,
-    has_products,
-    lay_out,
-    narrow,
-    precisions,
+    UnquantizedLinear,
+    cast_to_16_bits,
+    is_supported,
+    quantize_for_inference,
+    supported_precisions,
 )
 
 CPU = torch.device("cpu")
-HERE = precisions(CPU)
+HERE = supported_precisions(CPU)
 needs_bf16 = pytest.mark.skipif("bf16" not in HERE, reason="this processor has no products of bfloat16")
 needs_int8 = pytest.mark.skipif("int8" not in HERE, reason="this torch has no products of int8 here")
 
 
 @pytest.fixture(autouse=True)
 def forget_what_was_tried() -> Iterator[None]:
-    tried = (has_products, packed.input_form, packed.is_slow)
+    tried = (is_supported, inference.activation_format, inference.is_slow)
     for one in tried:
         one.cache_clear()
     yield
@@ -73,10 +73,12 @@ def test_float32_is_exact_for_few_rows_and_many(
     linear = made(bias=bias)
     inputs = torch.randn(*shape, 24)
     for pays in (True, False):
-        monkeypatch.setattr(Packed32, "_pays", lambda *_, pays=pays: pays)
-        found = Packed32(linear.weight, linear.bias)
+        monkeypatch.setattr(Fp32Linear, "_pays", lambda *_, pays=pays: pays)
+        found = Fp32Linear(linear.weight, linear.bias)
         torch.testing.assert_close(found(inputs).double(), exact(linear, inputs), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(found.rectified(inputs).double(), exact(linear, inputs).relu(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            found.forward_relu(inputs).double(), exact(linear, inputs).relu(), rtol=1e-5, atol=1e-5
+        )
 
 
 @needs_bf16
@@ -85,10 +87,10 @@ def test_bfloat16_rounds_what_goes_in_and_what_comes_out(shape: tuple[int, ...])
     linear = made()
     inputs = torch.randn(*shape, 24)
     wanted = rounded(inputs) @ rounded(linear.weight).T + rounded(linear.bias)
-    found = Packed16(linear.weight, linear.bias)
+    found = Bf16Linear(linear.weight, linear.bias)
     assert found(inputs).dtype == torch.float32
     torch.testing.assert_close(found(inputs).double(), wanted, rtol=2**-8, atol=1e-5)
-    assert torch.equal(found.rectified(inputs).float(), found(inputs).relu())
+    assert torch.equal(found.forward_relu(inputs).float(), found(inputs).relu())
 
 
 class Processor:
@@ -98,8 +100,8 @@ class Processor:
         self.costs, self.wrong, self.now = costs, wrong, 0.0
         self.calls: Counter[int] = Counter()
         monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", lambda weight, _: weight.T)
-        monkeypatch.setattr(packed, "_of_whole_numbers", self.product)
-        monkeypatch.setattr(packed, "time", self)
+        monkeypatch.setattr(inference, "_of_whole_numbers", self.product)
+        monkeypatch.setattr(inference, "time", self)
 
     def thread_time(self) -> float:
         return self.now
@@ -113,13 +115,13 @@ class Processor:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (2,), (70,), (2, 5)])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ACTIVATION_FORMATS)
 def test_int8_is_what_the_formula_says(
-    shape: tuple[int, ...], bias: bool, form: InputForm, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], bias: bool, form: ActivationFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "int8" not in HERE or form != packed.input_form():
+    if "int8" not in HERE or form != inference.activation_format():
         Processor(monkeypatch, {form.zero: 1.0})
-    monkeypatch.setattr(packed, "input_form", lambda: form)
+    monkeypatch.setattr(inference, "activation_format", lambda: form)
     largest = form.largest
     linear = made(bias=bias)
     inputs = torch.randn(*shape, 24)
@@ -129,7 +131,7 @@ def test_int8_is_what_the_formula_says(
     if bias:
         whole.bias.copy_(linear.bias)
     wanted = exact(whole, in_whole_numbers(inputs.view(-1, 24), largest)).view(*shape, 40)
-    found = Packed8(linear.weight, linear.bias)
+    found = Int8Linear(linear.weight, linear.bias)
     # A number that lies between two whole ones may be rounded to either.
     step = inputs.abs().amax(-1, keepdim=True) / largest * linear.weight.abs().max() * 1.01
     assert ((found(inputs) - wanted).abs() <= step).all()
@@ -139,10 +141,10 @@ def test_int8_is_what_the_formula_says(
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_whole_numbers_are_written_without_loss(form: InputForm) -> None:
+@pytest.mark.parametrize("form", ACTIVATION_FORMATS)
+def test_whole_numbers_are_written_without_loss(form: ActivationFormat) -> None:
     rows = torch.tensor([[-5.0, 5.0, 0.0, 2.5], [0.0, 0.0, 0.0, 0.0], [1e30, -1e29, 0.0, 1.0]])
-    whole, scales = packed.quantized(rows, form)
+    whole, scales = inference.quantize_rows(rows, form)
     assert whole.dtype == (torch.uint8 if form.zero else torch.int8)
     wanted = (rows.double() / scales.double()).round()
     assert torch.equal(whole.double() - form.zero, wanted)
@@ -154,19 +156,19 @@ def test_whole_numbers_are_written_without_loss(form: InputForm) -> None:
 @pytest.mark.parametrize(("inputs", "outputs"), [(24, 40), (128, 384), (512, 100), (1024, 17)])
 def test_sums_of_whole_numbers_are_exact_on_this_processor(rows: int, inputs: int, outputs: int) -> None:
     torch.manual_seed(rows)
-    form = packed.input_form()
+    form = inference.activation_format()
     given = torch.randint(-form.largest, form.largest + 1, (rows, inputs))
     weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
     given[0], weight[0], weight[1] = form.largest, 127, -127
     layout = torch.ops.onednn.qlinear_prepack(weight, None)
     whole = (given + form.zero).to(torch.uint8 if form.zero else torch.int8)
-    found = packed._of_whole_numbers(
+    found = inference._of_whole_numbers(
         whole, form.zero, layout, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32)
     )
     assert torch.equal(found, (given.double() @ weight.double().T).float())
 
 
-SIGNED, BY_128, BY_64 = (form.zero for form in FORMS)
+SIGNED, BY_128, BY_64 = (form.zero for form in ACTIVATION_FORMATS)
 
 
 @pytest.mark.parametrize(
@@ -185,48 +187,48 @@ def test_inputs_have_the_first_form_that_is_right_and_has_a_kernel(
     costs: Sequence[float], wrong: Collection[int], taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processor = Processor(monkeypatch, dict(zip((SIGNED, BY_128, BY_64), costs, strict=True)), wrong)
-    assert packed.input_form().zero == taken
+    assert inference.activation_format().zero == taken
     threads = torch.get_num_threads()
-    slow = [form.zero for form in FORMS if processor.costs[form.zero] == 300]
-    if 0 < len(slow) < len(FORMS) and taken not in slow:
-        assert all(processor.calls[zero] <= 1 + packed.CALLS for zero in slow), "not tried with many rows"
+    slow = [form.zero for form in ACTIVATION_FORMATS if processor.costs[form.zero] == 300]
+    if 0 < len(slow) < len(ACTIVATION_FORMATS) and taken not in slow:
+        assert all(processor.calls[zero] <= 1 + inference.CALLS for zero in slow), "not tried with many rows"
     calls = processor.calls.total()
-    assert packed.input_form().zero == taken
+    assert inference.activation_format().zero == taken
     assert (processor.calls.total(), torch.get_num_threads()) == (calls, threads), "tried once"
 
 
 def test_where_no_form_is_right_there_is_no_int8(monkeypatch: pytest.MonkeyPatch) -> None:
-    zeros = [form.zero for form in FORMS]
+    zeros = [form.zero for form in ACTIVATION_FORMATS]
     Processor(monkeypatch, dict.fromkeys(zeros, 1.0), zeros)
-    assert not has_products("int8")
-    assert "int8" not in precisions(CPU)
+    assert not is_supported("int8")
+    assert "int8" not in supported_precisions(CPU)
 
 
 @pytest.mark.parametrize(("cost", "slow"), [(1, False), (4.9, False), (5.1, True), (600, True)])
 def test_int8_that_takes_five_times_as_long_as_float32_is_slow(
     cost: float, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    processor = Processor(monkeypatch, {form.zero: cost for form in FORMS})
+    processor = Processor(monkeypatch, {form.zero: cost for form in ACTIVATION_FORMATS})
 
     def exact(*_: object) -> Tensor:
         processor.now += 1e-5
         return torch.zeros(1)
 
-    monkeypatch.setattr(Packed32, "_product", exact)
-    assert packed.is_slow("int8") == slow
-    assert not packed.is_slow("fp32")
-    assert has_products("int8"), "who names it gets it"
+    monkeypatch.setattr(Fp32Linear, "_product", exact)
+    assert inference.is_slow("int8") == slow
+    assert not inference.is_slow("fp32")
+    assert is_supported("int8"), "who names it gets it"
     if cost == 600:
         before = processor.calls.total()
-        packed.is_slow.cache_clear()
-        assert packed.is_slow("int8")
+        inference.is_slow.cache_clear()
+        assert inference.is_slow("int8")
         assert processor.calls.total() - before <= 2, "not tried with many rows"
 
 
 @needs_int8
 def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
     linear = made()
-    found = Packed8(linear.weight, linear.bias)
+    found = Int8Linear(linear.weight, linear.bias)
     inputs = torch.stack([torch.zeros(24), torch.full((24,), torch.nan), torch.randn(24)])
     result = found(inputs)
     assert torch.equal(result[0], linear.bias)
@@ -235,10 +237,10 @@ def test_int8_of_zeros_is_the_bias_and_a_nan_stays_one() -> None:
 
 
 @pytest.mark.parametrize("precision", HERE)
-def test_a_row_does_not_depend_on_the_others(precision: packed.Precision) -> None:
+def test_a_row_does_not_depend_on_the_others(precision: inference.Precision) -> None:
     linear = made(300, 64)
     inputs = torch.randn(130, 64)
-    found = packed._KINDS[precision](linear.weight, linear.bias)
+    found = inference._KINDS[precision](linear.weight, linear.bias)
     near = 2**-7 if precision == "bf16" else 1e-5
     whole = found(inputs)
     for rows in (slice(0, 1), slice(3, 5), slice(7, 90)):
@@ -247,10 +249,10 @@ def test_a_row_does_not_depend_on_the_others(precision: packed.Precision) -> Non
 
 @pytest.mark.parametrize("precision", HERE)
 @pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
-def test_a_packed_cell_is_the_cell(kind: type[nn.GRUCell] | type[nn.LSTMCell], precision: packed.Precision) -> None:
+def test_a_packed_cell_is_the_cell(kind: type[nn.GRUCell] | type[nn.LSTMCell], precision: inference.Precision) -> None:
     torch.manual_seed(1)
     cell = kind(32, 24).requires_grad_(False)
-    found = PackedCell(packed._KINDS[precision], *cell.parameters())
+    found = InferenceCell(inference._KINDS[precision], *cell.parameters())
     inputs, hidden, kept = torch.randn(6, 32), torch.randn(6, 24).tanh(), torch.randn(6, 24)
     state = (hidden, kept) if kind is nn.LSTMCell else hidden
     near = {"fp32": 1e-5, "bf16": 0.02, "int8": 0.04}[precision]
@@ -260,16 +262,16 @@ def test_a_packed_cell_is_the_cell(kind: type[nn.GRUCell] | type[nn.LSTMCell], p
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.map, self.gate, self.read = nn.Linear(24, 40), nn.Linear(24, 1), UnpackedLinear(24, 40)
+        self.map, self.gate, self.read = nn.Linear(24, 40), nn.Linear(24, 1), UnquantizedLinear(24, 40)
 
 
 @pytest.mark.parametrize("precision", HERE)
-def test_what_is_packed_and_what_is_left(precision: packed.Precision) -> None:
+def test_what_is_packed_and_what_is_left(precision: inference.Precision) -> None:
     model = Small().eval()
     inputs = torch.randn(3, 24)
     gate, read = model.gate(inputs), model.read(inputs)
-    lay_out(model, precision)
-    assert type(model.map) is packed._KINDS[precision]
+    quantize_for_inference(model, precision)
+    assert type(model.map) is inference._KINDS[precision]
     assert "out_features=40" in str(model)
     torch.testing.assert_close((model.gate(inputs), model.read(inputs)), (gate, read))
 
@@ -279,32 +281,32 @@ def broken(*_: object, **__: object) -> Tensor:
 
 
 def test_without_onednn_float32_is_torchs_own_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_onednn", broken)
-    monkeypatch.setattr(packed, "MANY", 0)
-    monkeypatch.setattr(packed, "quantized", broken)
-    assert precisions(CPU) == ["fp32"]
+    monkeypatch.setattr(inference, "_onednn", broken)
+    monkeypatch.setattr(inference, "MANY", 0)
+    monkeypatch.setattr(inference, "quantize_rows", broken)
+    assert supported_precisions(CPU) == ["fp32"]
     model = Small().eval()
     inputs = torch.randn(3, 24)
     expected = exact(model.map, inputs)
     for precision in ("bf16", "int8", "fp16"):
         with pytest.raises(RecipeError, match=f"^precision {precision}: .* on cpu; take fp32, or auto$"):
-            lay_out(model, precision)
-    lay_out(model, "fp32")
-    assert isinstance(model.map, Packed)
+            quantize_for_inference(model, precision)
+    quantize_for_inference(model, "fp32")
+    assert isinstance(model.map, InferenceLinear)
     torch.testing.assert_close(model.map(inputs).double(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_products_that_are_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed, "_onednn", lambda inputs, weight, *_: inputs.new_zeros(len(inputs), len(weight)))
-    assert not has_products("fp32")
-    assert not has_products("bf16")
+    monkeypatch.setattr(inference, "_onednn", lambda inputs, weight, *_: inputs.new_zeros(len(inputs), len(weight)))
+    assert not is_supported("fp32")
+    assert not is_supported("bf16")
 
 
 def test_a_matrix_of_many_rows_is_padded_for_16_bits_and_nobody_sees_it() -> None:
     model = nn.ModuleDict({"odd": nn.Linear(8, 101), "even": nn.Linear(8, 104), "small": nn.Linear(8, 5)}).eval()
     inputs = torch.randn(3, 2, 8)
     expected = model["odd"](inputs)
-    narrow(model, torch.bfloat16)
+    cast_to_16_bits(model, torch.bfloat16)
     assert [type(one) for one in model.values()] == [PaddedLinear, nn.Linear, nn.Linear]
     assert model["odd"].weight.shape == (128, 8)
     found = model["odd"](inputs.bfloat16())
