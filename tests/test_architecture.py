@@ -212,7 +212,6 @@ LONG = {
     "core/settings.py": 346,
     "data/batch.py": 328,
     "data/tokenizer.py": 318,
-    "interchange/joey.py": 312,
     "search/decoding_batch.py": 327,
     "training/trainer.py": 315,
 }

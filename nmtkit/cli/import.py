@@ -1,6 +1,5 @@
 """`nmtkit import`."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -8,17 +7,7 @@ import click
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import NmtkitError
-from nmtkit.interchange.ctranslate2_model import read_ctranslate2
-from nmtkit.interchange.importing import Imported, import_run, read_hugging_face
-from nmtkit.interchange.joey import read_joey
-from nmtkit.interchange.opennmt import read_opennmt
-
-_READERS: dict[str, Callable[[Path], Imported]] = {
-    "huggingface": read_hugging_face,
-    "joeynmt": read_joey,
-    "opennmt-py": read_opennmt,
-    "ctranslate2": read_ctranslate2,
-}
+from nmtkit.interchange.importing import READERS, detect_toolkit, import_run
 
 
 @click.command()
@@ -26,8 +15,8 @@ _READERS: dict[str, Callable[[Path], Imported]] = {
 @click.option(
     "--from",
     "source",
-    type=click.Choice([*_READERS]),
-    help="The toolkit that wrote it. Default: told by its files.",
+    type=click.Choice([*READERS]),
+    help="Toolkit that saved the model. Default: detected.",
 )
 @click.option("-o", "--output", metavar="DIR", help="The run's folder. Default: runs/ and the folder's name.")
 def command(folder: Path, source: str | None, output: str | None) -> None:
@@ -56,7 +45,7 @@ def command(folder: Path, source: str | None, output: str | None) -> None:
       nmtkit import model_step_100000.pt
       nmtkit import models/iwslt14 --from joeynmt -o runs/iwslt14-joey
     """
-    source = source or _writer_of(folder)
+    source = source or detect_toolkit(folder)
     if not folder.is_dir() and not (source == "opennmt-py" and folder.is_file()):
         raise NmtkitError(
             f"{folder}: not a folder; name one that holds config.json. One of Hugging Face's hub comes by "
@@ -64,13 +53,5 @@ def command(folder: Path, source: str | None, output: str | None) -> None:
             if source == "huggingface"
             else f"{folder}: not there; name the folder that its training saved in"
         )
-    run = import_run(folder, output, tell, _READERS[source])
+    run = import_run(folder, output, tell, source)
     tell(f"imported into {run.path}; try: echo TEXT | nmtkit translate -m {run.path}")
-
-
-def _writer_of(path: Path) -> str:
-    if path.suffix == ".pt":
-        return "opennmt-py"
-    if (path / "model.bin").exists():
-        return "ctranslate2"
-    return "joeynmt" if any(path.glob("*.ckpt")) else "huggingface"

@@ -1,5 +1,6 @@
-"""A trained Transformer as other engines know it: the same weights in their layout, for a bench or an export."""
+"""Converts a trained Transformer for other engines: the same weights in their layout."""
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import reduce
@@ -12,42 +13,58 @@ from torch import Tensor, nn
 
 from nmtkit.core.errors import NmtkitError
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
+from nmtkit.interchange.checkpoint import transformer_names
 from nmtkit.models.base import ModelConfig, Seq2Seq, as_headed
 from nmtkit.models.transformer import TransformerConfig
 
 LIBRARIES = {"ctranslate2": "ctranslate2", "huggingface": "transformers"}
 """The engines that weights can be converted for, and the library of each."""
 
-HUGGING_FACE = {
-    "self_attention.query_keys_values": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "self_attention.out": ("self_attn.out_proj",),
-    "around_self_attention.norm": ("self_attn_layer_norm",),
-    "cross_attention.query": ("encoder_attn.q_proj",),
-    "cross_attention.keys_values": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
-    "cross_attention.out": ("encoder_attn.out_proj",),
-    "around_cross_attention.norm": ("encoder_attn_layer_norm",),
-    "feed_forward.inner": ("fc1",),
-    "feed_forward.out": ("fc2",),
-    "around_feed_forward.norm": ("final_layer_norm",),
-}
-"""Of a layer: our module, and those among which Hugging Face shares out its rows."""
+huggingface_names = transformer_names(
+    "model.encoder.layers",
+    "model.decoder.layers",
+    {
+        "self_attention.query_keys_values": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        "self_attention.out": ["self_attn.out_proj"],
+        "around_self_attention.norm": ["self_attn_layer_norm"],
+        "cross_attention.query": ["encoder_attn.q_proj"],
+        "cross_attention.keys_values": ["encoder_attn.k_proj", "encoder_attn.v_proj"],
+        "cross_attention.out": ["encoder_attn.out_proj"],
+        "around_cross_attention.norm": ["encoder_attn_layer_norm"],
+        "feed_forward.inner": ["fc1"],
+        "feed_forward.out": ["fc2"],
+        "around_feed_forward.norm": ["final_layer_norm"],
+    },
+)
+"""Names of the weights of layers in `transformers`, by ours."""
 
-NEVER = -1000.0
-"""The bias of a word that is never written; finite, as all weights are."""
+_ctranslate2_attributes = transformer_names(
+    "encoder.layer",
+    "decoder.layer",
+    {
+        "self_attention.query_keys_values": ["self_attention.linear.0"],
+        "self_attention.out": ["self_attention.linear.1"],
+        "around_self_attention.norm": ["self_attention.layer_norm"],
+        "cross_attention.query": ["attention.linear.0"],
+        "cross_attention.keys_values": ["attention.linear.1"],
+        "cross_attention.out": ["attention.linear.2"],
+        "around_cross_attention.norm": ["attention.layer_norm"],
+        "feed_forward.inner": ["ffn.linear_0"],
+        "feed_forward.out": ["ffn.linear_1"],
+        "around_feed_forward.norm": ["ffn.layer_norm"],
+    },
+)
 
-CTRANSLATE2 = {
-    "self_attention.query_keys_values": "self_attention.linear.0",
-    "self_attention.out": "self_attention.linear.1",
-    "around_self_attention.norm": "self_attention.layer_norm",
-    "cross_attention.query": "attention.linear.0",
-    "cross_attention.keys_values": "attention.linear.1",
-    "cross_attention.out": "attention.linear.2",
-    "around_cross_attention.norm": "attention.layer_norm",
-    "feed_forward.inner": "ffn.linear_0",
-    "feed_forward.out": "ffn.linear_1",
-    "around_feed_forward.norm": "ffn.layer_norm",
-}
-"""Of a layer: our module, and its place in CTranslate2's specification."""
+
+def _ctranslate2_attribute(name: str) -> str:
+    """Where CTranslate2's specification keeps one of our weights of layers."""
+    (path,) = _ctranslate2_attributes(name)
+    return path.replace("layer_norm.weight", "layer_norm.gamma").replace("layer_norm.bias", "layer_norm.beta")
+
+
+def ctranslate2_names(name: str) -> list[str]:
+    """The name in CTranslate2's files of one of our weights of layers."""
+    return [re.sub(r"[.](\d+)", r"_\1", _ctranslate2_attribute(name)).replace(".", "/")]
 
 
 def library(engine: str) -> Any:
@@ -98,11 +115,8 @@ def plain_weights(model: Seq2Seq) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
 
 
-def _layers(weights: Mapping[str, Tensor], config: TransformerConfig, side: str) -> Sequence[dict[str, Tensor]]:
-    """The weights of each layer of the encoder or the decoder, without the beginning of their names."""
-    count = config.encoder_layers if side == "encoder" else config.decoder_layers
-    firsts = [f"{side}.{number}." for number in range(count)]
-    return [{name.removeprefix(first): weights[name] for name in weights if name.startswith(first)} for first in firsts]
+def _layer_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight for name, weight in weights.items() if name.startswith(("encoder", "decoder"))}
 
 
 # ------------------------------------------------------------------------------------------------------- Hugging Face
@@ -128,7 +142,7 @@ def to_hugging_face(model: Seq2Seq, longest: int) -> Any:
     settings, network = (getattr(theirs, name) for name in kinds[config.norm])
     found = network(settings(**hugging_face_settings(model, config, longest))).eval()
     weights = plain_weights(model)
-    found.load_state_dict(hugging_face_layers(weights, config), strict=False)
+    found.load_state_dict(hugging_face_layers(weights), strict=False)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         stack = getattr(found.model, side)
         stack.embed_tokens = deepcopy(stack.embed_tokens)
@@ -171,20 +185,13 @@ def hugging_face_settings(model: Seq2Seq, config: TransformerConfig, longest: in
     }
 
 
-def hugging_face_layers(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+def hugging_face_layers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the layers by the names of `transformers`."""
-    taken = {}
-    for side in ("encoder", "decoder"):
-        for number, layer in enumerate(_layers(weights, config, side)):
-            for name, tensor in layer.items():
-                module, _, kind = name.rpartition(".")
-                places = HUGGING_FACE[module]
-                for place, part in zip(places, tensor.chunk(len(places)), strict=True):
-                    taken[f"model.{side}.layers.{number}.{place}.{kind}"] = part
-        if config.norm == "pre":
-            for kind in ("weight", "bias"):
-                taken[f"model.{side}.layer_norm.{kind}"] = weights[f"{side}_norm.{kind}"]
-    return taken
+    converted: dict[str, Tensor] = {}
+    for name, weight in _layer_weights(weights).items():
+        parts = huggingface_names(name)
+        converted |= dict(zip(parts, weight.chunk(len(parts)), strict=True))
+    return converted
 
 
 # --------------------------------------------------------------------------------------------------------- CTranslate2
@@ -217,12 +224,10 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
         embeddings.weight = weights[f"{name}_embedding.weight"].numpy()
         stack.scale_embeddings = config.scale_embeddings
         stack.position_encodings.encodings = position_table(model, weights, name, longest).numpy()
-        if config.norm == "pre":
-            _put(stack.layer_norm, weights[f"{side}_norm.weight"], weights[f"{side}_norm.bias"])
-        for layer, own in zip(stack.layer, _layers(weights, config, side), strict=True):
-            for module in {name.rpartition(".")[0] for name in own}:
-                _put(_at(layer, CTRANSLATE2[module]), own[f"{module}.weight"], own[f"{module}.bias"])
-    _put(found.decoder.projection, weights["output.weight"], weights["output.bias"])
+    for name, weight in _layer_weights(weights).items():
+        _set(found, _ctranslate2_attribute(name), weight)
+    for kind in ("weight", "bias"):
+        _set(found, f"decoder.projection.{kind}", weights[f"output.{kind}"])
     found.register_source_vocabulary(list(src_tokens))
     found.register_target_vocabulary(list(tgt_tokens))
     found.config.add_source_eos = config.source_end
@@ -234,13 +239,8 @@ def to_ctranslate2(model: Seq2Seq, src_tokens: Sequence[str], tgt_tokens: Sequen
     return found
 
 
-def _at(spec: Any, path: str) -> Any:
-    """What stands there, numbers counting in lists."""
-    return reduce(lambda at, name: at[int(name)] if name.isdigit() else getattr(at, name), path.split("."), spec)
-
-
-def _put(spec: Any, weight: Tensor, bias: Tensor) -> None:
-    """Fills in a linear map or a normalization."""
-    first, second = ("gamma", "beta") if hasattr(spec, "gamma") else ("weight", "bias")
-    setattr(spec, first, weight.contiguous().numpy())
-    setattr(spec, second, bias.contiguous().numpy())
+def _set(specification: Any, path: str, value: Tensor) -> None:
+    """Sets an attribute by its path, in which numbers are places in lists."""
+    *above, last = path.split(".")
+    owner = reduce(lambda at, name: at[int(name)] if name.isdigit() else getattr(at, name), above, specification)
+    setattr(owner, last, value.contiguous().numpy())

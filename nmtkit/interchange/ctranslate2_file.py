@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.wording import shortened
-from nmtkit.interchange.outside import ForeignWeights
+from nmtkit.interchange.external_files import ExternalWeights
 
 _VERSION, _SPECIFICATION, _REVISION = 6, "TransformerSpec", 7
 _TYPES = {"float32": "<f4", "int8": "<i1", "int16": "<i2", "int32": "<i4", "float16": "<f2", "bfloat16": "<u2"}
@@ -36,7 +36,7 @@ _WHOLE = ("int8", "int16", "int32")
 class CTranslate2File:
     """What such a file holds, under all names, those of aliases too."""
 
-    weights: ForeignWeights
+    weights: ExternalWeights
     """Vectors and matrices; integer ones are divided by their scales, which are not listed."""
     scalars: dict[str, int | float]
     """Single numbers: how the model is built. Whole ones and flags are `int`."""
@@ -115,7 +115,7 @@ class _Reader:
 
 
 @contextmanager
-def ctranslate2_file(path: Path) -> Iterator[CTranslate2File]:
+def open_ctranslate2(path: Path) -> Iterator[CTranslate2File]:
     """The file at `path`, whose numbers are read when they are asked for.
 
     Raises:
@@ -148,7 +148,7 @@ def ctranslate2_file(path: Path) -> Iterator[CTranslate2File]:
         numbers = {name: one for name, one in found.items() if not one.shape and name not in scales}
         kinds = {found[name].kind for name in shapes} & {*_WHOLE}
         yield CTranslate2File(
-            ForeignWeights(path, shapes, read),
+            ExternalWeights(path, shapes, read),
             {name: (int if one.kind in _WHOLE else float)(reader.floats(one)) for name, one in numbers.items()},
             min(kinds, default=""),
         )

@@ -14,8 +14,8 @@ from nmtkit.core.version import __version__
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK
+from nmtkit.interchange.checkpoint import SUPPRESSED_BIAS
 from nmtkit.interchange.conversion import (
-    NEVER,
     hugging_face_layers,
     hugging_face_settings,
     plain_weights,
@@ -183,13 +183,13 @@ def _tensors(model: Seq2Seq, config: TransformerConfig, longest: int) -> tuple[d
     weights, sizes = plain_weights(model), model.sizes
     src, tgt, output = (weights[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
     bias = weights["output.bias"][None]
-    found = hugging_face_layers(weights, config)
+    found = hugging_face_layers(weights)
     for side, name in (("encoder", "src"), ("decoder", "tgt")):
         # In the file since others lay out sinusoids otherwise than we do.
         found[f"model.{side}.embed_positions.weight"] = position_table(model, weights, name, longest)[:longest].clone()
     rows = max(sizes.src, sizes.tgt) if config.norm == "pre" else 0  # those have one size for both sides
     src, tgt, output = (_padded(one, rows, 0.0) for one in (src, tgt, output))
-    found["final_logits_bias"] = _padded(bias.t(), rows, NEVER).t().clone()
+    found["final_logits_bias"] = _padded(bias.t(), rows, SUPPRESSED_BIAS).t().clone()
     one_matrix, tied = config.tie in ("all", "embeddings"), config.tie in ("all", "decoder")
     told = {"vocab_size": len(src), "decoder_vocab_size": len(tgt), "share_encoder_decoder_embeddings": one_matrix}
     if config.norm == "pre":

@@ -1,6 +1,5 @@
-"""Models of Joey NMT (Kreutzer et al. 2019), version 2, as runs: config.yaml, a checkpoint, and the vocabularies."""
+"""Imports models of Joey NMT (Kreutzer et al. 2019), version 2: config.yaml, a checkpoint, and the vocabularies."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,46 +9,51 @@ from torch import Tensor
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.settings import Beam, Depth, Field, Length, Settings, Width, load_yaml, parse
 from nmtkit.data.tokenizer import WORD_START
-from nmtkit.interchange.importing import Imported
-from nmtkit.interchange.outside import ForeignWeights, named_tensors, read_foreign, unpickled
-from nmtkit.interchange.toolkits import (
-    ForeignModel,
-    ForeignWords,
-    foreign_tokenizers,
-    known_keys,
-    piece_models,
-    recurrent_place,
+from nmtkit.interchange.checkpoint import ExternalCheckpoint, ImportedModel, recurrent_names, transformer_names
+from nmtkit.interchange.external_files import (
+    ExternalWeights,
+    load_pickle,
+    named_tensors,
+    parse_known,
+    read_file,
+    read_text,
 )
+from nmtkit.interchange.vocabulary import ExternalVocabulary, find_sentencepiece_models, toolkit_tokenizers
 from nmtkit.models.base import ModelConfig
 from nmtkit.models.luong import LuongConfig
 from nmtkit.models.transformer import TransformerConfig
 
-_EPSILON = 1e-6
-"""Of its normalizations."""
+_NORM_EPSILON = 1e-6
 _REMEDY = "save what is under model_state alone, with torch.save({'model_state': ...})"
+_EMBEDDINGS = ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight")
+_POSITIONS = ("encoder.pe.pe", "decoder.pe.pe")
 
-_LAYERS = {
-    "encoder": {
-        "self_attention.query_keys_values": ("src_src_att.q_layer", "src_src_att.k_layer", "src_src_att.v_layer"),
-        "self_attention.out": ("src_src_att.output_layer",),
-        "around_self_attention.norm": ("layer_norm",),
+_TRANSFORMER_NAMES = transformer_names(
+    "encoder.layers",
+    "decoder.layers",
+    {
+        "encoder.self_attention.query_keys_values": [f"src_src_att.{part}_layer" for part in "qkv"],
+        "encoder.self_attention.out": ["src_src_att.output_layer"],
+        "encoder.around_self_attention.norm": ["layer_norm"],
+        "decoder.self_attention.query_keys_values": [f"trg_trg_att.{part}_layer" for part in "qkv"],
+        "decoder.self_attention.out": ["trg_trg_att.output_layer"],
+        "decoder.around_self_attention.norm": ["x_layer_norm"],
+        "cross_attention.query": ["src_trg_att.q_layer"],
+        "cross_attention.keys_values": ["src_trg_att.k_layer", "src_trg_att.v_layer"],
+        "cross_attention.out": ["src_trg_att.output_layer"],
+        "around_cross_attention.norm": ["dec_layer_norm"],
+        "feed_forward.inner": ["feed_forward.pwff_layer.0"],
+        "feed_forward.out": ["feed_forward.pwff_layer.3"],
+        "around_feed_forward.norm": ["feed_forward.layer_norm"],
     },
-    "decoder": {
-        "self_attention.query_keys_values": ("trg_trg_att.q_layer", "trg_trg_att.k_layer", "trg_trg_att.v_layer"),
-        "self_attention.out": ("trg_trg_att.output_layer",),
-        "around_self_attention.norm": ("x_layer_norm",),
-        "cross_attention.query": ("src_trg_att.q_layer",),
-        "cross_attention.keys_values": ("src_trg_att.k_layer", "src_trg_att.v_layer"),
-        "cross_attention.out": ("src_trg_att.output_layer",),
-        "around_cross_attention.norm": ("dec_layer_norm",),
-    },
-}
-"""Of a layer: our module, and those of theirs among which its rows are shared out."""
-_FEED_FORWARD = {
-    "feed_forward.inner": ("feed_forward.pwff_layer.0",),
-    "feed_forward.out": ("feed_forward.pwff_layer.3",),
-    "around_feed_forward.norm": ("feed_forward.layer_norm",),
-}
+)
+_RECURRENT_NAMES = recurrent_names(
+    {
+        "attentional.bias": "decoder.att_vector_layer.bias",
+        "attention.score.key.weight": "decoder.attention.key_layer.weight",
+        "attention.score.query.weight": "decoder.attention.query_layer.weight",
+    }
+)
 
 
 class _Embeddings(Settings):
@@ -58,7 +62,7 @@ class _Embeddings(Settings):
 
 
 class _Stack(Settings):
-    """The encoder or the decoder; what only one kind has is None unless it is given."""
+    """The encoder or the decoder; a setting of only one architecture is None unless it is given."""
 
     type: Literal["recurrent", "transformer"] | None = None
     embeddings: _Embeddings
@@ -125,8 +129,8 @@ class _Testing(Settings):
     repetition_penalty: float = -1.0
     generate_unk: bool = True
 
-    def search(self) -> dict[str, Any]:
-        """How it searches, as a recipe says it; without a limit theirs is by the longest source of a batch."""
+    def search_settings(self) -> dict[str, Any]:
+        """The search as a recipe's settings; without a limit Joey NMT's is by the longest source of a batch."""
         limited = self.max_output_length > 0
         return {
             "beam_size": self.beam_size,
@@ -143,256 +147,211 @@ class _Testing(Settings):
         }
 
     def notes(self) -> list[str]:
-        """What it does beside that."""
-        keys = {
-            "repetition_penalty": self.repetition_penalty > 1,
-            "no_repeat_ngram_size": self.no_repeat_ngram_size > 1,
-        }
-        found = ", ".join(key for key, there in keys.items() if there)
-        what = "repetition_penalty is not read, and no_repeat_ngram_size blocks n-grams of the target alone"
-        return [f"testing: {found}: {what}; Joey NMT may find other texts"] if found else []
+        """Sentences about settings that have no counterpart."""
+        differing = ["repetition_penalty"] if self.repetition_penalty > 1 else []
+        differing += ["no_repeat_ngram_size"] if self.no_repeat_ngram_size > 1 else []
+        if not differing:
+            return []
+        what = "repetition_penalty is ignored, and no_repeat_ngram_size blocks n-grams of the target alone"
+        return [f"testing: {', '.join(differing)}: {what}; Joey NMT may write other texts"]
 
 
 class JoeyConfig(Settings):
-    """The keys of `config.yaml` that say something here; the others are left unread."""
+    """The keys of `config.yaml` that are read."""
 
     model: _Model
     data: _Data
     testing: _Testing = _Testing()
 
 
-def read_joey(folder: Path) -> Imported:
-    """A model of Joey NMT, to be made a run.
+def read_joey(folder: Path) -> ImportedModel:
+    """Converts a model of Joey NMT.
 
     Args:
-        folder: with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt and trg_vocab.txt, and sentencepiece's model
-            if there is one.
+        folder: with config.yaml, best.ckpt or latest.ckpt, src_vocab.txt and trg_vocab.txt, and the sentencepiece
+            models if there are any.
 
     Raises:
-        NmtkitError: something is missing or damaged, or has no counterpart here; the message names it.
+        NmtkitError: it is damaged or not supported.
     """
     place = folder / "config.yaml"
-    read_foreign(folder, place.name)  # says what is wrong with it, and waits for no pipe
-    given, places = load_yaml(place)
-    config = parse(JoeyConfig, known_keys(JoeyConfig, given), str(place), places)
-    src, tgt = (_words(folder / name, config.data.special_symbols) for name in ("src_vocab.txt", "trg_vocab.txt"))
-    pieces, notes = _models(folder, config.data, place, any(WORD_START in word for word in tgt.tokens))
-    tokenizers, tables = foreign_tokenizers(src, tgt, pieces, config.data.src.lowercase, restrict=True)
-    theirs = ForeignModel(_weights(folder), tokenizers, tables)
-    kinds = (config.model.encoder.type or "recurrent", config.model.decoder.type or "transformer")
-    if kinds[0] != kinds[1]:
-        raise _refused(place, "model.decoder.type", f"{kinds[1]} over an encoder that is {kinds[0]}")
-    model, tensors = (_transformer if kinds[0] == "transformer" else _recurrent)(theirs, config.model, place)
-    sides = config.model.encoder, config.model.decoder
-    shape = f"{'+'.join(str(side.num_layers) for side in sides)} layers of {sides[1].hidden_size}"
-    shape, search = f"a {kinds[0]} of Joey NMT of {shape}", config.testing.search()
+    read_file(place)
+    given, lines = load_yaml(place)
+    config = parse_known(JoeyConfig, given, place, lines)
+    src, tgt = (_vocabulary(folder / f"{side}_vocab.txt", config.data.special_symbols) for side in ("src", "trg"))
+    models, notes = _sentencepiece_models(folder, config.data, place, any(WORD_START in token for token in tgt.tokens))
+    tokenizers, maps = toolkit_tokenizers(src, tgt, models, config.data.src.lowercase, restrict=True)
+    checkpoint = ExternalCheckpoint(_weights(folder), tokenizers, maps)
+    encoder, decoder = config.model.encoder, config.model.decoder
+    kind, other = encoder.type or "recurrent", decoder.type or "transformer"
+    if kind != other:
+        raise _unsupported(place, "model.decoder.type", f"{other} over an encoder that is {kind}")
+    model, tensors = (_transformer if kind == "transformer" else _recurrent)(checkpoint, config.model, place)
+    layers = f"{encoder.num_layers}+{decoder.num_layers} layers of {decoder.hidden_size}"
     notes += config.testing.notes()
-    return Imported("joeynmt", f"Joey NMT {kinds[0]}", shape, model, tensors, tokenizers, search, notes=notes)
+    return ImportedModel(
+        "joeynmt",
+        f"Joey NMT {kind}",
+        f"a {kind} of Joey NMT of {layers}",
+        model,
+        tensors,
+        tokenizers,
+        config.testing.search_settings(),
+        notes=notes,
+    )
 
 
-def _refused(place: Path, key: str, what: str, remedy: str = "") -> CheckpointError:
-    return CheckpointError(f"{place}: {key}: {what}, which is not read{remedy and '; '}{remedy}")
+def _unsupported(place: Path, key: str, what: str, remedy: str = "") -> CheckpointError:
+    return CheckpointError(f"{place}: {key}: {what}, which is not supported{remedy and '; '}{remedy}")
 
 
-# --------------------------------------------------------------------------------------------------------------- words
+def _require_alike(place: Path, config: _Model, *keys: str) -> None:
+    for key in keys:
+        left, right = getattr(config.encoder, key), getattr(config.decoder, key)
+        if left != right:
+            raise _unsupported(place, f"model.decoder.{key}", f"{right} beside {left} in the encoder")
 
 
-def _models(folder: Path, data: _Data, place: Path, cut: bool) -> tuple[tuple[Path, Path] | None, list[str]]:
-    """Where the sentencepiece models lie; None where words or pieces stand between blanks, and what to say then.
+# ---------------------------------------------------------------------------------------------------------- vocabulary
 
-    Args:
-        folder: of all files.
-        data: its settings.
-        place: what a message calls these.
-        cut: whether the words are pieces.
-    """
+
+def _sentencepiece_models(
+    folder: Path, data: _Data, place: Path, pieces: bool
+) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """The sentencepiece models of both sides, or None and a note; `pieces` says whether the tokens are pieces."""
     if data.src.lowercase != data.trg.lowercase:
-        raise _refused(place, "data.trg.lowercase", "not the same on both sides")
-    found: list[str | None] = []
-    for name, side in (("src", data.src), ("trg", data.trg)):
-        how = side.tokenizer_type or side.bpe_type or "sentencepiece"
-        if side.level == "word":
-            found.append(None)
-        elif side.level == "bpe" and how == "sentencepiece" and side.tokenizer_cfg.model_file:
-            found.append(Path(side.tokenizer_cfg.model_file).name)
-        elif side.level == "bpe" and how == "subword-nmt":
+        raise _unsupported(place, "data.trg.lowercase", "not the same on both sides")
+    names: list[str] = []
+    for side, text in (("src", data.src), ("trg", data.trg)):
+        kind = text.tokenizer_type or text.bpe_type or "sentencepiece"
+        if text.level == "bpe" and kind == "sentencepiece" and text.tokenizer_cfg.model_file:
+            names.append(Path(text.tokenizer_cfg.model_file).name)
+        elif text.level == "bpe" and kind == "subword-nmt":
             remedy = "cut the text with subword-nmt yourself, and set level to word"
-            raise _refused(place, f"data.{name}.tokenizer_type", "subword-nmt", remedy)
-        else:
-            what = repr(side.level) if side.level != "bpe" else "bpe without tokenizer_cfg.model_file"
-            raise _refused(place, f"data.{name}.level", what, "what is read: word, and bpe of sentencepiece")
-    src, tgt = found
-    if (src is None) != (tgt is None):
-        raise _refused(place, "data.trg.level", "not the same on both sides")
-    if not cut and src is None:
-        return None, []
-    return piece_models(folder, [src or "source.model", tgt or "target.model"])
+            raise _unsupported(place, f"data.{side}.tokenizer_type", "subword-nmt", remedy)
+        elif text.level != "word":
+            what = repr(text.level) if text.level != "bpe" else "bpe without tokenizer_cfg.model_file"
+            raise _unsupported(place, f"data.{side}.level", what, "supported: word, and bpe of sentencepiece")
+    if len(names) == 1:
+        raise _unsupported(place, "data.trg.level", "not the same on both sides")
+    return (
+        find_sentencepiece_models(folder, names or ["source.model", "target.model"]) if names or pieces else (None, [])
+    )
 
 
-def _words(path: Path, special: _Specials) -> ForeignWords:
-    """A vocabulary, a token a line; as there, special tokens that it lacks come first."""
-    try:
-        lines = read_foreign(path.parent, path.name).decode("utf-8").split("\n")
-    except UnicodeDecodeError as fault:
-        raise CheckpointError(f"{path}: not UTF-8 at byte {fault.start}; get it again") from fault
-    marks = {
+def _vocabulary(path: Path, special: _Specials) -> ExternalVocabulary:
+    """A file with a token a line; Joey NMT puts special tokens that it lacks before them."""
+    ids = {
         special.unk_token: special.unk_id,
         special.pad_token: special.pad_id,
         special.bos_token: special.bos_id,
         special.eos_token: special.eos_id,
     }
-    tokens = [*dict.fromkeys([*marks, *(line for line in lines if line)])]
-    for token, row in marks.items():
+    tokens = [*dict.fromkeys([*ids, *filter(None, read_text(path).split("\n"))])]
+    for token, row in ids.items():
         if not 0 <= row < len(tokens) or tokens[row] != token:
-            raise CheckpointError(f"{path}: {token!r} has not the id {row}, which special_symbols give it")
-    unknown, padding, start, end = marks.values()
-    return ForeignWords(path, tokens, unknown, padding, start, end)
+            raise CheckpointError(f"{path}: {token!r} does not have the id {row} that special_symbols give it")
+    return ExternalVocabulary(path, tokens, *ids.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- weights
 
 
-def _weights(folder: Path) -> ForeignWeights:
+def _weights(folder: Path) -> ExternalWeights:
     names = ("best.ckpt", "latest.ckpt")
     path = next((folder / name for name in names if (folder / name).exists()), None)
     if path is None:
         raise CheckpointError(f"{folder}: no weights: none of {', '.join(names)} is there; copy the whole folder")
-    found = unpickled(path, remedy=_REMEDY)
-    if not isinstance(found, dict) or "model_state" not in found:
+    state = load_pickle(path, remedy=_REMEDY)
+    if not isinstance(state, dict) or "model_state" not in state:
         raise CheckpointError(f"{path}: holds no model_state, so it is no checkpoint of Joey NMT")
-    return ForeignWeights.of(path, named_tensors(path, found["model_state"], _REMEDY))
+    return ExternalWeights.of(path, named_tensors(path, state["model_state"], _REMEDY))
 
 
-def _embeddings(theirs: ForeignModel, width: int, hidden: int) -> dict[str, Tensor]:
-    """The matrices of words."""
-    return {
-        "src_embedding.weight": theirs.rows("src_embed.lut.weight", width, 0),
-        "tgt_embedding.weight": theirs.rows("trg_embed.lut.weight", width, 1),
-        "output.weight": theirs.rows("decoder.output_layer.weight", hidden, 1),
-        "output.bias": theirs.bias(None),
-    }
-
-
-_WORDS = {"src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight"}
-_POSITIONS = {"encoder.pe.pe", "decoder.pe.pe"}
-
-
-def _transformer(theirs: ForeignModel, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
-    left, right = config.encoder, config.decoder
-    for key in ("hidden_size", "ff_size", "num_heads", "layer_norm", "activation"):
-        one, other = getattr(left, key), getattr(right, key)
-        if one != other:
-            raise _refused(place, f"model.decoder.{key}", f"{other} beside {one} in the encoder")
-        if one is None and key != "activation":
-            raise _refused(place, f"model.encoder.{key}", "not said", "say how it was trained")
-    scale = left.embeddings.scale
-    if not config.tied_embeddings and right.embeddings.scale != scale:
-        raise _refused(place, "model.decoder.embeddings.scale", "not the same on both sides")
-    own = _embeddings(theirs, left.hidden_size, left.hidden_size)
-    activation = left.activation or "relu"
-    given = {
-        "hidden_size": left.hidden_size,
-        "feed_forward_size": left.ff_size,
-        "heads": left.num_heads,
-        "encoder_layers": left.num_layers,
-        "decoder_layers": right.num_layers,
-        "dropout": left.dropout,
-        "attention_dropout": left.dropout,
-        "activation_dropout": left.dropout,
-        "norm": left.layer_norm,
-        "norm_epsilon": _EPSILON,
-        "scale_embeddings": scale,
-        "tie": theirs.tie(own["src_embedding.weight"], own["tgt_embedding.weight"], own["output.weight"]),
+def _transformer(checkpoint: ExternalCheckpoint, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    encoder, decoder = config.encoder, config.decoder
+    _require_alike(place, config, "hidden_size", "ff_size", "num_heads", "layer_norm", "activation")
+    for key in ("ff_size", "num_heads", "layer_norm"):
+        if getattr(encoder, key) is None:
+            raise _unsupported(place, f"model.encoder.{key}", "not set", "set it as the model was trained")
+    if not config.tied_embeddings and decoder.embeddings.scale != encoder.embeddings.scale:
+        raise _unsupported(place, "model.decoder.embeddings.scale", "not the same on both sides")
+    width, activation = encoder.hidden_size, encoder.activation or "relu"
+    checkpoint.require_sinusoids(_POSITIONS, width)
+    own = checkpoint.word_matrices(*_EMBEDDINGS, width, width) | {"output.bias": checkpoint.output_bias()}
+    settings = {
+        "hidden_size": width,
+        "feed_forward_size": encoder.ff_size,
+        "heads": encoder.num_heads,
+        "encoder_layers": encoder.num_layers,
+        "decoder_layers": decoder.num_layers,
+        "dropout": encoder.dropout,
+        "attention_dropout": encoder.dropout,
+        "activation_dropout": encoder.dropout,
+        "norm": encoder.layer_norm,
+        "norm_epsilon": _NORM_EPSILON,
+        "scale_embeddings": encoder.embeddings.scale,
+        "tie": checkpoint.tie(own),
         "activation": {"swish": "silu"}.get(activation, activation),
     }
-    model = parse(TransformerConfig, given, str(place))
-    for name in sorted(_POSITIONS):
-        theirs.check_sinusoids(name, left.hidden_size)
-    return model, theirs.joined(model, own, _places, _WORDS | _POSITIONS)
+    model = parse(TransformerConfig, settings, str(place))
+    return model, checkpoint.convert(model, own, _TRANSFORMER_NAMES)
 
 
-def _places(name: str) -> list[str]:
-    """Where the parts of one of our weights of the layers stand."""
-    side, _, rest = name.partition(".")
-    module, _, kind = rest.rpartition(".")
-    if side in ("encoder_norm", "decoder_norm"):
-        return [f"{side.removesuffix('_norm')}.layer_norm.{kind}"]
-    number, _, module = module.partition(".")
-    of_layer: Mapping[str, tuple[str, ...]] = _LAYERS[side] | _FEED_FORWARD
-    return [f"{side}.layers.{number}.{theirs}.{kind}" for theirs in of_layer[module]]
-
-
-# ---------------------------------------------------------------------------------------------------- recurrent models
-
-
-def _recurrent(theirs: ForeignModel, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Their decoder updates, then looks, whichever attention it has: that is a Luong model."""
-    left, right = config.encoder, config.decoder
-    width, hidden, memory = left.embeddings.embedding_dim, right.hidden_size, 2 * left.hidden_size
-    if right.embeddings.embedding_dim != width:
-        raise _refused(place, "model.decoder.embeddings.embedding_dim", "not the same on both sides")
-    if left.rnn_type != right.rnn_type:
-        raise _refused(place, "model.decoder.rnn_type", "not that of the encoder")
-    for side, stack in (("encoder", left), ("decoder", right)):
+def _recurrent(checkpoint: ExternalCheckpoint, config: _Model, place: Path) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """A Luong model: the decoder's state is updated before it attends, with Bahdanau's score as well."""
+    encoder, decoder = config.encoder, config.decoder
+    width, hidden, memory = encoder.embeddings.embedding_dim, decoder.hidden_size, 2 * encoder.hidden_size
+    _require_alike(place, config, "rnn_type")
+    if decoder.embeddings.embedding_dim != width:
+        raise _unsupported(place, "model.decoder.embeddings.embedding_dim", "not the same on both sides")
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
         if stack.embeddings.scale:
-            raise _refused(place, f"model.{side}.embeddings.scale", "true in a recurrent model")
-    if right.activation not in (None, "tanh"):
-        raise _refused(place, "model.decoder.activation", f"{right.activation} in a recurrent model")
-    own = _embeddings(theirs, width, hidden)
-    query_first = theirs.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
-    own["attentional.weight"] = torch.cat([query_first[:, hidden:], query_first[:, :hidden]], 1)
-    read = {*_WORDS, "decoder.att_vector_layer.weight"}
-    additive = right.attention == "bahdanau"
+            raise _unsupported(place, f"model.{side}.embeddings.scale", "true in a recurrent model")
+    if decoder.activation not in (None, "tanh"):
+        raise _unsupported(place, "model.decoder.activation", f"{decoder.activation} in a recurrent model")
+    own = checkpoint.word_matrices(*_EMBEDDINGS, width, hidden) | {"output.bias": checkpoint.output_bias()}
+    state_first = checkpoint.tensor("decoder.att_vector_layer.weight", (hidden, hidden + memory))
+    own["attentional.weight"] = torch.cat([state_first[:, hidden:], state_first[:, :hidden]], 1)
+    additive = decoder.attention == "bahdanau"
     if additive:
-        energy = "decoder.attention.energy_layer.weight"
-        own |= {"attention.score.energy": theirs.tensor(energy, (1, hidden))[0]}
-        own |= {"attention.score.key.bias": torch.zeros(hidden)}
-        read |= {energy}
-    bridge, of_bridge = _bridge(theirs, right, memory, place)
-    if right.init_hidden == "bridge":
-        read |= {f"decoder.bridge_layer.{kind}" for kind in ("weight", "bias")}
-    given = {
+        own["attention.score.energy"] = checkpoint.tensor("decoder.attention.energy_layer.weight", (1, hidden))[0]
+        own["attention.score.key.bias"] = torch.zeros(hidden)
+    bridge, bridge_weights = _bridge(checkpoint, decoder, memory, place)
+    settings = {
         "embedding_size": width,
         "hidden_size": hidden,
-        "encoder_hidden_size": left.hidden_size,
-        "layers": right.num_layers,
-        "encoder_layers": left.num_layers,
-        "cell": left.rnn_type,
+        "encoder_hidden_size": encoder.hidden_size,
+        "layers": decoder.num_layers,
+        "encoder_layers": encoder.num_layers,
+        "cell": encoder.rnn_type,
         "bidirectional": True,
-        "dropout": left.dropout,
-        "tie": theirs.tie(own["src_embedding.weight"], own["tgt_embedding.weight"], own["output.weight"]),
+        "dropout": encoder.dropout,
+        "tie": checkpoint.tie(own),
         "bridge": bridge,
         "score": "additive" if additive else "general",
         "attention_size": hidden,
-        "input_feeding": right.input_feeding,
+        "input_feeding": decoder.input_feeding,
         "attentional_bias": True,
     }
-    model = parse(LuongConfig, given, str(place))
-    return model, theirs.joined(model, own | of_bridge, _recurrent_places, read)
+    model = parse(LuongConfig, settings, str(place))
+    return model, checkpoint.convert(model, own | bridge_weights, _RECURRENT_NAMES)
 
 
-def _bridge(theirs: ForeignModel, side: _Stack, memory: int, place: Path) -> tuple[str, dict[str, Tensor]]:
-    """What makes the decoder's first state: all its layers, and an LSTM's memory cells, begin alike there."""
-    if side.init_hidden == "zero":
+def _bridge(checkpoint: ExternalCheckpoint, decoder: _Stack, memory: int, place: Path) -> tuple[str, dict[str, Tensor]]:
+    """The map to the decoder's first state, which all its layers, and an LSTM's memory cells, share."""
+    if decoder.init_hidden == "zero":
         return "zero", {}
-    size = (side.hidden_size, memory)
-    if side.init_hidden == "bridge":
-        weight = theirs.tensor("decoder.bridge_layer.weight", size)
-        bias = theirs.tensor("decoder.bridge_layer.bias", size[:1])
-    elif memory in (side.hidden_size, 2 * side.hidden_size):
+    size = (decoder.hidden_size, memory)
+    if decoder.init_hidden == "bridge":
+        weight = checkpoint.tensor("decoder.bridge_layer.weight", size)
+        bias = checkpoint.tensor("decoder.bridge_layer.bias", size[:1])
+    elif memory in (decoder.hidden_size, 2 * decoder.hidden_size):
         weight, bias = torch.eye(*size), torch.zeros(size[0])
     else:
-        raise _refused(place, "model.decoder.init_hidden", f"last of {memory} numbers for {side.hidden_size}")
-    one = {"weight": weight.repeat(side.num_layers, 1), "bias": bias.repeat(side.num_layers)}
-    parts = ("hidden", "cell") if side.rnn_type == "lstm" else ("hidden",)
-    made = {f"bridge.{part}.{kind}": tensor.clone() for part in parts for kind, tensor in one.items()}
-    return "tanh" if side.init_hidden == "bridge" else "linear", made
-
-
-def _recurrent_places(name: str) -> list[str]:
-    there = {
-        "attentional.bias": "decoder.att_vector_layer.bias",
-        "attention.score.key.weight": "decoder.attention.key_layer.weight",
-        "attention.score.query.weight": "decoder.attention.query_layer.weight",
-    }
-    return [recurrent_place(name) or there[name]]
+        what = f"last of {memory} numbers for {decoder.hidden_size}"
+        raise _unsupported(place, "model.decoder.init_hidden", what)
+    layers = {"weight": weight.repeat(decoder.num_layers, 1), "bias": bias.repeat(decoder.num_layers)}
+    states = ("hidden", "cell") if decoder.rnn_type == "lstm" else ("hidden",)
+    weights = {f"bridge.{state}.{kind}": tensor.clone() for state in states for kind, tensor in layers.items()}
+    return "tanh" if decoder.init_hidden == "bridge" else "linear", weights

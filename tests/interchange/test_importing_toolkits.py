@@ -29,8 +29,6 @@ from other_toolkits import (
 from portable import SOURCES, TARGETS, learned, opened
 
 from nmtkit.interchange.importing import import_run
-from nmtkit.interchange.joey import read_joey
-from nmtkit.interchange.opennmt import read_opennmt
 
 SPM = {
     "data__src__level": "bpe",
@@ -86,7 +84,7 @@ def test_a_transformer_of_joey_nmt_computes_what_it_did(kind: str, tmp_path: Pat
     words = words_of(0, JOEY, pieces), words_of(1, JOEY, pieces)
     weights = joey_transformer(config, *map(len, words))
     write_joey(tmp_path / "theirs", config, weights, words)
-    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
     ours = opened(tmp_path / "run")
     for source, target, found in zip(SOURCES[:6], TARGETS[:6], ours.rescore(SOURCES[:6], TARGETS[:6]), strict=True):
         src, tgt = (ids(words[n], cut(n, text, pieces, words[n])) for n, text in enumerate((source, target)))
@@ -115,7 +113,7 @@ def test_joey_nmt_itself_agrees(kind: str, tmp_path: Path) -> None:
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
     config["data"] |= {side: {"level": "word"} for side in ("src", "trg")}
     write_joey(tmp_path / "theirs", config, theirs.state_dict(), words)
-    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
     for source, target, found in zip(
         SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
     ):
@@ -165,7 +163,7 @@ def test_a_transformer_of_opennmt_py_computes_what_it_did(kind: str, tmp_path: P
     weights = opennmt_transformer(options, *map(len, words))
     path = tmp_path / "there" / "model_step_5.pt"
     write_opennmt(path, options, weights, words)
-    import_run(path, str(tmp_path / "run"), read=read_opennmt)
+    import_run(path, str(tmp_path / "run"), toolkit="opennmt-py")
     ours = opened(tmp_path / "run")
     sources = [*SOURCES[:5], f"zzz {SOURCES[5]} {TARGETS[5]}"]
     targets = [*TARGETS[:5], f"{TARGETS[5]} zzz"]
@@ -201,7 +199,7 @@ def test_opennmt_py_itself_agrees(kind: str, tmp_path: Path) -> None:
         for name, parameter in theirs.named_parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.4 + float("norm" in name and parameter.dim() == 1))
     write_opennmt(tmp_path / "model.pt", given, theirs.state_dict(), words)
-    import_run(tmp_path / "model.pt", str(tmp_path / "run"), read=read_opennmt)
+    import_run(tmp_path / "model.pt", str(tmp_path / "run"), toolkit="opennmt-py")
     for source, target, found in zip(
         SOURCES[:20], TARGETS[:20], opened(tmp_path / "run").rescore(SOURCES[:20], TARGETS[:20]), strict=True
     ):
@@ -232,7 +230,7 @@ def test_a_recurrent_model_of_joey_nmt_computes_what_it_did(kind: str, tmp_path:
     config, words = joey_recurrent(JOEY_RECURRENT[kind]), (words_of(0, JOEY, False), words_of(1, JOEY, False))
     weights = joey_rnn(config, *map(len, words))
     write_joey(tmp_path / "theirs", config, weights, words)
-    import_run(tmp_path / "theirs", str(tmp_path / "run"), read=read_joey)
+    import_run(tmp_path / "theirs", str(tmp_path / "run"), toolkit="joeynmt")
     for source, target, found in rescored(tmp_path / "run"):
         wanted = joey_rnn_scores(weights, config, ids(words[0], source), ids(words[1], target))
         assert found == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -244,7 +242,7 @@ def test_a_recurrent_model_of_opennmt_py_computes_what_it_did(kind: str, tmp_pat
     words = words_of(0, OPENNMT, False), words_of(1, OPENNMT, False)
     weights = opennmt_rnn(options, *map(len, words))
     write_opennmt(tmp_path / "model.pt", options, weights, words)
-    import_run(tmp_path / "model.pt", str(tmp_path / "run"), read=read_opennmt)
+    import_run(tmp_path / "model.pt", str(tmp_path / "run"), toolkit="opennmt-py")
     for source, target, found in rescored(tmp_path / "run"):
         wanted = opennmt_rnn_scores(weights, options, ids(words[0], source), ids(words[1], target))
         assert found == pytest.approx(wanted.tolist(), abs=1e-4)
@@ -267,11 +265,11 @@ def test_pieces_without_their_model_are_text_cut_beforehand(toolkit: str, tmp_pa
     if toolkit == "joeynmt":
         config = joey_config()
         write_joey(tmp_path / "model", config, joey_transformer(config, *map(len, cut)), (cut[0], cut[1]))
-        import_run(tmp_path / "model", str(tmp_path / "run"), told.append, read_joey)
+        import_run(tmp_path / "model", str(tmp_path / "run"), told.append, toolkit)
     else:
         options = opennmt_options()
         write_opennmt(tmp_path / "model.pt", options, opennmt_transformer(options, *map(len, cut)), (cut[0], cut[1]))
-        import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, read_opennmt)
+        import_run(tmp_path / "model.pt", str(tmp_path / "run"), told.append, toolkit)
     ours = opened(tmp_path / "run")
     line = " ".join([*cut[0][4:], "<s>", "nowhere"])
     assert ours.tokenizers.src.encode(line)[:-2] == list(range(4, len(cut[0])))

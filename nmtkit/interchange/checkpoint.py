@@ -1,0 +1,224 @@
+"""Converts the weights of another toolkit into a model here; a toolkit only says what its tensors are called."""
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.wording import shortened
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.interchange.external_files import ExternalWeights
+from nmtkit.interchange.vocabulary import Maps
+from nmtkit.layers.transformer import sinusoids
+from nmtkit.models.base import MODELS, ModelConfig
+from nmtkit.runs.saved import sizes_of
+from nmtkit.training.weights import weights_of
+
+SUPPRESSED_BIAS = -1000.0
+"""Output bias of a token that must never be written; finite, as all weights are."""
+
+SourceNames = Callable[[str], Sequence[str]]
+"""From the name of one of our weights to the toolkit's names of its parts, row upon row."""
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model of another toolkit, converted."""
+
+    toolkit: str
+    """As `import --from` names it."""
+    architecture: str
+    """What the toolkit calls it."""
+    description: str
+    model: ModelConfig
+    tensors: Mapping[str, Tensor]
+    """By our names."""
+    tokenizers: TokenizerPair
+    search: Mapping[str, Any]
+    """The toolkit's search, as `search` settings of a recipe."""
+    task: str = "translation"
+    licence: str | None = None
+    notes: Sequence[str] = ()
+    """Sentences for the user."""
+
+
+@dataclass(frozen=True)
+class ExternalCheckpoint:
+    """Weights of another toolkit with the tokenizers of their model; each shape is checked before a tensor is read."""
+
+    weights: ExternalWeights
+    tokenizers: TokenizerPair
+    vocabularies: Maps
+    used: set[str] = field(default_factory=set)
+    """Names of the tensors that were read."""
+
+    def fault(self, reason: str) -> CheckpointError:
+        """For weights that do not match the settings."""
+        return CheckpointError(f"{self.weights.path}: {reason}; it is damaged, or of another model than its settings")
+
+    def tensor(self, name: str, shape: tuple[int, ...], optional: bool = False) -> Tensor:
+        """A tensor of this shape; zeros where an `optional` one is missing."""
+        given = self.weights.shapes.get(name)
+        self.used.add(name)
+        if given is None and optional:
+            return torch.zeros(shape)
+        if given != shape:
+            fault = f"has shape {list(given)}, and" if given is not None else "is missing, and"
+            raise self.fault(f"{shortened(repr(name))} {fault} should have {list(shape)}")
+        return self.weights.tensor(name)
+
+    def word_matrices(self, src: str, tgt: str, output: str, width: int, hidden: int) -> dict[str, Tensor]:
+        """Both embeddings and the output layer, with our rows, under our names."""
+        matrices = (
+            ("src_embedding.weight", src, width, 0),
+            ("tgt_embedding.weight", tgt, width, 1),
+            ("output.weight", output, hidden, 1),
+        )
+        ordered = {}
+        for ours, name, columns, side in matrices:
+            one = self.vocabularies[side]
+            matrix = self.tensor(name, (one.size, columns))
+            ordered[ours] = torch.cat([matrix, torch.zeros(1, columns)])[one.rows]
+        return ordered
+
+    def output_bias(self, bias: Tensor | None = None) -> Tensor:
+        """The output bias with our rows; None: zeros. Tokens that must never be written get `SUPPRESSED_BIAS`."""
+        one = self.vocabularies[1]
+        bias = torch.zeros(one.size) if bias is None else bias
+        ordered = torch.cat([bias, torch.tensor([SUPPRESSED_BIAS])])[one.rows]
+        ordered[one.suppressed] = SUPPRESSED_BIAS
+        return ordered
+
+    def tie(self, matrices: Mapping[str, Tensor]) -> str:
+        """The model setting `tie`: which of the matrices of words are one."""
+        src, tgt, output = (matrices[f"{name}.weight"] for name in ("src_embedding", "tgt_embedding", "output"))
+        embeddings = self.tokenizers.shared and torch.equal(src, tgt)
+        if torch.equal(tgt, output):
+            return "all" if embeddings else "decoder"
+        return "embeddings" if embeddings else "none"
+
+    def positions(self, tables: Mapping[str, str], width: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The model settings of the position embeddings, and their tables `(P,H)` under our names.
+
+        Without tables the settings are empty.
+
+        Args:
+            tables: the toolkit's names by ours, the source's first.
+            width: of the model.
+        """
+        found: dict[str, Tensor] = {}
+        for ours, name in tables.items():
+            shape = self.weights.shapes.get(name)
+            if shape is not None and shape[-1:] != (width,):
+                raise self.fault(f"{name!r} has shape {list(shape)}, and should have {width} numbers a position")
+            if shape is not None:
+                found[ours] = self.tensor(name, shape).reshape(-1, width)
+        kinds = {_position_kind(table) for table in found.values()}
+        if not kinds:
+            return {}, {}
+        kind = kinds.pop() if len(kinds) == 1 else "learned"
+        if kind != "learned":
+            return {"positions": kind}, found
+        if lacking := [name for ours, name in tables.items() if ours not in found]:
+            raise self.fault(f"{lacking[0]!r} is missing, and the other positions are learned")
+        return {"positions": kind, "max_positions": len(next(iter(found.values())))}, found
+
+    def require_sinusoids(self, tables: Sequence[str], width: int) -> None:
+        """Refuses other position tables than sinusoids."""
+        for name in tables:
+            settings, _ = self.positions({name: name}, width)
+            if settings and settings["positions"] != "sinusoidal":
+                raise self.fault(f"{name!r} holds other positions than sinusoids, which is not supported")
+
+    def convert(
+        self,
+        model: ModelConfig,
+        own: Mapping[str, Tensor],
+        source_names: SourceNames,
+        ignored: Collection[str] = (),
+        optional: Callable[[str], bool] = lambda _: False,
+    ) -> dict[str, Tensor]:
+        """All weights of our model.
+
+        Args:
+            model: its settings.
+            own: weights that are made already, by our names; those that the model does not have are left out.
+            source_names: the parts of the others.
+            ignored: the toolkit's tensors that may be left over.
+            optional: whether one of its tensors may be missing, and is zero then.
+
+        Raises:
+            CheckpointError: a tensor is missing, left over, or of another shape.
+        """
+        with torch.device("meta"):
+            network = MODELS.get(model.kind)(model, sizes_of(self.tokenizers))
+        converted = {}
+        for name, weight in weights_of(network).items():
+            shape = tuple(weight.shape)
+            if name in own:
+                converted[name] = own[name]
+            else:
+                parts = source_names(name)
+                part_shape = (shape[0] // len(parts), *shape[1:])
+                converted[name] = torch.cat([self.tensor(part, part_shape, optional(part)) for part in parts])
+            if converted[name].shape != shape:
+                raise self.fault(f"{name}: its parts have {list(converted[name].shape)} numbers, not {list(shape)}")
+        if left := self.weights.shapes.keys() - self.used - {*ignored}:
+            raise self.fault(f"{shortened(repr(min(left)))} is not part of such a model")
+        return converted
+
+
+def _position_kind(table: Tensor) -> str:
+    for kind, halves in (("sinusoidal", False), ("sinusoidal_halves", True)):
+        # As exact as bfloat16 is.
+        if torch.allclose(table, sinusoids(len(table), table.shape[1], halves), rtol=0.0, atol=4e-3):
+            return kind
+    return "learned"
+
+
+def transformer_names(encoder: str, decoder: str, modules: Mapping[str, Sequence[str]]) -> SourceNames:
+    """Names of the weights of Transformer layers.
+
+    Args:
+        encoder: the toolkit's name of the encoder's list of layers; the last normalization is `layer_norm` beside it.
+        decoder: that of the decoder's.
+        modules: by our module of a layer, the toolkit's modules among which its rows are divided; a name that holds
+            for one side only begins with it.
+    """
+    stacks = {"encoder": encoder, "decoder": decoder}
+
+    def source_names(name: str) -> list[str]:
+        module, _, kind = name.rpartition(".")
+        side, _, module = module.partition(".")
+        if not module:  # encoder_norm or decoder_norm
+            return [f"{stacks[side.removesuffix('_norm')].rpartition('.')[0]}.layer_norm.{kind}".removeprefix(".")]
+        number, _, module = module.partition(".")
+        parts = modules[f"{side}.{module}" if f"{side}.{module}" in modules else module]
+        return [f"{stacks[side]}.{number}.{part}.{kind}" for part in parts]
+
+    return source_names
+
+
+def recurrent_names(
+    others: Mapping[str, str], decoder: str = "decoder.rnn.{kind}_l{layer}"
+) -> Callable[[str], list[str]]:
+    """Names of the weights of a recurrent model whose encoder is a module `rnn` of torch.
+
+    Args:
+        others: the toolkit's names of weights that are of no recurrent layer, by ours.
+        decoder: the pattern of its names of the decoder's.
+    """
+
+    def source_names(name: str) -> list[str]:
+        if match := re.fullmatch(r"encoder\.(forward|backward)_layers\.(\d+)\.(\w+)_l0", name):
+            direction, layer, kind = match.groups()
+            return [f"encoder.rnn.{kind}_l{layer}{'_reverse' if direction == 'backward' else ''}"]
+        if match := re.fullmatch(r"decoder\.(\w+)_l(\d+)", name):
+            return [decoder.format(kind=match[1], layer=match[2])]
+        return [others[name]]
+
+    return source_names

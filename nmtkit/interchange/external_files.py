@@ -1,0 +1,168 @@
+"""Reads files of other toolkits safely: no code in them is run, and every size is checked before it is used."""
+
+import re
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from nmtkit.core.errors import CheckpointError, DataError
+from nmtkit.core.settings import Places, S, Settings, classes_of, parse, parse_json
+from nmtkit.core.wording import shortened
+from nmtkit.training.tensor_files import opened
+
+_MAX_BYTES = 1 << 28
+"""Size limit of a file other than weights; the largest vocabularies have some MiB."""
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = ("model.safetensors", _INDEX, "pytorch_model.bin")
+"""Names of weight files, in the order in which they are tried."""
+
+
+@dataclass(frozen=True)
+class ExternalWeights:
+    """Named tensors of another toolkit, each read when it is needed."""
+
+    path: Path
+    """For messages."""
+    shapes: dict[str, tuple[int, ...]]
+    read: Callable[[str], Tensor]
+
+    @classmethod
+    def of(cls, path: Path, tensors: Mapping[str, Tensor]) -> "ExternalWeights":
+        """Tensors that are in memory already."""
+        return cls(path, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, tensors.__getitem__)
+
+    def tensor(self, name: str) -> Tensor:
+        """One tensor in float32; raises CheckpointError unless all its numbers are finite."""
+        tensor = self.read(name)
+        if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"{self.path}: {shortened(repr(name))} contains NaN, infinity or no floating-point numbers; download "
+                "the file again"
+            )
+        return tensor.float().contiguous()
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file other than weights; raises CheckpointError if it is missing, no file, or too large."""
+    if not path.is_file():  # reading a pipe would wait forever
+        fault = "is no file" if path.exists() else "is missing"
+        raise CheckpointError(f"{path}: {fault}, and the model cannot be read without it; download the whole folder")
+    if path.stat().st_size > _MAX_BYTES:
+        raise CheckpointError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no such file is")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """As `read_file`, in UTF-8."""
+    try:
+        return read_file(path).decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise CheckpointError(f"{path}: not UTF-8 at byte {fault.start}; download it again") from fault
+
+
+def read_json(path: Path) -> Any:
+    """As `read_file`, parsed as JSON."""
+    try:
+        return parse_json(read_file(path), str(path))
+    except DataError as fault:
+        raise CheckpointError(str(fault)) from fault
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """As `read_json`, for a file that must hold an object."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not an object of keys and values")
+    return content
+
+
+def parse_known(cls: type[S], given: Any, place: Path | str, lines: Places | None = None) -> S:
+    """Settings from another toolkit's configuration; keys that the class does not declare are ignored."""
+    return parse(cls, _known_keys(cls, given), str(place), lines)
+
+
+def _known_keys(cls: type[Settings], given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    known = {}
+    for key, field in cls.model_fields.items():
+        if given.get(key) is not None:
+            inner = classes_of(field)
+            known[key] = _known_keys(cast(type[Settings], inner[0]), given[key]) if inner else given[key]
+    return known
+
+
+@contextmanager
+def open_weights(folder: Path) -> Iterator[ExternalWeights]:
+    """The weights in a folder: safetensors, in one file or several, or a `.bin` file that holds only tensors."""
+    name = next((name for name in _WEIGHTS if (folder / name).exists()), None)
+    if name is None:
+        raise CheckpointError(f"{folder}: no weights ({', '.join(_WEIGHTS)}); download the whole folder")
+    path = folder / name
+    if name.endswith(".bin"):
+        yield ExternalWeights.of(path, named_tensors(path, load_pickle(path)))
+        return
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for part in _shards(path) if name == _INDEX else [path]:
+            try:
+                file = stack.enter_context(opened(part))
+                files |= dict.fromkeys(file.keys(), file)
+            except CheckpointError as fault:
+                raise CheckpointError(f"{part}: {fault}") from fault
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name, file in files.items()}
+        yield ExternalWeights(path, shapes, lambda name: files[name].get_tensor(name))
+
+
+def _shards(index: Path) -> list[Path]:
+    named = read_json_object(index).get("weight_map")
+    files = {str(one) for one in named.values()} if isinstance(named, dict) else set()
+    outside = [one for one in sorted(files) if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", one)]
+    if outside or not files:
+        fault = f"names {shortened(repr(outside[0]))}, which is no file beside it" if outside else "names no files"
+        raise CheckpointError(f"{index}: {fault}; nothing was read")
+    return [index.parent / one for one in sorted(files)]
+
+
+def load_pickle(path: Path, allowed: Sequence[type] = (), remedy: str = "take a model.safetensors") -> Any:
+    """The content of a file written by `torch.save`; only tensors, plain values and the `allowed` classes are made.
+
+    Raises:
+        CheckpointError: it is damaged, or holds something else; the message ends with the remedy.
+    """
+    try:
+        if not path.is_file():
+            raise ValueError("not a file")
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if any(one.compress_type != zipfile.ZIP_STORED for one in archive.infolist()):
+                    raise ValueError("it is compressed, which torch.save never does")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.serialization.safe_globals([*allowed]):
+                return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as fault:  # a malicious pickle may raise anything
+        reason = shortened(" ".join(str(fault).split()), 200)
+        raise CheckpointError(
+            f"{path}: damaged, or holds more than tensors; nothing of it was run ({reason}); {remedy}"
+        ) from fault
+
+
+def named_tensors(path: Path, content: Any, remedy: str = "take a model.safetensors") -> dict[str, Tensor]:
+    """The content of a pickle if it is named tensors, each with as many numbers as its shape says."""
+    if not isinstance(content, dict) or not all(
+        type(name) is str and type(one) is Tensor for name, one in content.items()
+    ):
+        raise CheckpointError(f"{path}: holds other things than named tensors; {remedy}")
+    for name, one in content.items():
+        plain = one.layout == torch.strided and one.device.type == "cpu" and not one.is_quantized
+        if not plain or one.nbytes > one.untyped_storage().nbytes():
+            raise CheckpointError(f"{path}: {shortened(repr(name))} has fewer numbers than its shape says")
+    return content

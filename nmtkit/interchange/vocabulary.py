@@ -1,0 +1,248 @@
+"""Vocabularies and tokenizers of other toolkits.
+
+PAD, UNK, BOS and EOS come first here, so tokens get other ids. BOS is the token that the decoder begins with. Where it
+shares its row with another special token, as in Marian, whose decoder begins with PAD, a bias keeps it from being
+written.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.core.errors import CheckpointError
+from nmtkit.core.settings import parse
+from nmtkit.data.tokenizer import WORD_START, SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.interchange.external_files import read_file
+
+
+@dataclass(frozen=True)
+class VocabularyMap:
+    """The vocabulary of one side in our order, and the rows of its tokens in the toolkit's matrices."""
+
+    vocabulary: Vocabulary
+    rows: Tensor
+    """`(V,)`; `size` stands for a row of zeros behind the last."""
+    size: int
+    """Rows of the toolkit's matrices."""
+    suppressed: Tensor
+    """Our ids whose row belongs to another of our ids: they must never be written."""
+
+
+Maps = tuple[VocabularyMap, VocabularyMap]
+"""Of source and target; the same object twice where they share one vocabulary."""
+
+
+def map_vocabulary(
+    place: Path, tokens: Mapping[int, str], special: tuple[int, int, int], size: int, dropped: Collection[int] = ()
+) -> VocabularyMap:
+    """Puts the special tokens first.
+
+    Args:
+        place: for messages.
+        tokens: by the toolkit's ids.
+        special: its ids of padding, of the decoder's first input, and of the end.
+        size: rows of its matrices.
+        dropped: rows that get no token here.
+
+    Raises:
+        CheckpointError: no token is the unknown one.
+    """
+    unknown = [row for row, token in tokens.items() if token == SPECIALS[UNK]]
+    if not unknown:
+        raise CheckpointError(f"{place}: the vocabulary has no {SPECIALS[UNK]}, which is not supported")
+    row_of = {PAD: special[0], UNK: unknown[0], BOS: special[1], EOS: special[2]}
+    owner: dict[int, int] = {}
+    for ours in (EOS, UNK, PAD, BOS):  # the first of these keeps a row that two share
+        owner.setdefault(row_of[ours], ours)
+    ordinary = [row for row in range(size) if row not in owner and row not in dropped]
+    taken, ordered = {*SPECIALS}, [*SPECIALS]
+    for row in ordinary:
+        token = tokens.get(row, "")
+        # Tokens that no line can contain, or that are special here, never come from a text.
+        token = f"<unused {row}>" if not token or "\n" in token or token in taken else token
+        taken.add(token)
+        ordered.append(token)
+    rows = torch.tensor([*(row_of[ours] for ours in range(len(SPECIALS))), *ordinary])
+    suppressed = torch.tensor([ours for ours, row in row_of.items() if owner[row] != ours], dtype=torch.long)
+    return VocabularyMap(Vocabulary(ordered), rows, size, suppressed)
+
+
+@dataclass(frozen=True)
+class ExternalVocabulary:
+    """The tokens of one side in the toolkit's order, and which of them are special."""
+
+    place: Path
+    """For messages."""
+    tokens: Sequence[str]
+    unknown: int
+    padding: int
+    start: int
+    """The decoder's first input."""
+    end: int
+
+    def mapped(self, pieces: bool) -> VocabularyMap:
+        """In our order; words, which are no sentencepiece `pieces`, get the mark that begins words here."""
+        special = (self.padding, self.start, self.end)
+        if not all(0 <= row < len(self.tokens) for row in (*special, self.unknown)):
+            raise CheckpointError(f"{self.place}: a special token has an id outside its {len(self.tokens)} tokens")
+        marked = [token if pieces or not token else WORD_START + token for token in self.tokens]
+        tokens = {row: "" if token == SPECIALS[UNK] else token for row, token in enumerate(marked)}
+        tokens[self.unknown] = SPECIALS[UNK]
+        return map_vocabulary(self.place, tokens, special, len(tokens))
+
+
+# ---------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def tokenizer_config(kind: str, maps: Maps, place: Path, **more: Any) -> TokenizerConfig:
+    """Settings of tokenizers over these vocabularies."""
+    src, tgt = maps
+    settings = {
+        "kind": kind,
+        "vocab_size": max(5, len(src.vocabulary)),
+        "tgt_vocab_size": None if src is tgt else max(5, len(tgt.vocabulary)),
+        "joint": src is tgt,
+    }
+    return parse(TokenizerConfig, settings | more, str(place))
+
+
+def word_tokenizers(config: TokenizerConfig, maps: Maps) -> TokenizerPair:
+    """Tokenizers that need no sentencepiece model."""
+    src, tgt = maps
+    left = WordTokenizer(config, src.vocabulary)
+    return TokenizerPair(left, left if src is tgt else WordTokenizer(config, tgt.vocabulary))
+
+
+def sentencepiece_tokenizers(
+    models: Sequence[Path], config: TokenizerConfig, maps: Maps, pieces: Sequence[Collection[str]] | None = None
+) -> TokenizerPair:
+    """Tokenizers of the sentencepiece models of both sides.
+
+    Args:
+        models: their files.
+        config: their settings.
+        maps: their tokens.
+        pieces: for each side the pieces that text is cut into; the others of the model stay unused. None: all.
+
+    Raises:
+        CheckpointError: a file is missing, is no such model, or falls back to bytes.
+    """
+    sides = []
+    for side, (path, one) in enumerate(zip(models, maps, strict=True)):
+        content = read_file(path)
+        try:
+            tokenizer = SentencePieceTokenizer(config, content, one.vocabulary)
+        except CheckpointError as fault:
+            raise CheckpointError(f"{path}: {fault}") from fault
+        if "<0x00>" in tokenizer.own_pieces:
+            raise CheckpointError(f"{path}: cuts unknown characters into bytes, which is not supported")
+        if pieces is not None:
+            tokenizer = SentencePieceTokenizer(config, _restricted(content, pieces[side]), one.vocabulary)
+        sides.append(tokenizer)
+    return TokenizerPair(*sides)
+
+
+def toolkit_tokenizers(
+    src: ExternalVocabulary,
+    tgt: ExternalVocabulary,
+    models: tuple[Path, Path] | None,
+    lowercase: bool = False,
+    restrict: bool = False,
+) -> tuple[TokenizerPair, Maps]:
+    """Tokenizers of a toolkit that keeps vocabularies apart from sentencepiece models.
+
+    Args:
+        src: the source vocabulary.
+        tgt: the target vocabulary.
+        models: the sentencepiece models; None: tokens, words or pieces, stand between spaces.
+        lowercase: turn text into lower case first.
+        restrict: use only pieces of the models that the vocabularies have.
+    """
+    cut = any(token.startswith(WORD_START) for token in (*src.tokens, *tgt.tokens))
+    of_tgt = tgt.mapped(cut or models is not None)
+    maps = (of_tgt if [*src.tokens] == [*tgt.tokens] else src.mapped(cut or models is not None), of_tgt)
+    kind = "marian" if models else "pieces" if cut else "whitespace"
+    config = tokenizer_config(kind, maps, src.place, lowercase=lowercase, normalization="none")
+    if models is None:
+        return word_tokenizers(config, maps), maps
+    pieces = [{*src.tokens}, {*tgt.tokens}] if restrict else None
+    return sentencepiece_tokenizers(models, config, maps, pieces), maps
+
+
+def find_sentencepiece_models(folder: Path, names: Sequence[str]) -> tuple[tuple[Path, Path] | None, list[str]]:
+    """The sentencepiece models of both sides, by these names or as OpenNMT-py names them; else a note for the user."""
+    paths = [
+        next((folder / one for one in (name, f"{side}.model", "sentencepiece.model") if (folder / one).is_file()), None)
+        for name, side in zip(names, ("source", "target"), strict=True)
+    ]
+    if paths[0] and paths[1]:
+        return (paths[0], paths[1]), []
+    missing = " or ".join(dict.fromkeys(name for name, path in zip(names, paths, strict=True) if not path))
+    return None, [
+        f"its tokens are sentencepiece pieces, and {missing} is not beside it: the run reads and writes text that is "
+        "cut into pieces with spaces between; put the models there and import again for plain text"
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- sentencepiece
+
+_NORMAL, _UNUSED = 1, 5
+"""Types of a piece in a sentencepiece model."""
+_PIECE, _TEXT, _TYPE = 0x0A, 0x0A, 0x18
+"""Keys in protobuf's encoding: a piece of the model, and the text and the type of a piece."""
+
+
+def _restricted(model: bytes, pieces: Collection[str]) -> bytes:
+    """The model with all other pieces unused, but for single characters: `SetVocabulary` of sentencepiece.
+
+    The model must have been opened before, so it is sound.
+    """
+    out = bytearray()
+    for key, content, raw in _fields(model):
+        if key == _PIECE:
+            fields = {inner: value for inner, value, _ in _fields(content)}
+            text, kind = fields.get(_TEXT, b"").decode("utf-8"), fields.get(_TYPE, bytes([_NORMAL]))[0]
+            if kind in (_NORMAL, _UNUSED):  # a field given twice has its last value
+                content += bytes([_TYPE, _NORMAL if text in pieces or len(text) == 1 else _UNUSED])
+            raw = bytes([_PIECE]) + _varint(len(content)) + content
+        out += raw
+    return bytes(out)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each field of a protobuf message: its key, its content, and all its bytes."""
+    at = 0
+    while at < len(message):
+        key, start = _read_varint(message, at)
+        if key & 7 == 0:
+            end = _read_varint(message, start)[1]
+        elif key & 7 == 2:
+            size, start = _read_varint(message, start)
+            end = start + size
+        else:
+            end = start + (8 if key & 7 == 1 else 4)
+        yield key, message[start:end], message[at:end]
+        at = end
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """The number that begins there, and where it ends."""
+    value = shift = 0
+    while True:
+        value |= (message[at] & 127) << shift
+        at, shift = at + 1, shift + 7
+        if message[at - 1] < 128:
+            return value, at
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
