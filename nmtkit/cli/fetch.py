@@ -108,7 +108,7 @@ def _show(corpus: Corpus, stderr: bool) -> None:
         ("licence", entry.licence),
         ("homepage", entry.homepage),
         ("to be cited", entry.citation),
-        *(("from", source.named()) for source in entry.sources),
+        *(("from", source.label()) for source in entry.sources),
     ]
     console.say("\n".join(f"{key}: {value}" for key, value in about if value), stderr=stderr)
 

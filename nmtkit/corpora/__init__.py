@@ -4,7 +4,6 @@ Importing this package registers every source and every reader.
 """
 
 from nmtkit.corpora import aligned as aligned
-from nmtkit.corpora import apt as apt
-from nmtkit.corpora import debian as debian
+from nmtkit.corpora import debian_readers as debian_readers
 from nmtkit.corpora import sources as sources
 from nmtkit.corpora import stories as stories

@@ -117,7 +117,7 @@ class ParallelFiles(Settings):
     """The same of the target."""
     split: Literal["train", "valid", "test", ""] = ""
     """What it is for; empty: `split` of the entry decides."""
-    form: Literal["lines", "talks", "segments"] = "lines"
+    format: Literal["lines", "talks", "segments"] = "lines"
     """lines: a sentence a line. talks: WIT3's train.tags, of which lines with tags are left out. segments: SGML or XML,
     a sentence between <seg> and </seg>."""
     entities: bool | None = None
@@ -144,19 +144,19 @@ class AlignedReader(Reader):
 
 
 def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-    read = FORMATS[part.form]
+    read = FORMATS[part.format]
     sides = [
         read(text_lines(files, part.src), part.src, dropped),
         read(text_lines(files, part.tgt), part.tgt, Counter()),  # what is left out of both sides is counted once
     ]
-    settle = unescape_entities if part.entities or (part.entities is None and part.form == "segments") else str
+    settle = unescape_entities if part.entities or (part.entities is None and part.format == "segments") else str
     count = 0
     for src, tgt in zip_longest(*sides):
         if src is None or tgt is None:
             more = 1 + sum(1 for side in sides for _ in side)
             counts = (count, count + more) if src is None else (count + more, count)
             raise DataError(
-                f"{part.src} has {counts[0]} {part.form}, but {part.tgt} has {counts[1]}: they do not belong together"
+                f"{part.src} has {counts[0]} {part.format}, but {part.tgt} has {counts[1]}: they do not belong together"
             )
         count += 1
         if src.place != tgt.place:
@@ -166,7 +166,7 @@ def _pairs(part: ParallelFiles, files: Sequence[Path], dropped: Counter[str]) ->
             )
         yield Pair(settle(src.text), settle(tgt.text), group=src.group, split=part.split)
     if not count:
-        raise DataError(f"{part.src}: there are no {part.form} in it; is it of another layout now?")
+        raise DataError(f"{part.src}: there are no {part.format} in it; is it of another layout now?")
 
 
 @READERS.register("tab_separated")

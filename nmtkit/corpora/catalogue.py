@@ -74,9 +74,9 @@ class Parameter(Settings):
 
 
 class FilterConfig(Settings):
-    """Which pairs are kept. Those that the corpus itself gives for validation or testing are never left out.
+    """Which pairs are kept. Validation and test sets of the corpus itself are not filtered.
 
-    Words are what white space separates; in languages that are written without spaces two letters count as a word.
+    Words are separated by white space; in languages that are written without spaces two letters count as a word.
     """
 
     min_words: int = Field(default=1, ge=0)
@@ -89,23 +89,23 @@ class FilterConfig(Settings):
     """Another limit for targets; default: the same."""
     max_ratio: float | None = Field(default=None, gt=1.0)
     """The most words of one side for each word of the other; default: no limit."""
-    letters: float = Field(default=0.0, ge=0.0, le=1.0)
-    """The share of letters and marks, white space not counted, that a side has at least."""
-    identical: bool = True
-    """Whether pairs of two equal sides are kept."""
-    duplicates: bool = False
-    """Whether a pair that occurred before is kept."""
+    min_letter_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
+    """The least share of letters and combining marks in the characters of a side, white space not counted."""
+    keep_identical: bool = True
+    """Whether pairs with equal sides are kept."""
+    keep_duplicates: bool = False
+    """Whether repeated pairs are kept."""
 
 
 class SplitConfig(Settings):
-    """How pairs are divided where the corpus itself does not say: by their group, whole groups only."""
+    """How pairs are split if the corpus has no splits of its own; a group of pairs is never divided."""
 
     valid: float = Field(default=0.0, ge=0.0, lt=1.0)
     """The share of the groups that goes to validation."""
     test: float = Field(default=0.0, ge=0.0, lt=1.0)
     """The share of the groups that goes to the test set."""
-    at_most: int | None = Field(default=None, ge=1)
-    """The most pairs of validation and of test; what is over goes to train. Default: no limit."""
+    max_pairs: int | None = Field(default=None, ge=1)
+    """The most pairs of validation and of test; the rest goes to train. Default: no limit."""
 
     @model_validator(mode="after")
     def _leave_some(self) -> "SplitConfig":
@@ -141,13 +141,13 @@ class Entry(Settings):
     parameters: dict[str, Parameter] = Field(default_factory=dict)
     """What may stand for each placeholder of the name: a list of values, or an example where any will do."""
     sources: list[AnySource] = Field(min_length=1)
-    """Where its files come from; the reader gets them in this order."""
+    """Where its files come from, in the order in which the reader takes them."""
     read: AnyReader
     """How pairs are read from the files."""
-    keep: FilterConfig = FilterConfig()
+    filter: FilterConfig = FilterConfig()
     """Which pairs are kept."""
     split: SplitConfig = SplitConfig()
-    """How they are divided."""
+    """How they are split."""
     expected: dict[Literal["train", "valid", "test"], int] = Field(default_factory=dict)
     """The pairs that its publisher or its papers count in the splits that it gives itself, before any are left out. The
     user is told where it is not what was read."""

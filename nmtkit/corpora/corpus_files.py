@@ -103,8 +103,8 @@ def write_pairs(
             if train.count.pairs % TOLD_EVERY == 0:
                 progress(train.count.pairs)
 
-        divider = Splitter(entry.split.valid, entry.split.test, entry.split.at_most, learn)
-        for pair in filter_pairs(pairs, entry.keep, entry.src, entry.tgt, dropped):
+        divider = Splitter(entry.split.valid, entry.split.test, entry.split.max_pairs, learn)
+        for pair in filter_pairs(pairs, entry.filter, entry.src, entry.tgt, dropped):
             if pair.split in given:
                 given[pair.split].append(pair)
             elif pair.split:
@@ -212,11 +212,11 @@ def make_card(corpus: Corpus, obtained: Sequence[SourceFile], written: WriteResu
                 "version": one.version,
                 "bytes": one.size,
                 "sha256": one.sha256,
-                "vouched": one.vouched,
+                "verified": one.verified,
             }
             for one in obtained
         ],
-        **entry.model_dump(mode="json", include={"read", "keep", "split"}),
+        **entry.model_dump(mode="json", include={"read", "filter", "split"}),
         "counts": {name: vars(count) for name, count in written.counts.items()},
         "dropped": written.dropped,
         "overlaps_kept": written.overlaps,
@@ -256,7 +256,7 @@ def _as_text(card: Mapping[str, Any]) -> str:
     lines += [f"* {name}: {value}" for name, value in about.items() if value]
     lines += ["", "## Sources", "", "| from | version | bytes | SHA-256 |", "|---|---|---:|---|"]
     for one in card["sources"]:
-        unsure = "" if one["vouched"] else " (as it came; nothing vouches for it)"
+        unsure = "" if one["verified"] else " (not verified)"
         lines.append(f"| {one['origin']} | {one['version'] or '-'} | {one['bytes']:,} | {one['sha256']}{unsure} |")
     lines += ["", "## What is in it", "", "| split | pairs | source words | target words |", "|---|---:|---:|---:|"]
     for name, count in card["counts"].items():

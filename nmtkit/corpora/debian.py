@@ -1,351 +1,146 @@
-"""What is in Debian's packages and is said of them: descriptions with their translations, and LibreOffice's help pages.
+"""Files of a Debian release from a mirror: the package index, translated package descriptions, and packages.
 
-The index of packages and the translations of their descriptions are text in stanzas: fields, whose further lines begin
-with a space. A description begins with one line, the summary; " ." stands between the paragraphs of the rest, and lines
-that begin with two spaces are not to be wrapped: lists, mostly.
+The release file lists the checksum of every index, and the package index the checksum of every package. So a corpus
+depends on the release alone, not on the machine or its apt.
 """
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
-from itertools import chain
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.apt import package_files
-from nmtkit.corpora.readers import READERS, Pair, Reader
+from nmtkit.core.settings import Field
+from nmtkit.corpora.archives import DAMAGES, members
+from nmtkit.corpora.sources import SOURCES, CorpusSource, FetchContext, SourceFile, UrlSource
+from nmtkit.corpus.text import read_stream_lines
 
-_BULLET = re.compile(r"[-*+o•·] +")
-_VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")
-_PLACEHOLDERS = re.compile(r"transitional|dummy package", re.IGNORECASE)
-_ROOT = "usr/share/libreoffice/help/"
-_BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
-_SWITCHES = ("switch", "switchinline")
-_CODE = ("code", "codeintable", "smathcode")
+PACKAGE_INDEX = "main/binary-amd64/Packages"
+LARGEST_FILE = 2**26
+"""Bytes of a file of a package that is read."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """What is said of one package in one language: a summary of one line, and the lines of each further paragraph."""
+class _ReleaseSource(CorpusSource):
+    mirror: str = "https://deb.debian.org/debian"
+    """The address of a mirror."""
+    release: str = Field(default="bookworm", pattern=r"^[a-z]+$")
+    """The code name of the release; default: one that no longer changes."""
 
-    package: str
-    sum: str
-    """The MD5 sum of the English description, which all its translations carry."""
-    summary: str
-    paragraphs: list[list[str]]
-    """Lines with their leading spaces but for the first one."""
-
-
-@READERS.register("debian_descriptions")
-class DebianDescriptions(Reader):
-    """Summaries and paragraphs of packages in two languages; grouped by families of packages.
-
-    Paragraphs are paired where a translation has as many as the original, and their list items where a paragraph has as
-    many; line ends within a sentence become spaces, and the signs before list items are left out.
-    """
-
-    kind: Literal["debian_descriptions"] = "debian_descriptions"
-    src: str
-    """The language of the source, as Debian calls it: en, pt_BR."""
-    tgt: str
-    """The language of the target."""
-
-    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, in the order of the source's index; the target's descriptions are in memory, 10 to 40 MB."""
-        families = _families(files)
-        targets = {item.sum: item for item in descriptions(_of_language(files, self.tgt), self.tgt)}
-        for item in descriptions(_of_language(files, self.src), self.src):
-            other = targets.get(item.sum)
-            if other is None:
-                dropped["description without a translation"] += 1
-                continue
-            group = families(item.package)
-            yield Pair(item.summary, other.summary, group=group)
-            if len(item.paragraphs) != len(other.paragraphs):
-                dropped["description with more paragraphs in one language"] += 1
-                continue
-            for lines, translated in zip(item.paragraphs, other.paragraphs, strict=True):
-                src, tgt = units(lines), units(translated)
-                if len(src) != len(tgt):
-                    dropped["paragraph with more list items in one language"] += 1
-                    continue
-                yield from (Pair(one, two, group=group) for one, two in zip(src, tgt, strict=True))
+    def _indexes(self, context: FetchContext, names: Sequence[str]) -> list[SourceFile]:
+        address = f"{self.mirror}/dists/{self.release}"
+        [release] = UrlSource(url=f"{address}/Release", no_checksum="it is the list of checksums").obtain(context)
+        facts = release.path.read_text("utf-8").split("\n")
+        version = "".join(line.removeprefix("Version: ") for line in facts if line.startswith("Version: "))
+        checksums = {name: (sha, int(size)) for sha, size, name in (line.split() for line in facts if line[:1] == " ")}
+        files = []
+        for stem in names:
+            name = next((stem + end for end in (".xz", ".bz2") if stem + end in checksums), None)
+            if name is None:
+                raise DataError(f"Debian {self.release} has no {stem}")
+            sha, size = checksums[name]
+            folder, _, file = name.rpartition("/")
+            source = UrlSource(url=f"{address}/{folder}/by-hash/SHA256/{sha}", sha256=sha, size=size, file=file)
+            files += [replace(one, version=f"{self.release} {version}") for one in source.obtain(context)]
+        return files
 
 
-@READERS.register("debian_summaries")
-class DebianSummaries(Reader):
-    """Long descriptions of packages and their one-line summaries; grouped by families of packages.
+@SOURCES.register("debian_package")
+class DebianPackage(_ReleaseSource):
+    """One package of a Debian release."""
 
-    The packages of a family often begin with the same paragraph (a program, its data, its documentation): the first
-    one is taken. So no two articles have the same first paragraph, digits and punctuation aside.
-    """
+    kind: Literal["debian_package"] = "debian_package"
+    package: str = Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
+    """Its name."""
 
-    kind: Literal["debian_summaries"] = "debian_summaries"
-    language: str = "en"
-    """The language, as Debian calls it."""
-    min_words: int = 15
-    """The fewest words of a long description."""
+    def label(self) -> str:
+        """See `CorpusSource`."""
+        return f"Debian package {self.package} ({self.release})"
 
-    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, in the order of the index; the letters of each first paragraph stay in memory."""
-        families = _families(files)
-        beginnings: set[str] = set()
-        for item in descriptions(_of_language(files, self.language), self.language):
-            article = " ".join(" ".join(line.split()) for lines in item.paragraphs for line in lines)
-            if len(article.split()) < self.min_words:
-                dropped[f"long description of less than {self.min_words} words"] += 1
-            elif _letters(item.summary) == _letters(item.package) or len(item.summary.split()) < 2:
-                dropped["summary that only names the package"] += 1
-            elif _PLACEHOLDERS.search(item.summary):
-                dropped["package that only points to another one"] += 1
-            elif (beginning := _letters(" ".join(item.paragraphs[0]))) in beginnings:
-                dropped["first paragraph that another package has too"] += 1
-            else:
-                beginnings.add(beginning)
-                yield Pair(article, item.summary, group=families(item.package))
+    def obtain(self, context: FetchContext) -> list[SourceFile]:
+        """Finds the package in the index and downloads it."""
+        [index] = self._indexes(context, [PACKAGE_INDEX])
+        for stanza in stanzas(index.path, ("Package", "Version", "Filename", "SHA256", "Size")):
+            if stanza.get("Package") == self.package:
+                url, size = f"{self.mirror}/{stanza['Filename']}", int(stanza["Size"])
+                files = UrlSource(url=url, sha256=stanza["SHA256"], size=size).obtain(context)
+                return [replace(one, version=stanza["Version"]) for one in files]
+        raise DataError(f"Debian {self.release} has no package {self.package}")
 
 
-def stanzas(path: Path, wanted: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The stanzas of an index, each with those of the wanted fields that it has; further lines follow a line end.
+@SOURCES.register("debian_indexes")
+class DebianIndexes(_ReleaseSource):
+    """The descriptions of all packages of a Debian release in some languages, and the package index."""
+
+    kind: Literal["debian_indexes"] = "debian_indexes"
+    languages: list[Annotated[str, Field(pattern=r"^[a-z]{2,3}(_[A-Z]{2})?$")]] = Field(min_length=1)
+    """Debian's language codes: en, pt_BR."""
+
+    def label(self) -> str:
+        """See `CorpusSource`."""
+        return f"Debian's package descriptions ({', '.join(self.languages)}; {self.release})"
+
+    def obtain(self, context: FetchContext) -> list[SourceFile]:
+        """Downloads the indexes."""
+        return self._indexes(context, [PACKAGE_INDEX, *(f"main/i18n/Translation-{one}" for one in self.languages)])
+
+
+def stanzas(path: Path, fields: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The stanzas of an index, each with the given fields that it has; continuation lines follow a line feed.
 
     Raises:
         DataError: it cannot be read, or is not text in stanzas.
     """
-    fields: dict[str, str] = {}
+    stanza: dict[str, str] = {}
     name = ""
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            for number, line in enumerate(chain(file, "\n"), start=1):
-                if line[0] in " \t":
-                    if name in fields:
-                        fields[name] += "\n" + line.rstrip("\n")
-                elif line == "\n":
-                    if fields:
-                        yield fields
-                    fields, name = {}, ""
-                else:
-                    name, colon, value = line.partition(":")
-                    if not colon:
-                        raise DataError(f"{path}, line {number}: expected `Field: value`; fetch it again")
-                    if name in wanted:
-                        fields[name] = value.strip()
-    except OSError as fault:
-        raise DataError(f"{path}: cannot read it: {fault.strerror or fault}") from fault
-    except UnicodeDecodeError as fault:
-        raise DataError(f"{path}: not UTF-8 text; fetch it again") from fault
+    [index] = members(path)
+    with index.open() as stream:
+        for number, line in enumerate(read_stream_lines(stream, str(path), "; fetch it again"), start=1):
+            if line[:1] in (" ", "\t"):
+                if name in stanza:
+                    stanza[name] += "\n" + line
+            elif line:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    raise DataError(f"{path}, line {number}: expected `Field: value`; fetch it again")
+                if name in fields:
+                    stanza[name] = value.strip()
+            elif stanza:
+                yield stanza
+                stanza, name = {}, ""
+    if stanza:
+        yield stanza
 
 
-def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
-    """The descriptions in some indexes of translations into one language, each text once."""
-    text = f"Description-{language}"
-    seen: set[str] = set()
-    for path in paths:
-        for stanza in stanzas(path, ("Package", "Description-md5", text)):
-            if len(stanza) == 3 and stanza["Description-md5"] not in seen:
-                seen.add(stanza["Description-md5"])
-                summary, *lines = stanza[text].split("\n")
-                yield Description(stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines))
-
-
-def paragraphs(lines: Sequence[str]) -> list[list[str]]:
-    """Lines of a long description by paragraphs, each without the space before every line."""
-    found: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip() == ".":
-            found.append([])
-        else:
-            found[-1].append(line[1:].rstrip())
-    return [paragraph for paragraph in found if paragraph]
-
-
-def units(lines: Sequence[str]) -> list[str]:
-    """The lines of a paragraph, unwrapped: running text is one unit, every list item or line of a table another one."""
-    found: list[list[str]] = []
-    depth = 0  # the indentation of the unit that is open
-    for line in lines:
-        text = line.strip()
-        indent = len(line) - len(line.lstrip())
-        bullet = _BULLET.match(text) if indent else None
-        continues = bool(found) and (indent == depth == 0 or (indent > depth > 0 and not bullet))
-        if continues:
-            found[-1].append(text)
-        else:
-            depth = indent
-            found.append([text[bullet.end() :] if bullet else text])
-    return [" ".join(" ".join(unit).split()) for unit in found]
-
-
-def family(source: str) -> str:
-    """The family that a source package belongs to: its name without versions (gcc-12-cross: gcc-cross)."""
-    return _VERSION.sub("", source) or source
-
-
-def _families(files: Sequence[Path]) -> Callable[[str], str]:
-    """Gives the family of a package by its name; it knows those of the indexes of packages among the files."""
-    found: dict[str, str] = {}
-    for path in files:
-        if path.name.endswith("_Packages"):
-            for stanza in stanzas(path, ("Package", "Source")):
-                name = stanza.get("Package", "")
-                # A source of another version than the package has it in brackets.
-                found.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
-    return lambda package: found.get(package) or family(package)
-
-
-def _of_language(files: Sequence[Path], language: str) -> list[Path]:
-    found = [path for path in files if path.name.endswith(f"_Translation-{language}")]
-    if not found:
-        raise DataError(
-            f"no source of the corpus gives descriptions of packages in {language!r}; add it to `languages`"
-        )
-    return found
-
-
-def _letters(text: str) -> str:
-    """What texts have in common that differ in digits, capitals or punctuation alone."""
-    return re.sub(r"[\W\d_]+", "", text.lower())
-
-
-# -------------------------------------------------------------------------------------------------------- help pages
-
-
-@READERS.register("libreoffice_help")
-class LibreOfficeHelp(Reader):
-    """Paragraphs of LibreOffice's help from two packages, source and target, joined by page and id; grouped by page."""
-
-    kind: Literal["libreoffice_help"] = "libreoffice_help"
-
-    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
-        """The pairs, page after page of the source's package; the target's paragraphs are in memory, some 10 MB."""
-        src_file, tgt_file = files
-        targets = dict(pages(tgt_file))
-        for page, sources in pages(src_file):
-            yield from _joined(page, sources, targets.get(page, {}), dropped)
-
-
-def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """The help pages in a package: the path of each below its language, and its paragraphs.
+def package_files(deb: Path) -> Iterator[tuple[str, bytes]]:
+    """The regular files of a package, one at a time: path from the root, and content. Nothing is written to disk.
 
     Raises:
-        DataError: it is damaged, or has no help pages.
+        DataError: it is not a package, or is damaged.
     """
-    found = False
-    for path, data in package_files(deb):
-        if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
-            found = True
-            try:
-                html = data.decode("utf-8")
-            except UnicodeDecodeError as fault:
-                raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
-            yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
-    if not found:
-        raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
+    try:
+        with deb.open("rb") as file:
+            if file.read(8) != b"!<arch>\n":
+                raise tarfile.ReadError("not an ar archive")
+            while header := file.read(60):  # of ar: name (16 bytes), time, owner, group, mode, size (10), 2 bytes
+                size = int(header[48:58])
+                if file.tell() + size > deb.stat().st_size:
+                    raise tarfile.ReadError("unexpected end of data")
+                if header.startswith(b"data.tar"):
+                    with tarfile.open(fileobj=file, mode="r|*") as tar:
+                        yield from _regular_files(tar, deb)
+                    return
+                file.seek(size + size % 2, 1)
+            raise tarfile.ReadError("it has no data")
+    except (*DAMAGES, ValueError) as fault:
+        raise DataError(f"{deb}: not a complete package: {fault}; delete it and fetch it again") from fault
 
 
-def page_paragraphs(html: str) -> dict[str, list[str]]:
-    """The paragraphs and headings of a help page by their id, in the order of their first; code is left out.
-
-    An id may occur several times where a page embeds a part of another one, so each has a list of texts.
-    Where the text depends on the system or the module ("Command" or "Ctrl"), it is the text for all others, or the
-    first where there is none for all others.
-    """
-    parser = _PageParser()
-    parser.feed(html)
-    parser.close()
-    return parser.texts
-
-
-def _joined(
-    page: str, sources: Mapping[str, list[str]], targets: Mapping[str, list[str]], dropped: Counter[str]
-) -> Iterator[Pair]:
-    """Pairs the texts of equal ids; those that are repeated, in the order in which they stand."""
-    for name, texts in sources.items():
-        translated = targets.get(name)
-        if translated is None:
-            dropped["paragraph that the other language does not have"] += len(texts)
-        elif len(translated) != len(texts):
-            dropped["paragraph repeated more often in one language"] += len(texts)
-        else:
-            for src, tgt in zip(texts, translated, strict=True):
-                if src and tgt:
-                    yield Pair(src, tgt, group=page)
-                elif src or tgt:
-                    dropped["paragraph that is empty in one language"] += 1
-
-
-@dataclass
-class _Span:
-    """An open span within a block; a switch holds variants, texts of which the reader sees one."""
-
-    name: str
-    kind: Literal["plain", "switch", "variant"]
-    outer: list[str]
-    """The pieces of the text about it."""
-    variants: list[tuple[str, list[str]]] = field(default_factory=list)
-    """Of a switch: the id of each variant, and its text in pieces."""
-
-
-class _PageParser(HTMLParser):
-    """Collects the texts of blocks by their id."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.texts: dict[str, list[str]] = {}
-        self._name = ""  # the id of the open block; empty outside of blocks
-        self._tag = ""
-        self._pieces: list[str] = []  # the text of the innermost switch or variant, or of the block
-        self._spans: list[_Span] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Opens a block, or a span in it."""
-        if not self._name:
-            if tag in _BLOCKS:
-                self._open_block(tag, dict(attrs))
-        elif tag == "span":
-            self._open_span(dict(attrs))
-        elif tag == "br":
-            self._pieces.append(" ")
-
-    def handle_endtag(self, tag: str) -> None:
-        """Closes what is open."""
-        if self._name and tag == "span" and self._spans:
-            self._close_span(self._spans.pop())
-        elif self._name and tag == self._tag:
-            while self._spans:
-                self._close_span(self._spans.pop())
-            self.texts.setdefault(self._name, []).append(" ".join("".join(self._pieces).split()))
-            self._name = ""
-
-    def handle_data(self, data: str) -> None:
-        """Collects text."""
-        if self._name:
-            self._pieces.append(data)
-
-    def _open_block(self, tag: str, attributes: dict[str, str | None]) -> None:
-        name = attributes.get("id") or ""
-        if name.startswith(("par_", "hd_")) and attributes.get("class") not in _CODE:
-            self._name, self._tag, self._pieces = name, tag, []
-
-    def _open_span(self, attributes: dict[str, str | None]) -> None:
-        span = _Span(attributes.get("id") or "", "plain", self._pieces)
-        if attributes.get("class") in _SWITCHES:
-            span.kind = "switch"
-        elif "hidden" in attributes:
-            span.kind = "variant"
-        if span.kind != "plain":
-            self._pieces = []
-        self._spans.append(span)
-
-    def _close_span(self, span: _Span) -> None:
-        if span.kind == "plain":
-            return
-        if span.kind == "variant" and self._spans and self._spans[-1].kind == "switch":
-            self._spans[-1].variants.append((span.name, self._pieces))
-        elif span.kind == "switch":
-            # What stands between the variants is white space of the page's making.
-            common = [pieces for name, pieces in span.variants if name.startswith("default")]
-            span.outer.extend((common or [pieces for _, pieces in span.variants] or [self._pieces])[0])
-        self._pieces = span.outer
+def _regular_files(tar: tarfile.TarFile, deb: Path) -> Iterator[tuple[str, bytes]]:
+    for member in tar:
+        if member.isreg():
+            if member.size > LARGEST_FILE:
+                raise DataError(f"{deb}: {member.name} has {member.size} bytes, too many for a page of text")
+            content = tar.extractfile(member)
+            assert content is not None
+            yield member.name.removeprefix("./"), content.read()

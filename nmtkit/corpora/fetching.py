@@ -144,7 +144,7 @@ def _compare(obtained: Sequence[SourceFile], earlier: dict[str, Any] | None, fol
     before = {one["origin"]: one["sha256"] for one in (earlier or {}).get("sources", ())}
     for one in obtained:
         old = before.get(one.origin, one.sha256)
-        if not one.vouched and old != one.sha256:
+        if not one.verified and old != one.sha256:
             raise DataError(
                 f"{one.origin}: it is not the file it was when {folder} was fetched: its sum was {old} and now is "
                 f"{one.sha256}. If you trust the new one, fetch it into another folder with --to DIR"

@@ -47,16 +47,16 @@ def letter_ratio(text: str) -> float:
 class PairFilter:
     """Says of one pair after the other why it is not kept; `src` and `tgt` are the languages."""
 
-    def __init__(self, keep: FilterConfig, src: str, tgt: str) -> None:
-        self._keep = keep
+    def __init__(self, config: FilterConfig, src: str, tgt: str) -> None:
+        self._config = config
         self._unspaced = (is_unspaced(src), is_unspaced(tgt))
-        least_tgt = keep.min_words if keep.min_tgt_words is None else keep.min_tgt_words
-        self._least = (max(keep.min_words, 1), max(least_tgt, 1))
-        self._most = (keep.max_words, keep.max_words if keep.max_tgt_words is None else keep.max_tgt_words)
+        least_tgt = config.min_words if config.min_tgt_words is None else config.min_tgt_words
+        self._least = (max(config.min_words, 1), max(least_tgt, 1))
+        self._most = (config.max_words, config.max_words if config.max_tgt_words is None else config.max_tgt_words)
 
     def rejection_reason(self, pair: Pair) -> str:
         """The reason not to keep a pair, in a few words; empty where it is kept."""
-        keep, sides = self._keep, (pair.src, pair.tgt)
+        config, sides = self._config, (pair.src, pair.tgt)
         counts = [count_words(text, unspaced) for text, unspaced in zip(sides, self._unspaced, strict=True)]
         if 0 in counts:
             return "an empty side"
@@ -64,11 +64,11 @@ class PairFilter:
             return "too few words"
         if any(most is not None and count > most for count, most in zip(counts, self._most, strict=True)):
             return "too many words"
-        if keep.max_ratio is not None and max(counts) > keep.max_ratio * min(counts):
+        if config.max_ratio is not None and max(counts) > config.max_ratio * min(counts):
             return "lengths too different"
-        if keep.letters and any(letter_ratio(text) < keep.letters for text in sides):
+        if config.min_letter_ratio and any(letter_ratio(text) < config.min_letter_ratio for text in sides):
             return "too few letters"
-        if not keep.identical and pair.src == pair.tgt:
+        if not config.keep_identical and pair.src == pair.tgt:
             return "both sides identical"
         return ""
 
@@ -79,29 +79,29 @@ def single_line(text: str) -> str:
 
 
 def filter_pairs(
-    pairs: Iterable[Pair], keep: FilterConfig, src: str, tgt: str, dropped: Counter[str]
+    pairs: Iterable[Pair], config: FilterConfig, src: str, tgt: str, dropped: Counter[str]
 ) -> Iterator[Pair]:
     """The pairs that are kept, each text on one line; what is for validation or test by the corpus's word is kept.
 
     What is left out is counted up in `dropped`, by reason; `src` and `tgt` are the languages.
     """
-    judge = PairFilter(keep, src, tgt)
+    judge = PairFilter(config, src, tgt)
     seen = HashSet()
     source = iter(pairs)
     while chunk := [
         replace(pair, src=single_line(pair.src), tgt=single_line(pair.tgt)) for pair in islice(source, CHUNK)
     ]:
-        for pair, reason in zip(chunk, _reasons(chunk, keep, judge, seen), strict=True):
+        for pair, reason in zip(chunk, _reasons(chunk, config, judge, seen), strict=True):
             if reason:
                 dropped[reason] += 1
             else:
                 yield pair
 
 
-def _reasons(chunk: Sequence[Pair], keep: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
+def _reasons(chunk: Sequence[Pair], config: FilterConfig, judge: PairFilter, seen: HashSet) -> list[str]:
     """For each pair why it is not kept; empty where it is."""
     reasons = ["" if pair.split in ("valid", "test") else judge.rejection_reason(pair) for pair in chunk]
-    if keep.duplicates:
+    if config.keep_duplicates:
         return reasons
     compared = [i for i, pair in enumerate(chunk) if not reasons[i] and pair.split not in ("valid", "test")]
     hashes = PairHashes.of([chunk[i].src for i in compared], [chunk[i].tgt for i in compared]).pairs

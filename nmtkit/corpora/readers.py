@@ -16,8 +16,6 @@ file of this folder, registered here under the `kind` that the catalogue calls i
             ...
 """
 
-import gzip
-import io
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +27,7 @@ from typing import BinaryIO
 from nmtkit.core.errors import DataError
 from nmtkit.core.registry import Registry
 from nmtkit.core.settings import Settings
-from nmtkit.corpora.archives import BUFFER, FREE_BYTES, LIMITS, CallbackStream, members
+from nmtkit.corpora.archives import decompressed, members
 from nmtkit.corpus.text import read_stream_lines
 
 LONGEST = 1 << 24
@@ -59,7 +57,7 @@ class Reader(Settings):
     def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
         """The pairs of the corpus, one at a time, in the same order every time; only a few are in memory at once.
 
-        What is wanted of length, letters or equality is not the reader's business: `keep` of the catalogue says it.
+        Filtering by length, letters or equality is done later, by `filter` of the catalogue entry.
 
         Args:
             files: what the corpus's sources gave, in the order in which the catalogue names them.
@@ -118,7 +116,7 @@ def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
     for found in members(path):
         if found.name in wanted:
             with found.open() as stream:
-                yield _unpacked(stream, place)
+                yield decompressed(stream, place)
             return
         count += 1
         if count <= 10:
@@ -127,28 +125,3 @@ def _opened(files: Sequence[Path], place: str) -> Iterator[BinaryIO]:
     if not member:
         raise DataError(f"{path}: this is an archive of {there}: name one as {name}:MEMBER in the entry")
     raise DataError(f"{path}: there is no {member} in it, only {there}; was it published anew?")
-
-
-def _unpacked(stream: io.BufferedReader, place: str) -> BinaryIO:
-    """The stream, decompressed where it begins like a gzip file: under the same limit as the archive it lies in."""
-    if stream.peek(2)[:2] != b"\x1f\x8b":
-        return stream
-    packed = unpacked = 0
-
-    def read_packed(size: int) -> bytes:
-        nonlocal packed
-        data = stream.read(size)
-        packed += len(data)
-        return data
-
-    file = gzip.GzipFile(fileobj=CallbackStream(read_packed))
-
-    def read(size: int) -> bytes:
-        nonlocal unpacked
-        data = file.read(size)
-        unpacked += len(data)
-        if unpacked > max(FREE_BYTES, LIMITS.ratio * packed):
-            raise DataError(f"{place}: more than {LIMITS.ratio:g} bytes come out for each byte of it; refused")
-        return data
-
-    return io.BufferedReader(CallbackStream(read), BUFFER)

@@ -1,7 +1,7 @@
-"""Where the files of a corpus come from: the contract of a source, and files by their address on the web.
+"""Sources of a corpus's files: the contract, and files by URL.
 
-A source is a group of settings, one item of `sources:` of a corpus in the catalogue, that knows how to obtain its
-files. It is registered like a reader (see `readers.py`), under its `kind`.
+A source is a group of settings, one item of `sources:` in a catalogue entry. It is registered like a reader (see
+`readers.py`), under its `kind`.
 """
 
 import hashlib
@@ -20,51 +20,51 @@ from nmtkit.corpora.download import DownloadPolicy, download, sha256_of
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file as it was obtained, and what the card says of it."""
+    """A downloaded file and its provenance, for the card."""
 
     path: Path
     origin: str
-    """Its address, or the name of its package."""
+    """URL."""
     sha256: str
     size: int
     """In bytes."""
     version: str = ""
-    """Of a package; empty for an address."""
-    vouched: bool = True
-    """Whether its sum was compared with one from elsewhere: the catalogue, or a signed index of packages."""
+    """Of the package or release, if there is one."""
+    verified: bool = True
+    """Whether the checksum was compared with one from the catalogue or an index."""
 
 
 @dataclass(frozen=True)
 class FetchContext:
-    """Where the sources of a corpus put their files, and whom a fetch tells how it goes."""
+    """The download cache and the progress callbacks of a fetch."""
 
     folder: Path
-    """The cache of all downloads: what stays there is found by the next fetch of any corpus."""
+    """The download cache, shared by all corpora."""
     notify: Callable[[str], None]
     """Takes a sentence for the user."""
     progress: Callable[[int, int | None], None]
-    """Takes how many bytes of the present file are there, and how many it has where that is known."""
+    """Takes the bytes of the present file so far, and its size if known."""
     count: Callable[[int], None] = lambda pairs: None
-    """Takes how many pairs are written."""
+    """Takes the number of pairs written so far."""
 
 
 class CorpusSource(Settings):
-    """Settings of one place to obtain files from, and the obtaining itself."""
+    """Settings of one source, and the download."""
 
     kind: str
     """The name it is registered by."""
 
     @abstractmethod
-    def obtain(self, work: FetchContext) -> list[SourceFile]:
-        """The files, whole and checked; those that are in the cache already are not downloaded again.
+    def obtain(self, context: FetchContext) -> list[SourceFile]:
+        """The files, complete and verified, from the cache or downloaded.
 
         Raises:
-            DataError: they cannot be obtained; the message names the place and the remedy.
+            DataError: a file cannot be had; the message names the place and the remedy.
         """
 
     @abstractmethod
-    def named(self) -> str:
-        """What the user is shown of it before it is obtained: its address, or the name of its package."""
+    def label(self) -> str:
+        """URL or package name, shown before the download."""
 
 
 SOURCES: Registry[type[CorpusSource]] = Registry("source")
@@ -72,88 +72,89 @@ SOURCES: Registry[type[CorpusSource]] = Registry("source")
 
 @SOURCES.register("url")
 class UrlSource(CorpusSource):
-    """One file by its address."""
+    """One file by its URL."""
 
     kind: Literal["url"] = "url"
     url: str
-    """Its address: https or http."""
+    """https or http."""
     sha256: str = ""
-    """The sum of its bytes, 64 hexadecimal digits."""
-    without_sum: str = ""
-    """Where there is no sha256: why not, in a few words ("changes every week"). The user is told so."""
+    """The checksum, 64 hexadecimal digits."""
+    no_checksum: str = ""
+    """If there is no sha256: why not, in a few words ("changes every week"). Shown to the user."""
     size: int | None = Field(default=None, ge=1)
-    """Its bytes, where the publisher says."""
+    """In bytes, if the publisher tells it."""
     file: str = ""
-    """What to call it; default: the end of its address."""
+    """The name of the file; default: the end of its URL."""
 
     @field_validator("url")
     @classmethod
-    def _of_the_web(cls, url: str) -> str:
+    def _http(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise ValueError("expected an address that begins with https:// or http://")
+            raise ValueError("expected a URL that begins with https:// or http://")
         return url
 
     @field_validator("sha256")
     @classmethod
-    def _digits(cls, text: str) -> str:
+    def _hexadecimal(cls, text: str) -> str:
         if text and (len(text) != 64 or set(text.lower()) - set("0123456789abcdef")):
             raise ValueError("expected 64 hexadecimal digits, as sha256sum prints them")
         return text.lower()
 
     @field_validator("file")
     @classmethod
-    def _plain(cls, name: str) -> str:
+    def _no_folders(cls, name: str) -> str:
         if name and not is_name(name):
             raise ValueError("expected the name of a file, without folders")
         return name
 
     @model_validator(mode="after")
-    def _vouch(self) -> "UrlSource":
-        if bool(self.sha256) == bool(self.without_sum):
-            raise ValueError("give the file's `sha256`, or say in `without_sum` why there is none")
+    def _has_checksum(self) -> "UrlSource":
+        if bool(self.sha256) == bool(self.no_checksum):
+            raise ValueError("give the file's `sha256`, or say in `no_checksum` why there is none")
         return self
 
-    def named(self) -> str:
+    def label(self) -> str:
         """See `CorpusSource`."""
         return self.url
 
     @property
     def file_name(self) -> str:
-        """What the file is called in the cache."""
+        """The name of the file in the cache."""
         end = PurePosixPath(unquote(urlsplit(self.url).path)).name
         return self.file or (end if is_name(end) else "download")
 
-    def obtain(self, work: FetchContext) -> list[SourceFile]:
-        """Downloads it, or finds it in the cache."""
-        # Many files of the web have the same name, so each address has its own folder.
-        folder = work.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
-        target, kept_sum = folder / self.file_name, folder / "sha256"
+    def obtain(self, context: FetchContext) -> list[SourceFile]:
+        """Downloads the file unless it is in the cache."""
+        # Many files of the web have the same name, so each URL has its own folder.
+        folder = context.folder / hashlib.sha256(self.url.encode("utf-8")).hexdigest()[:16]
+        target, checksum_file = folder / self.file_name, folder / "sha256"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            found = self._cached(target, kept_sum, work)
-            if found is None:
-                work.notify(f"downloading {self.url}")
-                found = download(self.url, target, DownloadPolicy(work.notify, work.progress), self.sha256, self.size)
-                kept_sum.write_text(found + "\n", encoding="ascii")
+            checksum = self._cached(target, checksum_file, context)
+            if checksum is None:
+                context.notify(f"downloading {self.url}")
+                policy = DownloadPolicy(context.notify, context.progress)
+                checksum = download(self.url, target, policy, self.sha256, self.size)
+                checksum_file.write_text(checksum + "\n", encoding="ascii")
             size = target.stat().st_size
         except OSError as fault:
             raise DataError(
                 f"{fault.filename or folder}: cannot read or write it: {fault.strerror or fault}"
             ) from fault
         if not self.sha256:
-            work.notify(f"nothing vouches for {self.file_name}: {self.without_sum}. The sum of what came is {found}")
-        return [SourceFile(target, self.url, found, size, vouched=bool(self.sha256))]
+            context.notify(f"{self.file_name} is not verified: {self.no_checksum}. Its SHA-256 checksum is {checksum}")
+        return [SourceFile(target, self.url, checksum, size, verified=bool(self.sha256))]
 
-    def _cached(self, target: Path, kept_sum: Path, work: FetchContext) -> str | None:
-        """The sum of an earlier download if it is still what it was; None where it must be downloaded."""
+    def _cached(self, target: Path, checksum_file: Path, context: FetchContext) -> str | None:
+        """The checksum of a file in the cache; None if it must be downloaded."""
         if not target.is_file():
             return None
-        work.notify(f"{target} is there already; checking it")
-        found = sha256_of(target)
-        expected = self.sha256 or (kept_sum.read_text(encoding="ascii").strip() if kept_sum.is_file() else found)
-        if found == expected:
-            return found
-        work.notify(f"its sum is {found}, not {expected}: downloading it again")
+        context.notify(f"{target} is in the cache; checking it")
+        checksum = sha256_of(target)
+        stored = checksum_file.read_text(encoding="ascii").strip() if checksum_file.is_file() else checksum
+        if checksum == (self.sha256 or stored):
+            return checksum
+        context.notify(f"its checksum is {checksum}, not {self.sha256 or stored}: downloading it again")
         target.unlink()
         return None

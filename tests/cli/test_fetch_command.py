@@ -21,7 +21,7 @@ def nmtkit(console, tmp_path, monkeypatch):
         "tgt": "de",
         "size": "200 pairs",
         "licence": "CC0; asks for nothing",
-        "sources": [{"kind": "url", "url": url, "without_sum": "it is a test"}],
+        "sources": [{"kind": "url", "url": url, "no_checksum": "it is a test"}],
         "read": {"kind": "tab_separated", "text": "pairs.txt"},
         "split": {"valid": 0.1, "test": 0.1},
     }
@@ -70,7 +70,7 @@ def test_fetched_it_says_what_is_there_and_what_comes_next(downloaded, tmp_path)
     assert done.code == 0, done.err
     assert "nmtkit check corpora/pairs/pairs.yaml" in done.out
     assert "nmtkit train corpora/pairs/pairs.yaml" in done.out
-    assert "nothing vouches for pairs.txt: it is a test" in done.err
+    assert "pairs.txt is not verified: it is a test" in done.err
     card = json.loads((tmp_path / "corpora/pairs/card.json").read_text())
     assert card["command"] == "nmtkit fetch --catalogue mine.yaml pairs --yes"
     assert f"{card['counts']['train']['pairs']}" in done.out

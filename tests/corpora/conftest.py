@@ -1,15 +1,16 @@
-"""A site on the web and archives of packages, as every test of this folder may have them."""
+"""A site on the web, and the real archive of Debian."""
 
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian_archive import Archive, Debian, has_apt, workplace
+from debian_archive import fetch_context
 from web_server import QuietServer, Site, handler_of
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.apt import AptDescriptions
+from nmtkit.corpora.debian import DebianIndexes
+from nmtkit.corpora.sources import FetchContext
 
 
 @pytest.fixture
@@ -31,26 +32,18 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     thread.join()
 
 
-@pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    """An archive of Debian packages in a folder, which is apt's only source."""
-    if not has_apt():
-        pytest.skip("there is no apt on this machine")
-    made = Archive(tmp_path / "archive")
-    made.folder.mkdir()
-    made.be_the_only_source(monkeypatch)
-    return made
-
-
 @pytest.fixture(scope="session")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> Debian:
-    """The sources of apt that this machine has, where they can be read; their index is read once for all tests."""
-    if not has_apt():
-        pytest.skip("there is no apt on this machine")
-    work = workplace(tmp_path_factory.mktemp("debian"))[0]
+def debian(tmp_path_factory: pytest.TempPathFactory) -> FetchContext:
+    """A cache for what is downloaded from Debian's mirrors, where they can be reached."""
+    context = fetch_context(tmp_path_factory.mktemp("debian"))[0]
     try:
-        obtained = AptDescriptions(languages=["en", "de"]).obtain(work)
+        DebianIndexes(languages=["en", "de"]).obtain(context)
     except DataError as fault:
-        pytest.skip(f"the sources of apt on this machine cannot be read: {fault}")
-    (work.folder / "apt").symlink_to("apt-de-en")  # an index with descriptions does for packages too
-    return Debian(work, [one.path for one in obtained])
+        pytest.skip(f"no mirror of Debian can be reached: {fault}")
+    return context
+
+
+@pytest.fixture
+def debian_indexes(debian: FetchContext) -> list[Path]:
+    """The package index, and descriptions in English and German."""
+    return [one.path for one in DebianIndexes(languages=["en", "de"]).obtain(debian)]

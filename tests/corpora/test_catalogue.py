@@ -18,7 +18,7 @@ ours:
   size: two pairs
   licence: none
   sources:
-    - {kind: url, url: "https://example.org/a%20b.zip", without_sum: it is only an example}
+    - {kind: url, url: "https://example.org/a%20b.zip", no_checksum: it is only an example}
   read: {kind: tab_separated, text: "a b.zip:a.txt"}
 """
 FAMILY = """\
@@ -34,7 +34,7 @@ ours-{corpus}-{src}-{tgt}:
   licence: see {corpus}
   sources:
     - {kind: url, url: "https://example.org/{corpus}/{first}-{second}/{their_first}{their_second}/{their_tgt}.zip",
-       without_sum: any file of that form}
+       no_checksum: any file of that form}
   read: {kind: tab_separated, text: "{their_tgt}.zip:{src}.txt"}
 """
 
@@ -53,17 +53,17 @@ def fault_of(folder: Path, text: str, name: str) -> str:
 
 def test_an_entry_is_read_with_its_defaults(tmp_path):
     corpus = load(tmp_path, PLAIN).get("ours")
-    assert (corpus.name, corpus.entry.task, corpus.entry.keep) == ("ours", "translation", FilterConfig())
+    assert (corpus.name, corpus.entry.task, corpus.entry.filter) == ("ours", "translation", FilterConfig())
     (source,) = corpus.entry.sources
     assert isinstance(source, UrlSource)
     assert source.file_name == "a b.zip"
-    assert source.named() == "https://example.org/a%20b.zip"
+    assert source.label() == "https://example.org/a%20b.zip"
 
 
 def test_values_stand_for_placeholders_everywhere(tmp_path):
     corpus = load(tmp_path, FAMILY).get("ours-Tatoeba.2-fr-de")
     assert corpus.entry.title == "Tatoeba.2 from fr to de"
-    assert corpus.entry.sources[0].named() == "https://example.org/Tatoeba.2/de-fr/deufr/deu.zip"
+    assert corpus.entry.sources[0].label() == "https://example.org/Tatoeba.2/de-fr/deufr/deu.zip"
     assert corpus.entry.read.model_dump()["text"] == "deu.zip:fr.txt"
 
 
@@ -94,11 +94,11 @@ FAULTS = {
     "kind-of-source": (PLAIN.replace("kind: url", "kind: ftp"), "line 8: `ours.sources.0.kind`: unknown name 'ftp'"),
     "kind-of-reader": (PLAIN.replace("tab_sep", "tap_sep"), "line 9: `ours.read.kind`: unknown name 'tap_separated'"),
     "setting-of-reader": (PLAIN.replace("text:", "txt:"), "line 9: unknown key `ours.read.txt`"),
-    "no-sum": (PLAIN.replace(", without_sum: it is only an example", ""), "say in `without_sum` why there is none"),
-    "two-of-them": (PLAIN.replace("without_sum", f"sha256: {'a' * 64}, without_sum"), "say in `without_sum`"),
-    "bad-sum": (PLAIN.replace("without_sum: it is only an example", "sha256: 12ab"), "64 hexadecimal digits"),
+    "no-sum": (PLAIN.replace(", no_checksum: it is only an example", ""), "say in `no_checksum` why there is none"),
+    "two-of-them": (PLAIN.replace("no_checksum", f"sha256: {'a' * 64}, no_checksum"), "say in `no_checksum`"),
+    "bad-sum": (PLAIN.replace("no_checksum: it is only an example", "sha256: 12ab"), "64 hexadecimal digits"),
     "no-address": (PLAIN.replace("https://example.org/", "/etc/"), "begins with https:// or http://"),
-    "path-as-file": (PLAIN.replace("without_sum", "file: ../x, without_sum"), "the name of a file, without folders"),
+    "path-as-file": (PLAIN.replace("no_checksum", "file: ../x, no_checksum"), "the name of a file, without folders"),
     "same-language": (PLAIN.replace("tgt: de", "tgt: en"), "source and target are the same language"),
     "shares": (PLAIN + "  split: {valid: 0.5, test: 0.5}\n", "leave nothing for train"),
     "placeholder": (FAMILY.replace("see {corpus}", "see {corpse}"), "line 1: unknown placeholder {corpse} in"),
@@ -126,7 +126,7 @@ def test_no_name_leads_out_of_its_folder(tmp_path):
     for name in ("..", "../ours", "/ours", ".ours", "-ours", "x" * 300):
         assert "line 1: " in fault_of(tmp_path, PLAIN.replace("ours:", f'"{name}":', 1), "any")
     for place in ("file: ..", "file: ../x", 'file: "a/b"'):
-        text = PLAIN.replace("without_sum:", f"{place}, without_sum:")
+        text = PLAIN.replace("no_checksum:", f"{place}, no_checksum:")
         assert "the name of a file" in fault_of(tmp_path, text, "ours")
     text = PLAIN.replace("a%20b.zip", "%2e%2e")
     (source,) = load(tmp_path, text).get("ours").entry.sources

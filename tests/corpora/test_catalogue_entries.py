@@ -122,7 +122,7 @@ def test_fetched_from_a_server_with_its_layout(
         assert f"{split} has {given[split]:,} pairs as it was published, but {count:,} were expected" in said
     for source in corpus.entry.sources:
         assert isinstance(source, UrlSource)
-        told = f"nothing vouches for {source.file_name}: {source.without_sum}"
+        told = f"{source.file_name} is not verified: {source.no_checksum}"
         assert any(line.startswith(told) for line in said) == (not source.sha256)
     recipe, _ = load_yaml(fetched.recipe)
     assert counts.keys() <= recipe["data"].keys()
@@ -143,7 +143,7 @@ def test_the_real_files_of_multi30k_have_the_sums_and_the_counts_of_the_catalogu
     fetched, said = fetched_to(tmp_path, corpus)
     counts = {split: count["pairs"] for split, count in fetched.card["counts"].items()}
     assert counts == corpus.entry.expected
-    assert not [line for line in said if "expected" in line or "nothing vouches" in line]
+    assert not [line for line in said if "expected" in line or "is not verified" in line]
     assert pairs_in(fetched.folder, "train", corpus)[0] == (
         "Two young, White males are outside near many bushes.",
         "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche.",

@@ -31,7 +31,7 @@ class Heard:
     waits: list[float] = field(default_factory=list)
 
     @property
-    def habits(self) -> DownloadPolicy:
+    def policy(self) -> DownloadPolicy:
         return DownloadPolicy(
             self.said.append,
             lambda there, total: self.bytes_there.append((there, total)),
@@ -65,7 +65,7 @@ def refused(call: Callable[[], object]) -> str:
 
 def test_a_file_comes_whole_with_its_progress(site, target):
     heard = Heard()
-    assert download(site.put("a.bin", CONTENT), target, heard.habits, SUM, len(CONTENT)) == SUM
+    assert download(site.put("a.bin", CONTENT), target, heard.policy, SUM, len(CONTENT)) == SUM
     assert target.read_bytes() == CONTENT
     assert left(target) == ["file.bin"]
     assert heard.bytes_there[0] == (0, len(CONTENT))
@@ -76,7 +76,7 @@ def test_a_file_comes_whole_with_its_progress(site, target):
 
 
 def test_an_empty_file_is_a_file(site, target):
-    assert download(site.put("empty", b""), target, Heard().habits) == hashlib.sha256(b"").hexdigest()
+    assert download(site.put("empty", b""), target, Heard().policy) == hashlib.sha256(b"").hexdigest()
     assert target.read_bytes() == b""
 
 
@@ -90,7 +90,7 @@ def test_cut_at_random_places_it_is_resumed_to_the_same_bytes(site, target, seed
         cuts.append(draw.randint(0, rest // 2))
         rest -= cuts[-1]
     site.cuts = list(cuts)
-    assert download(site.put("a.bin", CONTENT), target, heard.habits) == SUM  # no sum to mend what went wrong
+    assert download(site.put("a.bin", CONTENT), target, heard.policy) == SUM  # no sum to mend what went wrong
     assert target.read_bytes() == CONTENT
     assert left(target) == ["file.bin"]
     starts = [int(one.range.removeprefix("bytes=").rstrip("-") or 0) for one in site.asked]
@@ -114,7 +114,7 @@ def test_stopped_and_started_again_it_goes_on(site, target):
         download(url, target, DownloadPolicy(print, lambda there, total: None, stop))
     assert left(target) == ["file.bin.part", "file.bin.part.json"]
     heard = Heard()
-    assert download(url, target, heard.habits, SUM) == SUM
+    assert download(url, target, heard.policy, SUM) == SUM
     assert site.asked[-1].range == "bytes=70000-"
     assert heard.bytes_there[0] == (70_000, len(CONTENT))
     assert target.read_bytes() == CONTENT
@@ -123,7 +123,7 @@ def test_stopped_and_started_again_it_goes_on(site, target):
 def test_a_server_that_knows_no_ranges_begins_again(site, target):
     site.ranges = False
     site.cuts = [100_000, 120_000]
-    assert download(site.put("a.bin", CONTENT), target, Heard().habits) == SUM
+    assert download(site.put("a.bin", CONTENT), target, Heard().policy) == SUM
     assert [one.status for one in site.asked] == [200, 200, 200]
     assert target.read_bytes() == CONTENT
 
@@ -132,11 +132,11 @@ def test_without_a_mark_of_the_version_only_a_sum_allows_to_go_on(site, target):
     site.etags = site.dates = False
     url = site.put("a.bin", CONTENT)
     site.cuts = [100_000]
-    assert download(url, target, Heard().habits) == SUM
+    assert download(url, target, Heard().policy) == SUM
     assert site.asked[-1].range == ""
     target.unlink()
     site.cuts = [100_000]
-    assert download(url, target, Heard().habits, SUM) == SUM
+    assert download(url, target, Heard().policy, SUM) == SUM
     assert site.asked[-1].range == "bytes=100000-"
 
 
@@ -150,8 +150,8 @@ def test_a_file_that_changes_in_between_is_not_mixed(site, target, honest):
     def change(seconds: float) -> None:
         site.put("a.bin", other)
 
-    habits = DownloadPolicy(lambda text: None, lambda there, total: None, change)
-    assert download(url, target, habits) == hashlib.sha256(other).hexdigest()
+    policy = DownloadPolicy(lambda text: None, lambda there, total: None, change)
+    assert download(url, target, policy) == hashlib.sha256(other).hexdigest()
     assert target.read_bytes() == other
 
 
@@ -165,8 +165,8 @@ def test_a_part_that_is_already_whole_is_taken(site, target):
         site.claimed_length = None
         heard.waits.append(seconds)
 
-    habits = DownloadPolicy(heard.said.append, lambda there, total: None, mend)
-    assert download(url, target, habits, SUM) == SUM
+    policy = DownloadPolicy(heard.said.append, lambda there, total: None, mend)
+    assert download(url, target, policy, SUM) == SUM
     assert [one.status for one in site.asked] == [200, 416]
 
 
@@ -176,7 +176,7 @@ def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, target):
     facts = {"url": url, "etag": '"old"', "modified": "", "total": None}
     target.with_name("file.bin.part.json").write_text(json.dumps(facts))
     site.honours_if_range = False
-    assert download(url, target, Heard().habits, SUM) == SUM
+    assert download(url, target, Heard().policy, SUM) == SUM
     assert [one.status for one in site.asked] == [416, 200]
 
 
@@ -184,19 +184,19 @@ def test_a_part_that_is_longer_than_the_file_is_thrown_away(site, target):
 def test_a_part_of_unknown_origin_is_not_used(site, target, facts):
     target.with_name("file.bin.part").write_bytes(b"something else")
     target.with_name("file.bin.part.json").write_text(facts)
-    assert download(site.put("a.bin", CONTENT), target, Heard().habits) == SUM
+    assert download(site.put("a.bin", CONTENT), target, Heard().policy) == SUM
     assert target.read_bytes() == CONTENT
 
 
 def test_a_wrong_sum_is_refused_with_both_and_nothing_stays(site, target):
     url = site.put("a.bin", CONTENT[:-1] + b"?")
     found = hashlib.sha256(CONTENT[:-1] + b"?").hexdigest()
-    said = refused(lambda: download(url, target, Heard().habits, SUM))
+    said = refused(lambda: download(url, target, Heard().policy, SUM))
     assert SUM in said
     assert found in said
     assert left(target) == []
     site.put("a.bin", CONTENT)
-    assert download(url, target, Heard().habits, SUM) == SUM
+    assert download(url, target, Heard().policy, SUM) == SUM
     assert site.asked[-1].range == ""
 
 
@@ -208,19 +208,19 @@ def test_a_bad_part_does_not_spoil_the_next_download(site, target):
         download(url, target, DownloadPolicy(print, lambda there, total: None, lambda seconds: 1 / 0), SUM)
     part = target.with_name("file.bin.part")
     part.write_bytes(b"x" + part.read_bytes()[1:])
-    assert SUM in refused(lambda: download(url, target, Heard().habits, SUM))
-    assert download(url, target, Heard().habits, SUM) == SUM
+    assert SUM in refused(lambda: download(url, target, Heard().policy, SUM))
+    assert download(url, target, Heard().policy, SUM) == SUM
 
 
 def test_another_size_than_expected_is_refused_before_it_comes(site, target):
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().habits, size=1000))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy, size=1000))
     assert "it has 150,000 bytes, not 1,000" in said
     assert left(target) == []
 
 
 def test_a_server_that_does_not_stop_is_not_listened_to(site, target):
     site.lengths = False
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().habits, size=1000))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy, size=1000))
     assert "more bytes, not 1,000" in said
     assert left(target) == []
 
@@ -228,14 +228,14 @@ def test_a_server_that_does_not_stop_is_not_listened_to(site, target):
 def test_without_a_length_the_size_of_the_catalogue_tells_the_end(site, target):
     site.lengths = False
     site.cuts = [50_000]
-    assert download(site.put("a.bin", CONTENT), target, Heard().habits, size=len(CONTENT)) == SUM
+    assert download(site.put("a.bin", CONTENT), target, Heard().policy, size=len(CONTENT)) == SUM
     assert site.asked[-1].range == "bytes=50000-"
 
 
 def test_a_busy_server_is_asked_again_after_ever_longer_waits(site, target):
     site.failures = [(503, {}), (500, {}), (429, {}), (504, {})]
     heard = Heard()
-    assert download(site.put("a.bin", CONTENT), target, heard.habits) == SUM
+    assert download(site.put("a.bin", CONTENT), target, heard.policy) == SUM
     assert heard.waits == [2.0, 4.0, 8.0, 16.0]
     assert "503" in heard.said[0]
     assert "next attempt in 2 s" in heard.said[0]
@@ -245,7 +245,7 @@ def test_the_server_says_how_long_to_wait(site, target):
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     site.failures = [(503, {"Retry-After": "7"}), (429, {"Retry-After": soon}), (503, {"Retry-After": "rain"})]
     heard = Heard()
-    download(site.put("a.bin", CONTENT), target, heard.habits)
+    download(site.put("a.bin", CONTENT), target, heard.policy)
     assert heard.waits[0] == 7.0
     assert 25.0 < heard.waits[1] <= 30.0
     assert heard.waits[2] == 8.0
@@ -254,7 +254,7 @@ def test_the_server_says_how_long_to_wait(site, target):
 def test_a_server_that_asks_for_an_hour_is_not_waited_for(site, target):
     site.failures = [(503, {"Retry-After": "3600"})]
     heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.habits))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
     assert "asks to wait 3600 seconds" in said
     assert not heard.waits
 
@@ -262,7 +262,7 @@ def test_a_server_that_asks_for_an_hour_is_not_waited_for(site, target):
 def test_it_ends_after_so_many_attempts_in_a_row(site, target):
     site.failures = [(503, {})] * 100
     heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.habits))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
     assert "503" in said
     assert "try again later" in said
     assert len(site.asked) == module.ATTEMPTS
@@ -272,7 +272,7 @@ def test_a_server_that_always_cuts_at_the_same_place_is_given_up(site, target):
     """It knows no ranges, so nothing is ever won; without the count of attempts this would go on for ever."""
     site.ranges = False
     site.cuts = [1000] * 100
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().habits))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy))
     assert "the connection" in said
     assert len(site.asked) == module.ATTEMPTS + 1  # the first one brought something
 
@@ -285,8 +285,8 @@ def test_a_server_that_stops_in_the_middle_is_left_after_the_timeout(site, targe
     def mend(seconds: float) -> None:
         site.pause = 0.0
 
-    habits = DownloadPolicy(heard.said.append, lambda there, total: None, mend, (2.0, 0.1))
-    assert download(url, target, habits) == SUM
+    policy = DownloadPolicy(heard.said.append, lambda there, total: None, mend, (2.0, 0.1))
+    assert download(url, target, policy) == SUM
     assert heard.said
     assert "the connection broke" in heard.said[0] or "no answer in time" in heard.said[0]
 
@@ -295,14 +295,14 @@ def test_redirections_are_followed(site, target):
     site.put("a.bin", CONTENT)
     site.redirects = {"/old": "/older", "/older": site.url("a.bin")}
     site.cuts = [1000]
-    assert download(site.url("old"), target, Heard().habits) == SUM
+    assert download(site.url("old"), target, Heard().policy) == SUM
     assert [one.path for one in site.asked] == ["/old", "/older", "/a.bin"] * 2
     assert site.asked[-1].range == "bytes=1000-"
 
 
 def test_redirections_in_a_circle_are_refused(site, target):
     site.redirects = {"/a": "/b", "/b": "/a"}
-    said = refused(lambda: download(site.url("a"), target, Heard().habits))
+    said = refused(lambda: download(site.url("a"), target, Heard().policy))
     assert f"more than {module.REDIRECTS} times" in said
     assert len(site.asked) == module.REDIRECTS + 1
 
@@ -310,7 +310,7 @@ def test_redirections_in_a_circle_are_refused(site, target):
 @pytest.mark.parametrize("place", ["file:///etc/passwd", "ftp://127.0.0.1/a.bin", "gopher://127.0.0.1/"])
 def test_redirections_lead_only_to_the_web(site, target, place):
     site.redirects = {"/a": place}
-    assert "refused" in refused(lambda: download(site.url("a"), target, Heard().habits))
+    assert "refused" in refused(lambda: download(site.url("a"), target, Heard().policy))
     assert left(target) == []
 
 
@@ -325,15 +325,15 @@ def test_no_redirection_from_https_to_http(site, target, monkeypatch):
     site.put("a.bin", CONTENT)
     site.redirects = {"/a": site.url("a.bin")}
     secure = site.url("a").replace("http:", "https:")
-    assert "not as safe" in refused(lambda: download(secure, target, Heard().habits))
-    assert download(site.url("a"), target, Heard().habits) == SUM
+    assert "not as safe" in refused(lambda: download(secure, target, Heard().policy))
+    assert download(site.url("a"), target, Heard().policy) == SUM
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
 def test_what_is_not_there_is_not_asked_for_again(site, target, status):
     site.failures = [(status, {})]
     heard = Heard()
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.habits))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, heard.policy))
     assert str(status) in said
     assert "--catalogue" in said
     assert not heard.waits
@@ -350,7 +350,7 @@ def free_port() -> int:
 def test_offline_is_one_sentence_with_host_and_remedy(site, target):
     heard = Heard()
     url = f"http://127.0.0.1:{free_port()}/corpora/a.zip"
-    said = refused(lambda: download(url, target, heard.habits))
+    said = refused(lambda: download(url, target, heard.policy))
     assert said.startswith("cannot reach 127.0.0.1 (Connection refused): is this machine online?")
     assert str(target) in said  # where a copy from elsewhere may be put
     assert "\n" not in said
@@ -373,7 +373,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(site, target):
 
 
 def test_a_name_that_nobody_knows(site, target):
-    said = refused(lambda: download("http://no-such-host.invalid/a.zip", target, Heard().habits))
+    said = refused(lambda: download("http://no-such-host.invalid/a.zip", target, Heard().policy))
     assert said.startswith("cannot reach no-such-host.invalid (")
     assert "online" in said
 
@@ -384,35 +384,35 @@ def test_the_proxy_of_the_environment_is_asked(site, target, monkeypatch):
     site.redirects = {"http://no-such-host.invalid/a.bin": site.url("http:/no-such-host.invalid/a.bin")}
     monkeypatch.setenv("http_proxy", site.base)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert download("http://no-such-host.invalid/a.bin", target, Heard().habits) == SUM
+    assert download("http://no-such-host.invalid/a.bin", target, Heard().policy) == SUM
     assert site.asked[0].path == "http://no-such-host.invalid/a.bin"
 
 
 def test_a_dead_proxy_is_named(site, target, monkeypatch):
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    said = refused(lambda: download("http://no-such-host.invalid/a.bin", target, Heard().habits))
+    said = refused(lambda: download("http://no-such-host.invalid/a.bin", target, Heard().policy))
     assert "proxy" in said
     assert "HTTP_PROXY" in said
 
 
 def test_too_little_room_is_said_before_the_download(site, target, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: Free(1000))
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().habits))
-    assert "150,000 bytes are to be downloaded, and 1,000 are free" in said
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, Heard().policy))
+    assert "150,000 bytes are needed, and 1,000 are free" in said
 
 
 def test_a_full_disk_is_said_in_words(site, target, monkeypatch):
     def full(seconds: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    habits = DownloadPolicy(lambda text: None, lambda there, total: full(there))
-    said = refused(lambda: download(site.put("a.bin", CONTENT), target, habits))
+    policy = DownloadPolicy(lambda text: None, lambda there, total: full(there))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), target, policy))
     assert "No space left on device" in said
     assert str(target) in said
 
 
 def test_a_folder_that_may_not_be_written_is_named(site, tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    said = refused(lambda: download(site.put("a.bin", CONTENT), tmp_path / "file" / "a.bin", Heard().habits))
+    said = refused(lambda: download(site.put("a.bin", CONTENT), tmp_path / "file" / "a.bin", Heard().policy))
     assert "cannot write it" in said
     assert str(tmp_path / "file") in said

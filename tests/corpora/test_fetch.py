@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from debian_archive import build, fetch_context, package, write_release
 
 from nmtkit import recipe
 from nmtkit.core.errors import DataError
@@ -41,7 +42,7 @@ class Desk:
 
     def corpus(self, content: bytes, vouch: bool = True, **changes: object) -> Corpus:
         source = {"kind": "url", "url": self.site.put("pairs.zip", content)}
-        source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"without_sum": "it changes"}
+        source |= {"sha256": hashlib.sha256(content).hexdigest()} if vouch else {"no_checksum": "it changes"}
         entry = {
             "title": "Pairs of a test",
             "src": "en",
@@ -50,7 +51,7 @@ class Desk:
             "licence": "none",
             "sources": [source],
             "read": {"kind": "tab_separated", "text": "pairs.zip:pairs.txt"},
-            "keep": {"identical": False},
+            "filter": {"keep_identical": False},
             "split": {"valid": 0.1, "test": 0.1},
             **changes,
         }
@@ -106,7 +107,7 @@ def test_the_card_tells_where_it_is_from_and_what_was_left_out(desk):
             "version": "",
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
-            "vouched": True,
+            "verified": True,
         }
     ]
     for name, digest in card["files"].items():
@@ -174,8 +175,8 @@ def test_a_file_put_into_the_cache_by_hand_is_taken(desk):
 
 def test_without_a_sum_it_is_said_and_a_later_fetch_compares(desk):
     desk.fetch(desk.corpus(packed(LINES), vouch=False))
-    assert any("nothing vouches for pairs.zip: it changes" in text for text in desk.said)
-    assert "nothing vouches for it" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
+    assert any("pairs.zip is not verified: it changes" in text for text in desk.said)
+    assert "(not verified)" in (desk.folder / "CARD.md").read_text(encoding="utf-8")
     (download,) = cache_folder().rglob("pairs.zip")
     download.unlink()
     before = (desk.folder / "card.json").read_bytes()
@@ -214,7 +215,7 @@ def test_stopped_in_the_middle_nothing_is_left(desk, monkeypatch, fault):
 def test_a_wrong_sum_writes_nothing(desk):
     corpus = desk.corpus(packed(LINES))
     desk.site.put("pairs.zip", packed("Evil.\tBöse.\n"))
-    assert "not the file that was expected" in refused(lambda: desk.fetch(corpus))
+    assert "unexpected file" in refused(lambda: desk.fetch(corpus))
     assert desk.left() == {"catalogue.yaml"}
     assert not list(cache_folder().rglob("pairs.zip*"))
 
@@ -294,29 +295,29 @@ def test_a_user_without_a_home_has_a_cache(monkeypatch):
     assert cache_folder().is_relative_to(tempfile.gettempdir())
 
 
-def test_the_card_names_packages_with_their_versions(archive, tmp_path):
-    """A corpus of Debian's is that of the packages that it was made from: whoever repeats it must know which."""
+def test_the_card_names_packages_with_their_versions(site, tmp_path):
     stanzas = ""
     for language, text in (("en-us", "One sentence"), ("de", "Ein Satz")):
-        folder = f"usr/share/libreoffice/help/{language}/text"
-        page = f'<p id="par_id1">{text}</p>'
-        stanzas += archive.add(f"help-{language}", {f"{folder}/a.html": page}, version=f"4:7.4-{language}")
-    archive.write(stanzas, {})
+        page = f"usr/share/libreoffice/help/{language}/text/a.html"
+        deb = build(tmp_path / f"help-{language}.deb", {page: f'<p id="par_id1">{text}</p>'})
+        site.put(f"pool/{deb.name}", deb.read_bytes())
+        stanzas += package(f"help-{language}", deb)
+    debian = {"kind": "debian_package", "mirror": write_release(site, stanzas), "release": "stable"}
     entry = {
         "title": "Help pages of a test",
         "src": "en",
         "tgt": "de",
         "size": "1 pair",
         "licence": "none",
-        "sources": [{"kind": "apt", "package": f"help-{language}"} for language in ("en-us", "de")],
+        "sources": [{**debian, "package": f"help-{language}"} for language in ("en-us", "de")],
         "read": {"kind": "libreoffice_help"},
     }
     (tmp_path / "catalogue.yaml").write_text(json.dumps({"help": entry}))
     corpus = Catalogue(tmp_path / "catalogue.yaml").get("help")
-    work = FetchContext(tmp_path / "downloads", lambda text: None, lambda there, total: None)
-    fetched = fetch(corpus, tmp_path / "help", work, "nmtkit fetch help")
-    named = [(one["origin"], one["version"], one["vouched"]) for one in fetched.card["sources"]]
-    assert named == [("help-en-us", "4:7.4-en-us", True), ("help-de", "4:7.4-de", True)]
+    context = fetch_context(tmp_path / "downloads")[0]
+    fetched = fetch(corpus, tmp_path / "help", context, "nmtkit fetch help")
+    named = [(one["origin"], one["version"], one["verified"]) for one in fetched.card["sources"]]
+    urls = [f"{site.base}/pool/help-{language}.deb" for language in ("en-us", "de")]
+    assert named == [(url, "1:2.0-1", True) for url in urls]
     text = (tmp_path / "help" / "CARD.md").read_text(encoding="utf-8")
-    assert "| help-en-us | 4:7.4-en-us |" in text
-    assert "| help-de | 4:7.4-de |" in text
+    assert all(f"| {url} | 1:2.0-1 |" in text for url in urls)

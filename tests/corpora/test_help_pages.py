@@ -1,17 +1,14 @@
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from debian_archive import Debian, build, has_apt
+from debian_archive import build
 
 from nmtkit.core.errors import DataError
-from nmtkit.corpora.apt import AptPackage
-from nmtkit.corpora.debian import LibreOfficeHelp, page_paragraphs, pages
+from nmtkit.corpora.debian import DebianPackage, package_files
+from nmtkit.corpora.debian_readers import LibreOfficeHelp, page_paragraphs, pages
 from nmtkit.corpora.readers import Pair
-
-needs_dpkg = pytest.mark.skipif(not has_apt(), reason="there is no dpkg-deb on this machine")
+from nmtkit.corpora.sources import FetchContext
 
 PAGE = """<!DOCTYPE html>
 <html><head><title>Notes</title><script src="help.js"></script><style>p > a { color: red }</style></head>
@@ -106,10 +103,9 @@ def _package(folder: Path, language: str, contents: dict[str, str]) -> Path:
         f"{root}/bookmarks.js": "var bookmarks = 1",
         "usr/share/doc/copyright": "free",
     }
-    return build(folder / f"help-{language}", folder / f"help-{language}.deb", f"help-{language.lower()}", contents)
+    return build(folder / f"help-{language}.deb", contents)
 
 
-@needs_dpkg
 def test_pairs_are_joined_by_page_and_id(tmp_path: Path) -> None:
     english = {
         "swriter/guide/a.html": _page(id1="One", id2="Two", id3="Only English", id4="Again", id4b="Again!", id5="Full"),
@@ -136,30 +132,25 @@ def test_pairs_are_joined_by_page_and_id(tmp_path: Path) -> None:
     }
 
 
-@needs_dpkg
 def test_a_package_without_help_pages_is_named(tmp_path: Path) -> None:
-    deb = build(tmp_path / "vim", tmp_path / "vim.deb", "vim", {"usr/share/vim/help.html": _page(id1="One")})
+    deb = build(tmp_path / "vim.deb", {"usr/share/vim/help.html": _page(id1="One")})
     with pytest.raises(DataError, match=r"vim\.deb: no help pages of LibreOffice in this package"):
         list(pages(deb))
 
 
-@needs_dpkg
 def test_a_page_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
-    folder = tmp_path / "de"
-    page = folder / "usr/share/libreoffice/help/de/text/a.html"
-    page.parent.mkdir(parents=True)
-    page.write_bytes('<p id="par_id1">für</p>'.encode("latin-1"))
+    page = {"usr/share/libreoffice/help/de/text/a.html": '<p id="par_id1">für</p>'.encode("latin-1")}
     with pytest.raises(DataError, match=r"de\.deb: usr/share/libreoffice/help/de/text/a\.html: not UTF-8 .*byte 17"):
-        list(pages(build(folder, tmp_path / "de.deb", "de", {})))
+        list(pages(build(tmp_path / "de.deb", page)))
 
 
-@pytest.mark.slow  # it asks the apt of this machine for its sources
-def test_the_real_help_pages(debian: Debian, tmp_path: Path) -> None:
-    languages = {"en-US": "libreoffice-help-en-us", "de": "libreoffice-help-de"}
+@pytest.mark.slow  # it asks a mirror of Debian
+def test_the_real_help_pages(debian: FetchContext, tmp_path: Path) -> None:
     files = []
-    for language, package in languages.items():
-        [found] = AptPackage(package=package).obtain(debian.work)
-        files.append(_chapter(found.path, language, "swriter/guide", tmp_path / package))
+    for package in ("libreoffice-help-en-us", "libreoffice-help-de"):
+        [whole] = DebianPackage(package=package).obtain(debian)
+        chapter = {name: text for name, text in package_files(whole.path) if "/text/swriter/guide/" in name}
+        files.append(build(tmp_path / f"{package}.deb", chapter))
     dropped: Counter[str] = Counter()
     found = list(LibreOfficeHelp().pairs(files, dropped))
     by_src = {pair.src: pair.tgt for pair in found}
@@ -172,12 +163,3 @@ def test_the_real_help_pages(debian: Debian, tmp_path: Path) -> None:
     assert "Fuß" in by_src["Inserting and Editing Footnotes or Endnotes"]
     words = [word for pair in found for word in pair.tgt.lower().split()]
     assert {"die", "und", "sie", "wählen"} <= {word for word, _ in Counter(words).most_common(30)}
-
-
-def _chapter(deb: Path, language: str, chapter: str, folder: Path) -> Path:
-    """A package with the pages of one chapter of another one, for all to be quick."""
-    folder.mkdir()
-    subprocess.run(["dpkg-deb", "-x", str(deb), str(folder / "whole")], check=True)
-    name = f"usr/share/libreoffice/help/{language}/text/{chapter}"
-    shutil.copytree(folder / "whole" / name, folder / "part" / name)
-    return build(folder / "part", folder / f"{language}.deb", "chapter", {})

@@ -82,7 +82,7 @@ def test_gzip_files_inside_of_a_tar(tmp_path: Path) -> None:
 def test_a_packed_bomb_inside_of_a_tar_is_refused(tmp_path: Path) -> None:
     bomb = gzip.compress((b"x" * 9999 + b"\n") * 2000)
     archive = tarred(tmp_path / "giga.tar", {"a.gz": bomb, "b.gz": bomb})
-    with pytest.raises(DataError, match=r"giga\.tar:a\.gz: more than 200 bytes come out for each byte of it"):
+    with pytest.raises(DataError, match=r"giga\.tar:a\.gz: unpacks to more than 200 bytes for each byte of it"):
         read([ParallelFiles(src="giga.tar:a.gz", tgt="giga.tar:b.gz")], archive)
 
 

@@ -75,7 +75,7 @@ def read(form: str, src: str, tgt: str, folder: Path, split: str = "") -> tuple[
     reader = AlignedReader.model_validate(
         {
             "kind": "aligned",
-            "parts": [{"src": "set.tgz:set/a.src", "tgt": "set.tgz:set/a.ref", "form": form, "split": split}],
+            "parts": [{"src": "set.tgz:set/a.src", "tgt": "set.tgz:set/a.ref", "format": form, "split": split}],
         }
     )
     dropped: Counter[str] = Counter()
@@ -123,7 +123,7 @@ def test_several_segments_in_one_line(tmp_path: Path) -> None:
 
 def test_entities_of_segments_can_be_kept(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", {"a.xml": SRC_XML, "b.sgm": REF_SGM})
-    part = ParallelFiles(src="a.zip:a.xml", tgt="a.zip:b.sgm", form="segments", entities=False)
+    part = ParallelFiles(src="a.zip:a.xml", tgt="a.zip:b.sgm", format="segments", entities=False)
     pairs = list(AlignedReader(parts=[part]).pairs([archive], Counter()))
     assert pairs[1].src == "Er sagte &quot;R&amp;D&quot;"
 

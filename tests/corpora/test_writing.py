@@ -25,7 +25,7 @@ def entry(**changes: Any) -> Entry:
         "tgt": "de",
         "size": "small",
         "licence": "none",
-        "sources": [{"kind": "apt", "package": "none"}],
+        "sources": [{"kind": "debian_package", "package": "none"}],
         "read": {"kind": "tab_separated", "text": "a.txt"},
     }
     return parse(Entry, {**data, **changes}, "test")
@@ -88,7 +88,7 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS, ids=lambda reason: reason or "kept")
 def test_the_reason_is_the_first_that_fits(reason):
-    keep = FilterConfig(min_words=2, max_words=5, max_ratio=2.0, letters=0.5, identical=False)
+    keep = FilterConfig(min_words=2, max_words=5, max_ratio=2.0, min_letter_ratio=0.5, keep_identical=False)
     for src, tgt in REASONS[reason]:
         assert PairFilter(keep, "en", "de").rejection_reason(Pair(src, tgt)) == reason
 
@@ -147,7 +147,7 @@ def test_repeated_pairs_are_dropped_across_chunks(tmp_path, monkeypatch):
     written, dropped = write(entry(), pairs, tmp_path)
     assert dropped == {"duplicate": 60}
     assert lines(tmp_path / "train.en") == [f"s {n % 30}" for n in range(60)]
-    written, dropped = write(entry(keep={"duplicates": True}), pairs, tmp_path)
+    written, dropped = write(entry(filter={"keep_duplicates": True}), pairs, tmp_path)
     assert written.counts["train"].pairs == 120
     assert not dropped
 
@@ -172,7 +172,9 @@ def test_splits_of_the_corpus_itself_are_kept_as_they_are(tmp_path):
     pairs = [Pair(f"s {n}", f"t {n}", split="train") for n in range(50)]
     given = [("s 1", "t 1"), ("s 1", "new"), ("x", ""), ("x", ""), ("", ""), ("7", "7"), ("new", "t 2")]
     pairs += [Pair(src, tgt, split="test") for src, tgt in given] + [Pair("v w", "v w", split="valid")]
-    written, dropped = write(entry(keep={"min_words": 2, "identical": False, "letters": 0.3}), pairs, tmp_path)
+    written, dropped = write(
+        entry(filter={"min_words": 2, "keep_identical": False, "min_letter_ratio": 0.3}), pairs, tmp_path
+    )
     assert list(zip(lines(tmp_path / "test.en"), lines(tmp_path / "test.de"), strict=True)) == given
     assert lines(tmp_path / "valid.en") == ["v w"]
     assert written.overlaps == {"test": 3}
@@ -196,7 +198,7 @@ def test_validation_is_taken_from_train_where_only_a_test_set_is_given(tmp_path)
 
 def test_nothing_left_for_train_is_an_error_with_the_reasons(tmp_path):
     with pytest.raises(DataError, match=r"nothing is left for training .too few words: 3"):
-        write(entry(keep={"min_words": 9}), [Pair(f"a {n}", "b") for n in range(3)], tmp_path)
+        write(entry(filter={"min_words": 9}), [Pair(f"a {n}", "b") for n in range(3)], tmp_path)
     with pytest.raises(DataError, match="the files have no pairs"):
         write(entry(), [], tmp_path)
 
@@ -219,7 +221,7 @@ class Tracked(Pair):
 def test_only_a_chunk_and_what_is_held_for_testing_are_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(filters, "CHUNK", 100)
     Tracked.alive = Tracked.most = 0
-    one = entry(split={"valid": 0.2, "test": 0.2, "at_most": 50})
+    one = entry(split={"valid": 0.2, "test": 0.2, "max_pairs": 50})
     pairs = (Tracked(f"source {n}", f"target {n}") for n in range(3000))
     written = write_pairs(one, pairs, tmp_path, Counter())
     assert written.counts["train"].pairs == 2900

@@ -1,0 +1,312 @@
+"""Readers of Debian's package descriptions with their translations, and of LibreOffice's help pages.
+
+A description begins with one line, the summary; " ." separates the paragraphs of the rest, and lines that begin with
+two spaces are not to be wrapped: mostly lists.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Literal
+
+from typing_extensions import override
+
+from nmtkit.core.errors import DataError
+from nmtkit.corpora.debian import package_files, stanzas
+from nmtkit.corpora.readers import READERS, Pair, Reader
+
+_BULLET = re.compile(r"[-*+o•·] +")
+_VERSION = re.compile(r"(?<=[a-z])[-_]?v?\d[\d.]*(?=$|-)")
+_PLACEHOLDERS = re.compile(r"transitional|dummy package", re.IGNORECASE)
+_ROOT = "usr/share/libreoffice/help/"
+_BLOCKS = ("p", "h1", "h2", "h3", "h4", "h5", "h6")
+_SWITCHES = ("switch", "switchinline")
+_CODE = ("code", "codeintable", "smathcode")
+
+
+@dataclass(frozen=True)
+class Description:
+    """The description of one package in one language."""
+
+    package: str
+    md5: str
+    """The MD5 sum of the English description, the same for all its translations."""
+    summary: str
+    paragraphs: list[list[str]]
+    """Lines, without the leading space of each."""
+
+
+@READERS.register("debian_descriptions")
+class DebianDescriptions(Reader):
+    """Summaries and paragraphs of package descriptions in two languages, grouped by package families.
+
+    Paragraphs are paired if a translation has as many as the original, and list items if both paragraphs have as many.
+    Text is unwrapped, and list markers are removed.
+    """
+
+    kind: Literal["debian_descriptions"] = "debian_descriptions"
+    src: str
+    """Debian's code of the source language: en, pt_BR."""
+    tgt: str
+    """The target language."""
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pairs in the order of the source's index; the target's descriptions are in memory, 10 to 40 MB."""
+        families = _families(files)
+        targets = {item.md5: item for item in descriptions(_of_language(files, self.tgt), self.tgt)}
+        for item in descriptions(_of_language(files, self.src), self.src):
+            other = targets.get(item.md5)
+            if other is None:
+                dropped["description without a translation"] += 1
+                continue
+            group = families(item.package)
+            yield Pair(item.summary, other.summary, group=group)
+            if len(item.paragraphs) != len(other.paragraphs):
+                dropped["description with more paragraphs in one language"] += 1
+                continue
+            for lines, translated in zip(item.paragraphs, other.paragraphs, strict=True):
+                src, tgt = units(lines), units(translated)
+                if len(src) != len(tgt):
+                    dropped["paragraph with more list items in one language"] += 1
+                    continue
+                yield from (Pair(one, two, group=group) for one, two in zip(src, tgt, strict=True))
+
+
+@READERS.register("debian_summaries")
+class DebianSummaries(Reader):
+    """Long descriptions of packages and their one-line summaries, grouped by package families.
+
+    Packages of a family often begin with the same paragraph: only the first one is taken, so that no two articles have
+    the same first paragraph, digits and punctuation aside.
+    """
+
+    kind: Literal["debian_summaries"] = "debian_summaries"
+    language: str = "en"
+    """Debian's language code."""
+    min_words: int = 15
+    """The fewest words of a long description."""
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pairs in the order of the index; the letters of each first paragraph stay in memory."""
+        families = _families(files)
+        beginnings: set[str] = set()
+        for item in descriptions(_of_language(files, self.language), self.language):
+            article = " ".join(" ".join(line.split()) for lines in item.paragraphs for line in lines)
+            if len(article.split()) < self.min_words:
+                dropped[f"long description of less than {self.min_words} words"] += 1
+            elif _letters(item.summary) == _letters(item.package) or len(item.summary.split()) < 2:
+                dropped["summary that only names the package"] += 1
+            elif _PLACEHOLDERS.search(item.summary):
+                dropped["package that only points to another one"] += 1
+            elif (beginning := _letters(" ".join(item.paragraphs[0]))) in beginnings:
+                dropped["first paragraph that another package has too"] += 1
+            else:
+                beginnings.add(beginning)
+                yield Pair(article, item.summary, group=families(item.package))
+
+
+def descriptions(paths: Sequence[Path], language: str) -> Iterator[Description]:
+    """The descriptions in some indexes of one language, each text once."""
+    text = f"Description-{language}"
+    seen: set[str] = set()
+    for path in paths:
+        for stanza in stanzas(path, ("Package", "Description-md5", text)):
+            if len(stanza) == 3 and stanza["Description-md5"] not in seen:
+                seen.add(stanza["Description-md5"])
+                summary, *lines = stanza[text].split("\n")
+                yield Description(stanza["Package"], stanza["Description-md5"], summary.strip(), paragraphs(lines))
+
+
+def paragraphs(lines: Sequence[str]) -> list[list[str]]:
+    """The paragraphs of a long description, without the leading space of each line."""
+    found: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip() == ".":
+            found.append([])
+        else:
+            found[-1].append(line[1:].rstrip())
+    return [paragraph for paragraph in found if paragraph]
+
+
+def units(lines: Sequence[str]) -> list[str]:
+    """Unwraps a paragraph: running text is one unit, and so is every list item or table line."""
+    found: list[list[str]] = []
+    depth = 0  # indentation of the last unit
+    for line in lines:
+        text = line.strip()
+        indent = len(line) - len(line.lstrip())
+        bullet = _BULLET.match(text) if indent else None
+        continues = bool(found) and (indent == depth == 0 or (indent > depth > 0 and not bullet))
+        if continues:
+            found[-1].append(text)
+        else:
+            depth = indent
+            found.append([text[bullet.end() :] if bullet else text])
+    return [" ".join(" ".join(unit).split()) for unit in found]
+
+
+def family(source: str) -> str:
+    """The family of a source package: its name without versions (gcc-12-cross: gcc-cross)."""
+    return _VERSION.sub("", source) or source
+
+
+def _families(files: Sequence[Path]) -> Callable[[str], str]:
+    """A function from a package to its family, by the source packages of the package indexes among the files."""
+    found: dict[str, str] = {}
+    for path in files:
+        if path.name.startswith("Packages"):
+            for stanza in stanzas(path, ("Package", "Source")):
+                name = stanza.get("Package", "")
+                # The version of a source is in brackets where it differs.
+                found.setdefault(name, family(stanza.get("Source", name).split(" ")[0]))
+    return lambda package: found.get(package) or family(package)
+
+
+def _of_language(files: Sequence[Path], language: str) -> list[Path]:
+    found = [path for path in files if path.name.split(".")[0] == f"Translation-{language}"]
+    if not found:
+        raise DataError(f"no source of the corpus has package descriptions in {language!r}; add it to `languages`")
+    return found
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W\d_]+", "", text.lower())
+
+
+# -------------------------------------------------------------------------------------------------------- help pages
+
+
+@READERS.register("libreoffice_help")
+class LibreOfficeHelp(Reader):
+    """Paragraphs of LibreOffice's help pages from two packages, joined by page and id, grouped by page."""
+
+    kind: Literal["libreoffice_help"] = "libreoffice_help"
+
+    def pairs(self, files: Sequence[Path], dropped: Counter[str]) -> Iterator[Pair]:
+        """The pairs, page by page of the source's package; the target's paragraphs are in memory, about 10 MB."""
+        src_file, tgt_file = files
+        targets = dict(pages(tgt_file))
+        for page, sources in pages(src_file):
+            yield from _joined(page, sources, targets.get(page, {}), dropped)
+
+
+def pages(deb: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """The help pages of a package: path below the language's folder, and paragraphs; DataError if there are none."""
+    found = False
+    for path, data in package_files(deb):
+        if path.startswith(_ROOT) and path.endswith(".html") and "/text/" in path:
+            found = True
+            try:
+                html = data.decode("utf-8")
+            except UnicodeDecodeError as fault:
+                raise DataError(f"{deb}: {path}: not UTF-8 text (byte {fault.start})") from fault
+            yield path.removeprefix(_ROOT).partition("/text/")[2], page_paragraphs(html)
+    if not found:
+        raise DataError(f"{deb}: no help pages of LibreOffice in this package (expected {_ROOT}LANGUAGE/text/...)")
+
+
+def page_paragraphs(html: str) -> dict[str, list[str]]:
+    """The paragraphs and headings of a help page by id, without code.
+
+    An id has several texts if the page embeds a part of another page repeatedly. Text that depends on the system or
+    the module ("Command" or "Ctrl") is the default variant, or the first if there is no default.
+    """
+    parser = _PageParser()
+    parser.feed(html)
+    parser.close()
+    return parser.texts
+
+
+def _joined(
+    page: str, sources: Mapping[str, list[str]], targets: Mapping[str, list[str]], dropped: Counter[str]
+) -> Iterator[Pair]:
+    for name, texts in sources.items():
+        translated = targets.get(name)
+        if translated is None:
+            dropped["paragraph that the other language does not have"] += len(texts)
+        elif len(translated) != len(texts):
+            dropped["paragraph repeated more often in one language"] += len(texts)
+        else:
+            for src, tgt in zip(texts, translated, strict=True):
+                if src and tgt:
+                    yield Pair(src, tgt, group=page)
+                elif src or tgt:
+                    dropped["paragraph that is empty in one language"] += 1
+
+
+@dataclass
+class _Span:
+    """An open span within a block; a switch contains variants of a text."""
+
+    name: str
+    kind: Literal["plain", "switch", "variant"]
+    outer: list[str]
+    """Pieces of the enclosing text."""
+    variants: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Id and text pieces of each variant of a switch."""
+
+
+class _PageParser(HTMLParser):
+    """Collects the texts of blocks by id."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: dict[str, list[str]] = {}
+        self._name = ""  # id of the open block
+        self._tag = ""
+        self._pieces: list[str] = []  # the text of the innermost switch or variant, or of the block
+        self._spans: list[_Span] = []
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if not self._name:
+            if tag in _BLOCKS:
+                self._open_block(tag, dict(attrs))
+        elif tag == "span":
+            self._open_span(dict(attrs))
+        elif tag == "br":
+            self._pieces.append(" ")
+
+    @override
+    def handle_endtag(self, tag: str) -> None:
+        if self._name and tag == "span" and self._spans:
+            self._close_span(self._spans.pop())
+        elif self._name and tag == self._tag:
+            while self._spans:
+                self._close_span(self._spans.pop())
+            self.texts.setdefault(self._name, []).append(" ".join("".join(self._pieces).split()))
+            self._name = ""
+
+    @override
+    def handle_data(self, data: str) -> None:
+        if self._name:
+            self._pieces.append(data)
+
+    def _open_block(self, tag: str, attributes: dict[str, str | None]) -> None:
+        name = attributes.get("id") or ""
+        if name.startswith(("par_", "hd_")) and attributes.get("class") not in _CODE:
+            self._name, self._tag, self._pieces = name, tag, []
+
+    def _open_span(self, attributes: dict[str, str | None]) -> None:
+        span = _Span(attributes.get("id") or "", "plain", self._pieces)
+        if attributes.get("class") in _SWITCHES:
+            span.kind = "switch"
+        elif "hidden" in attributes:
+            span.kind = "variant"
+        if span.kind != "plain":
+            self._pieces = []
+        self._spans.append(span)
+
+    def _close_span(self, span: _Span) -> None:
+        if span.kind == "plain":
+            return
+        if span.kind == "variant" and self._spans and self._spans[-1].kind == "switch":
+            self._spans[-1].variants.append((span.name, self._pieces))
+        elif span.kind == "switch":
+            # Only white space is between the variants.
+            common = [pieces for name, pieces in span.variants if name.startswith("default")]
+            span.outer.extend((common or [pieces for _, pieces in span.variants] or [self._pieces])[0])
+        self._pieces = span.outer

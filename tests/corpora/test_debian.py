@@ -1,0 +1,107 @@
+import tarfile
+from pathlib import Path
+
+import pytest
+from debian_archive import build, fetch_context, package, write_release
+from web_server import Site
+
+from nmtkit.core.errors import DataError, RecipeError
+from nmtkit.core.settings import parse
+from nmtkit.corpora.debian import DebianIndexes, DebianPackage, package_files, stanzas
+
+GERMAN = "Package: tool\nDescription-md5: 00\nDescription-de: Werkzeug\n Nützt.\n\n"
+ENGLISH = "Package: tool\nDescription-md5: 00\nDescription-en: tool\n Is of use.\n\n"
+
+
+def publish(site: Site, folder: Path) -> DebianPackage:
+    """A release of one package."""
+    deb = build(folder / "tool.deb", {"usr/share/tool/text": "Ä text.\n"})
+    site.put("pool/tool.deb", deb.read_bytes())
+    mirror = write_release(site, package("other", deb).replace("tool.deb", "other.deb") + package("tool", deb))
+    return DebianPackage(package="tool", mirror=mirror, release="stable")
+
+
+def test_a_package_is_downloaded_once(site: Site, tmp_path: Path) -> None:
+    source = publish(site, tmp_path)
+    context, said = fetch_context(tmp_path / 'a "folder" of downloads')
+    [first] = source.obtain(context)
+    assert first.path.name == "tool.deb"
+    assert (first.origin, first.version, first.verified) == (f"{site.base}/pool/tool.deb", "1:2.0-1", True)
+    assert first.size == first.path.stat().st_size
+    assert list(package_files(first.path)) == [("usr/share/tool/text", "Ä text.\n".encode())]
+    assert sum(one.startswith("downloading") for one in said) == len(site.asked) == 3
+    assert source.obtain(context) == [first]
+    assert len(site.asked) == 3
+
+
+@pytest.mark.parametrize("where", ["cache", "mirror"])
+def test_a_damaged_package_is_not_used(site: Site, tmp_path: Path, where: str) -> None:
+    source = publish(site, tmp_path)
+    context, _ = fetch_context(tmp_path / "downloads")
+    whole = (site.folder / "pool" / "tool.deb").read_bytes()
+    if where == "mirror":
+        site.put("pool/tool.deb", whole[:-1] + b"?")
+        with pytest.raises(DataError, match="unexpected file"):
+            source.obtain(context)
+        assert not list(context.folder.rglob("*.deb"))
+    else:
+        [first] = source.obtain(context)
+        first.path.write_bytes(whole[:-1] + b"?")
+        assert source.obtain(context) == [first]
+        assert first.path.read_bytes() == whole
+
+
+def test_a_package_that_is_not_in_the_release_is_named(site: Site, tmp_path: Path) -> None:
+    publish(site, tmp_path)
+    source = DebianPackage(package="toool", mirror=site.base, release="stable")
+    with pytest.raises(DataError, match=r"^Debian stable has no package toool$"):
+        source.obtain(fetch_context(tmp_path / "downloads")[0])
+
+
+@pytest.mark.parametrize("name", ["-o", "Tool", "tool de", "../tool", "tool=1"])
+def test_names_that_no_package_has_are_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match="package"):
+        parse(DebianPackage, {"kind": "debian_package", "package": name}, "here")
+
+
+def test_descriptions_come_in_the_requested_languages(site: Site, tmp_path: Path) -> None:
+    mirror = write_release(site, "Package: tool\n", {"en": ENGLISH, "de": GERMAN, "fr": GERMAN})
+    context, _ = fetch_context(tmp_path / "downloads")
+    files = DebianIndexes(languages=["en", "de"], mirror=mirror, release="stable").obtain(context)
+    assert [one.path.name for one in files] == ["Packages.xz", "Translation-en.xz", "Translation-de.xz"]
+    assert {one.version for one in files} == {"stable 1.0"}
+    [german] = stanzas(files[2].path, ("Package", "Description-de"))
+    assert german == {"Package": "tool", "Description-de": "Werkzeug\n Nützt."}
+    with pytest.raises(DataError, match=r"^Debian stable has no main/i18n/Translation-ja$"):
+        DebianIndexes(languages=["en", "ja"], mirror=mirror, release="stable").obtain(context)
+
+
+def test_only_regular_files_of_a_package_are_read(tmp_path: Path) -> None:
+    link, pipe = tarfile.TarInfo("./link"), tarfile.TarInfo("./pipe")
+    link.type, link.linkname, pipe.type = tarfile.SYMTYPE, "/etc/passwd", tarfile.FIFOTYPE
+    deb = build(tmp_path / "tool.deb", {"link": link, "a/text": "one", "pipe": pipe, "b": "two"})
+    assert list(package_files(deb)) == [("a/text", b"one"), ("b", b"two")]
+
+
+@pytest.mark.parametrize("compression", ["xz", "gz", ""])
+@pytest.mark.parametrize("size", [0, 5, 70, 3_000, 30_000, -1], ids=lambda size: f"bytes={size}")
+def test_a_package_that_is_cut_is_named(tmp_path: Path, size: int, compression: str) -> None:
+    texts = {f"file{i}": "".join(f"{i * n * n}" for n in range(2_000)) for i in range(9)}
+    deb = build(tmp_path / "tool.deb", texts, compression)
+    assert dict(package_files(deb)) == {name: text.encode() for name, text in texts.items()}
+    deb.write_bytes(deb.read_bytes()[: size if size < deb.stat().st_size else -1].rstrip(b"\n"))
+    with pytest.raises(DataError, match=r"tool\.deb: not a complete package: .*; delete it and fetch it again$"):
+        list(package_files(deb))
+
+
+def test_a_file_too_large_for_a_text_is_refused(tmp_path: Path) -> None:
+    deb = build(tmp_path / "big.deb", {"big": bytes(2**26 + 1)}, "gz")
+    with pytest.raises(DataError, match=r"big has 67108865 bytes"):
+        list(package_files(deb))
+
+
+@pytest.mark.slow  # it asks a mirror of Debian
+def test_the_real_archive_has_the_indexes_and_packages(debian_indexes: list[Path]) -> None:
+    assert [path.name.split(".")[0] for path in debian_indexes] == ["Packages", "Translation-en", "Translation-de"]
+    names = {stanza["Package"] for stanza in stanzas(debian_indexes[0], ("Package",))}
+    assert {"libreoffice-help-de", "libreoffice-help-en-us"} <= names
