@@ -73,7 +73,7 @@ LAZY = {
     "cli/__init__.py",
     "pictures",
     "runs/folder.py",
-    "runs/log.py",
+    "runs/metrics_log.py",
     "layers/kernels.py",
     "metrics/bleu.py",
     "metrics/neural.py",

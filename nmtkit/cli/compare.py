@@ -66,7 +66,7 @@ def command(
     for folder, one in chosen:
         if not folder.result.exists():
             place = choose_device(device, one)
-            resume = folder.begun()
+            resume = folder.has_training()
             with journalled() as journal, closing(begin_training(one, str(folder.path), resume)) as work:
                 train_run(work, place, resume, journal)
     found = []

@@ -17,7 +17,7 @@ from click.shell_completion import (
 )
 
 from nmtkit.core.settings import beside_package
-from nmtkit.runs.folder import RUNS, folders_in
+from nmtkit.runs.folder import RUNS, run_folders
 
 OF_RECIPES = ("train", "preprocess", "tune", "compare", "check", "recipe show", "recipe check", "bench train")
 """The commands whose arguments are recipes."""
@@ -67,7 +67,7 @@ def _recipes() -> list[str]:
 
 
 def _runs() -> list[str]:
-    return [folder.path.name for folder in folders_in(RUNS)]
+    return [folder.path.name for folder in run_folders(RUNS)]
 
 
 def _corpora() -> list[str]:

@@ -13,7 +13,7 @@ from nmtkit.cli.reporting import look_options, save_pictures
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.pictures.drawing import Look
-from nmtkit.runs.log import training_curves
+from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_run
 
 

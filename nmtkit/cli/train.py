@@ -27,8 +27,8 @@ from nmtkit.metrics import Comparison, Score
 from nmtkit.presets.choosing import PRESETS, TASKS_WITH_PRESETS
 from nmtkit.presets.forgetting import score_after, score_before
 from nmtkit.presets.without_recipe import RecipeRequest, choose_recipe, name_of_run
-from nmtkit.runs.folder import RunFolder, quiet
-from nmtkit.runs.journal import Journal
+from nmtkit.runs.folder import RunFolder, ignore
+from nmtkit.runs.train_log import TrainLog
 from nmtkit.training import distributed
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Evaluated, Event, Resumed, Step, Stopped
@@ -213,16 +213,16 @@ def _resume(resuming: str | None, path: str, device: str) -> bool:
     if resuming != "auto":
         return resuming is not None
     distributed.join(devices.choose(device))
-    begun = distributed.said_by_first(RunFolder(Path(path)).begun() if distributed.rank() == 0 else None)
+    begun = distributed.said_by_first(RunFolder(Path(path)).has_training() if distributed.rank() == 0 else None)
     if distributed.rank() == 0:
         tell(f"{path}: {'a training was begun here, and goes on' if begun else 'nothing to go on with: beginning'}")
     return begun
 
 
 @contextmanager
-def journalled() -> Iterator[Journal]:
+def journalled() -> Iterator[TrainLog]:
     """What is written to the terminal inside goes into the journal as well, and what ended it."""
-    with closing(Journal(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
+    with closing(TrainLog(["nmtkit", *sys.argv[1:]], tell)) as journal, console.copying(journal.write):
         try:
             yield journal
         except Exception as fault:
@@ -240,7 +240,7 @@ def begin_training(
         resume=resume,
         overwrite=overwrite,
         allow_new_data=allow_new_data,
-        notify=tell if distributed.rank() == 0 else quiet,
+        notify=tell if distributed.rank() == 0 else ignore,
         report=show_report,
         diagnosed=show_diagnosis,
         # Preprocessing takes as many cores as training may; of several processes one does it, while the others wait.
@@ -248,19 +248,19 @@ def begin_training(
     )
 
 
-def train_run(work: Run, place: torch.device, resume: bool, journal: Journal) -> Stopped:
+def train_run(work: Run, place: torch.device, resume: bool, journal: TrainLog) -> Stopped:
     """Trains a run and shows how it goes; ends the program when a signal stops it."""
     first = distributed.rank() == 0
     if first:
         journal.open(work.folder)
-    say = tell if first else quiet
+    say = tell if first else ignore
     work.settle(place, say)
     say(f"training {work.recipe.name} in {work.folder.path}, on {devices.describe(place)}")
     stop = threading.Event()
     _stop_on_signals(stop)
     stopped, stage = None, None
     with console.TrainingDisplay() as display:
-        for event in work.train(place, display.message if first else quiet, resume, stop.is_set):
+        for event in work.train(place, display.message if first else ignore, resume, stop.is_set):
             if isinstance(event, StageBegun):
                 stage = event
                 continue

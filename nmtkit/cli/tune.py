@@ -16,7 +16,7 @@ from nmtkit.experiment import checks
 from nmtkit.experiment.judging import validation_files
 from nmtkit.experiment.opening import Opening, find_way
 from nmtkit.experiment.run import Run, choose_device
-from nmtkit.runs.folder import RunFolder, hold
+from nmtkit.runs.folder import RunFolder, lock_run
 
 
 @click.command()
@@ -45,12 +45,12 @@ def command(name: str, overrides: tuple[str, ...], run_path: str | None, device:
     place = choose_device(device, loaded)
     folder = RunFolder.at(run_path, loaded.name)
 
-    if folder.begun():
+    if folder.has_training():
         Run.open(str(folder.path), same_as=loaded)
-        work = Run(folder, loaded, hold(folder, tell))
+        work = Run(folder, loaded, lock_run(folder, tell))
     else:
         work = Run.create(loaded, run_path, notify=tell)
-    work.preprocess(tell, show_report, show_diagnosis, learned_before=folder.begun())
+    work.preprocess(tell, show_report, show_diagnosis, learned_before=folder.has_training())
     found = find_training_way(work, place, again=True)
     if found.speeds:
         _show(found, f"training {loaded.name} on {devices.describe(place)}")

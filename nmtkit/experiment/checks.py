@@ -22,8 +22,8 @@ from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.recipe import Recipe, load, locate
-from nmtkit.runs.folder import Notify, RunFolder, quiet
-from nmtkit.runs.origin import Origin, find_origin, tokenizers_of
+from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.origin import Origin, find_origin, origin_tokenizers
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.weights import weights_of
 
@@ -235,7 +235,7 @@ class RecipeCheck:
                 self._sample.see(block)
 
     def count_tokens(
-        self, diagnosis: Diagnosis, notify: Notify = quiet, progress: Callable[[int], None] = quiet
+        self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore
     ) -> TokenReport:
         """Cuts the text into tokens as the run will, once all of it has been seen; adds to its diagnosis.
 
@@ -248,7 +248,7 @@ class RecipeCheck:
     def _tokenizers(self, diagnosis: Diagnosis, notify: Notify) -> tuple[TokenizerPair, str]:
         config, train, folder = self.recipe.tokenizer, self.splits["train"], self.run.folder
         if self._origin is not None:
-            return tokenizers_of(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
+            return origin_tokenizers(self._origin), f"The tokenizer ({config.kind}) is that of {self._origin.run}."
         if self._sample is None:
             return self.run.load_tokenizers(), f"The tokenizer ({config.kind}) is that of {folder.path}."
         notify(f"learning a tokenizer ({config.kind}) for this check, since {folder.path} has none of these settings")

@@ -23,8 +23,8 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Notify, RunFolder, quiet
-from nmtkit.runs.log import Log
+from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step
 from nmtkit.training.objectives.likelihood import likelihood
@@ -99,7 +99,7 @@ class TestResult:
 
 
 def translate_test_set(
-    run: SavedRun, device: torch.device, notify: Notify = quiet, threads: int | None = None
+    run: SavedRun, device: torch.device, notify: Notify = ignore, threads: int | None = None
 ) -> TestResult | None:
     """Translates the test set of a run's recipe with the run's weights and scores it; None if the recipe names none.
 
@@ -224,7 +224,7 @@ def compare_run(
         long_bleu = metrics.bleu([texts[number] for number in long], references, how.tokenize, how.lowercase)
     written = sum(len(translation.token_log_probs) for translation in result.translations)
     scores = {score.name: score for score in result.scores}
-    steps = [logged.event for logged in Log(run.folder).read() if isinstance(logged.event, Step)]
+    steps = [logged.event for logged in MetricsLog(run.folder).read() if isinstance(logged.event, Step)]
     return ComparedRun(
         name=run.recipe.name,
         kind=run.recipe.model.kind,

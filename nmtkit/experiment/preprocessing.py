@@ -17,7 +17,7 @@ from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify
-from nmtkit.runs.origin import Origin, read_origin, tokenizers_of
+from nmtkit.runs.origin import Origin, origin_tokenizers, read_origin
 from nmtkit.runs.saved import SavedRun
 
 
@@ -101,7 +101,7 @@ class Preprocessing:
         config, train = self._recipe.tokenizer, self._splits["train"]
         if self._origin is not None:
             self._notify(f"the tokenizer ({config.kind}) is that of {self._origin.run}")
-            return tokenizers_of(self._origin)
+            return origin_tokenizers(self._origin)
         self._notify(f"learning the tokenizer ({config.kind}) from {', '.join(train.texts())}")
         if sample is not None:
             return learn_from_sample(config, sample, self._report)

@@ -25,7 +25,7 @@ from nmtkit.experiment.judging import TestResult, translate_test_set, validation
 from nmtkit.experiment.preprocessing import Preprocessing
 from nmtkit.experiment.stages import StageBegun, StagedTraining
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Hold, Notify, RunFolder, hold, quiet
+from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training import distributed, randomness
@@ -38,7 +38,7 @@ class Run(SavedRun):
     `held` is the right to write in the folder, as long as this object lives or until `close`; None to read only.
     """
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, held: Hold | None = None) -> None:
+    def __init__(self, folder: RunFolder, recipe: Recipe, held: RunLock | None = None) -> None:
         super().__init__(folder)
         self.recipe = recipe
         self._held = held
@@ -49,7 +49,7 @@ class Run(SavedRun):
             self._held.close()
 
     @classmethod
-    def create(cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = quiet) -> "Run":
+    def create(cls, recipe: Recipe, path: str | None = None, overwrite: bool = False, notify: Notify = ignore) -> "Run":
         """Begins a run, or takes up one that was only preprocessed.
 
         Args:
@@ -64,9 +64,9 @@ class Run(SavedRun):
         folder = RunFolder.at(path, recipe.name)
         folder.require_own()
         origin = find_origin(recipe, folder)
-        held = hold(folder, notify)
+        held = lock_run(folder, notify)
         folder.require_free(overwrite)
-        held.make_room()
+        held.set_aside()
         folder.origin.unlink(missing_ok=True)
         if origin is not None:
             write_json(folder.origin, origin.model_dump(mode="json"))
@@ -96,9 +96,9 @@ class Run(SavedRun):
         resume: bool = False,
         overwrite: bool = False,
         allow_new_data: bool = False,
-        notify: Notify = quiet,
-        report: Callable[[DataReport], None] = quiet,
-        diagnosed: Callable[[Diagnosis], None] = quiet,
+        notify: Notify = ignore,
+        report: Callable[[DataReport], None] = ignore,
+        diagnosed: Callable[[Diagnosis], None] = ignore,
         processes: int | None = None,
     ) -> "Run":
         """All that comes before training: the folder, and the preprocessed data. Process 0 does the work.
@@ -141,7 +141,7 @@ class Run(SavedRun):
     def _taken_up(cls, recipe: Recipe, path: str, notify: Notify) -> "Run":
         """A run to go on with; `begin` writes the new recipe into its folder."""
         cls.open(path)  # nothing is made where there is no run
-        held = hold(RunFolder(Path(path)), notify)
+        held = lock_run(RunFolder(Path(path)), notify)
         run = cls.open(path)
         recipe = run.with_found(recipe)
         run._require_same(recipe)
@@ -195,7 +195,7 @@ class Run(SavedRun):
         self,
         notify: Notify,
         report: Callable[[DataReport], None],
-        diagnosed: Callable[[Diagnosis], None] = quiet,
+        diagnosed: Callable[[Diagnosis], None] = ignore,
         learned_before: bool = False,
         processes: int | None = None,
         allow_new_data: bool = False,
@@ -229,7 +229,7 @@ class Run(SavedRun):
     def train(
         self,
         device: torch.device,
-        notify: Notify = quiet,
+        notify: Notify = ignore,
         resume: bool = False,
         stop: Callable[[], bool] | None = None,
     ) -> Iterator[Event | StageBegun]:
@@ -246,10 +246,10 @@ class Run(SavedRun):
         """
         for event in StagedTraining(self, device, notify, resume, stop).events():
             if self._held is not None and isinstance(event, Saved):
-                self._held.settle()
+                self._held.commit_or_rollback()
             yield event
 
-    def test(self, device: torch.device, notify: Notify = quiet, threads: int | None = None) -> TestResult | None:
+    def test(self, device: torch.device, notify: Notify = ignore, threads: int | None = None) -> TestResult | None:
         """Translates the recipe's test set and scores it; see `translate_test_set`."""
         return translate_test_set(self, device, notify, threads)
 

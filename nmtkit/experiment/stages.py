@@ -20,8 +20,8 @@ from nmtkit.experiment.judging import Validation
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder
-from nmtkit.runs.log import Done, Log
-from nmtkit.runs.origin import begin_weights, read_origin
+from nmtkit.runs.metrics_log import MetricsLog, StageTotals
+from nmtkit.runs.origin import load_origin_weights, read_origin
 from nmtkit.runs.saved import SavedRun, SavedStage, build_model
 from nmtkit.training import distributed
 from nmtkit.training.checkpoint import Checkpoints
@@ -60,16 +60,16 @@ class StagedTraining:
 
     def __post_init__(self) -> None:
         self.tokenizers = self.run.load_tokenizers()
-        self._log: Log | None = None
+        self._log: MetricsLog | None = None
 
     def events(self) -> Iterator[Event | StageBegun]:
         """Trains; see `Run.train`."""
         stages = self._stages()
         begun = [number for number, stage in enumerate(stages) if stage.checkpoints.last.exists()]
         first = begun[-1] if self.resume and begun else 0
-        done = Done()
+        done = StageTotals()
         for stage in stages[:first]:
-            done = done.and_then(stage)
+            done = done.plus(stage)
         try:
             for number in range(first, len(stages)):
                 stages = self._stages(done)
@@ -90,17 +90,17 @@ class StagedTraining:
                     yield shown
                     if isinstance(event, Stopped) and event.reason == "interrupted":
                         return
-                done = done.and_then(stage)
+                done = done.plus(stage)
             if distributed.rank() == 0:
                 _write_result(self.run.folder, stages, shown)
         finally:
             if self._log is not None:
                 self._log.close()
 
-    def _stages(self, done: Done | None = None) -> list[SavedStage]:
+    def _stages(self, done: StageTotals | None = None) -> list[SavedStage]:
         return self.run.stages(done.by_stage if done else (), self.tokenizers.sum)
 
-    def _add_to_log(self, event: Event, stage: SavedStage, done: Done) -> None:
+    def _add_to_log(self, event: Event, stage: SavedStage, done: StageTotals) -> None:
         if self._log is None:
             # Only now has a state that training goes on from shown itself whole; before, nothing may go.
             after = None
@@ -108,7 +108,7 @@ class StagedTraining:
                 self.run.folder.result.unlink(missing_ok=True)
                 self._forget_average()
                 after = done.updates + int(stage.checkpoints.read_facts()["update"])
-            self._log = Log(self.run.folder)
+            self._log = MetricsLog(self.run.folder)
             self._log.begin(after)
         self._log.add(event, stage.name)
 
@@ -159,7 +159,7 @@ class StagedTraining:
         elif stage.name:
             self.notify(f"stage {stage.name} begins (1 of {len(stages)})")
         if not going_on and not number and (origin := read_origin(self.run.folder)):
-            begin_weights(model, origin)
+            load_origin_weights(model, origin)
             self.notify(f"fine-tuning: it starts from {origin.weights}")
         vectors = recipe.pretrained_embeddings
         if vectors is not None:

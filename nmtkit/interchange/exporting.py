@@ -27,7 +27,7 @@ from nmtkit.interchange.model_card import model_card
 from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.tensor_files import write_plain_tensors
@@ -50,7 +50,7 @@ def export_run(
     folder: Path,
     weights: str = "auto",
     licence: str | None = None,
-    notify: Notify = quiet,
+    notify: Notify = ignore,
 ) -> None:
     """Writes a trained run into a new folder, with a model card.
 

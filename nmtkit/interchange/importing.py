@@ -14,7 +14,7 @@ from nmtkit.interchange.huggingface import read_huggingface
 from nmtkit.interchange.joey import read_joey
 from nmtkit.interchange.opennmt import read_opennmt
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.training.weights import save_weights
 
 READERS: dict[str, Callable[[Path], ImportedModel]] = {
@@ -35,7 +35,7 @@ def detect_toolkit(path: Path) -> str:
     return "joeynmt" if any(path.glob("*.ckpt")) else "huggingface"
 
 
-def import_run(source: Path, path: str | None = None, notify: Notify = quiet, toolkit: str | None = None) -> RunFolder:
+def import_run(source: Path, path: str | None = None, notify: Notify = ignore, toolkit: str | None = None) -> RunFolder:
     """Makes a run of a model of another toolkit.
 
     Args:

@@ -13,7 +13,7 @@ from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.reading import read_pairs
 from nmtkit.experiment.opening import Opening, open_translator
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.runs.origin import Origin, read_origin
 from nmtkit.runs.saved import SavedRun
 
@@ -44,7 +44,7 @@ class TestChange:
         return self.before - self.after > FORGOTTEN
 
 
-def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = quiet) -> None:
+def score_before(run: SavedRun, device: torch.device, threads: int | None = None, notify: Notify = ignore) -> None:
     """Scores the run that a training begins from on both test sets, once, and records it with what was begun from.
 
     Nothing is done for a run that began from none, or where that one is not there any more.

@@ -32,7 +32,7 @@ from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics
 from nmtkit.presets.adapting import Adapted
 from nmtkit.presets.choosing import choose_preset, recipe_text, smaller_preset
 from nmtkit.presets.fitting import FittedPreset
-from nmtkit.runs.folder import Hold, Notify, RunFolder, hold, quiet
+from nmtkit.runs.folder import Notify, RunFolder, RunLock, ignore, lock_run
 from nmtkit.runs.origin import find_origin
 from nmtkit.runs.saved import find_run
 from nmtkit.training import distributed
@@ -120,8 +120,8 @@ def choose_recipe(
     resume: bool = False,
     overwrite: bool = False,
     device: str = "auto",
-    notify: Notify = quiet,
-) -> Hold | None:
+    notify: Notify = ignore,
+) -> RunLock | None:
     """Chooses the recipe for a text and writes it into the run's folder, as `chosen.yaml`; process 0 does the work.
 
     Args:
@@ -140,7 +140,7 @@ def choose_recipe(
         raise NmtkitError(fault)
     place = distributed.join(devices.choose(device))
     folder = RunFolder.at(path, name_of_run(request))
-    held: list[Hold] = []
+    held: list[RunLock] = []
 
     def prepare() -> None:
         if resume:
@@ -174,15 +174,15 @@ def _stem_and_end(path: str) -> tuple[str, str]:
 
 def _require_same(folder: RunFolder, request: RecipeRequest) -> None:
     """Makes sure that a run goes on with the options that it was begun with."""
-    if not folder.asked.is_file():
+    if not folder.request.is_file():
         raise CheckpointError(
             f"{folder.path}: no training without a recipe was begun here, so none can go on; leave --resume out to "
             "begin one, or name the run's folder with --run DIR"
         )
     try:
-        before = dict(parse_json(folder.asked.read_bytes(), folder.asked.name))
+        before = dict(parse_json(folder.request.read_bytes(), folder.request.name))
     except (DataError, TypeError, ValueError) as fault:
-        raise CheckpointError(f"{folder.asked}: damaged ({fault}); train anew with --overwrite") from fault
+        raise CheckpointError(f"{folder.request}: damaged ({fault}); train anew with --overwrite") from fault
     now: dict[str, Any] = json.loads(json.dumps(request.given()))
 
     def told(value: Any) -> str:
@@ -235,22 +235,22 @@ class _Choosing:
                 sides[split] = src_paths, tgt_paths
         self.data = {split: _named(src, tgt) for split, (src, tgt) in sides.items()}
 
-    def write(self, overwrite: bool) -> Hold:
+    def write(self, overwrite: bool) -> RunLock:
         """Chooses, writes the recipe and the pairs that are held out, and says all of it."""
         folder = self.folder
         preset, text = self._chosen()
         find_origin(_parsed(text, self.overrides), folder)
-        held, counts = hold(folder, self.notify), None
+        held, counts = lock_run(folder, self.notify), None
         try:
             folder.require_free(overwrite)
-            held.make_room()
+            held.set_aside()
             if folder.text.is_dir():
                 shutil.rmtree(folder.text)
-            folder.asked.unlink(missing_ok=True)
+            folder.request.unlink(missing_ok=True)
             write_whole(folder.chosen, text)
             if self.hold_out is not None:
                 counts = write_splits(self.request.splits()["train"], self.hold_out, folder.text, self.names, self.ends)
-            write_json(folder.asked, self.request.given())
+            write_json(folder.request, self.request.given())
         except BaseException:
             held.close()
             raise

@@ -1,6 +1,6 @@
-"""The folder of a run: the one place that knows the names of its files, and who may write there.
+"""The folder of a run: names of its files, and the lock by which one process at a time writes there.
 
-One process at a time writes; what it replaces is kept until there is something better.
+A training that replaces an earlier one sets it aside until it has saved a checkpoint of its own.
 """
 
 import os
@@ -23,12 +23,12 @@ RUNS = Path("runs")
 Notify = Callable[[str], None]
 
 
-def quiet(told: object) -> None:
-    """Takes what nobody is to be told."""
+def ignore(message: object) -> None:
+    """A `Notify` that shows nothing."""
 
 
-class _Named:
-    """A path of that name within a folder."""
+class _File:
+    """A path within a run's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class _Named:
 
 
 def user_cache() -> Path:
-    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; a user who has no home has it among the temporary files."""
+    """`nmtkit` in $XDG_CACHE_HOME, else in ~/.cache; without a home directory, among the temporary files."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or "")
     if not base.is_absolute():
         try:
@@ -50,42 +50,42 @@ def user_cache() -> Path:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names only: making the object touches no file."""
+    """Paths in a run's folder; making the object touches no file."""
 
     path: Path
 
-    recipe = _Named("recipe.yaml")  # resolved, every default written out; where it is, there is a run
-    chosen = _Named("chosen.yaml")  # the recipe that was chosen for a training without one, with the reasons
-    asked = _Named("asked.json")  # what it was chosen for: files and options
-    text = _Named("text")  # of a training without a recipe, where validation pairs had to be held out
-    origin = _Named("origin.json")  # the run that training began from, its checksum, and its scores on the test sets
-    vocabulary = _Named("vocabulary")  # the tokenizers
-    data = _Named("data")  # the memory-mapped arrays
-    progress = _Named("data/progress.json")  # how far preprocessing has come; gone when it is complete
-    report = _Named("data-report.json")  # what preprocessing found in the text
-    checkpoints = _Named("checkpoints")  # weights and training state; of stages in a folder each: `1-NAME`, `2-NAME`
-    average = _Named("average.safetensors")  # made by `nmtkit average`; of an imported run the only weights
-    imported = _Named("imported.json")  # of an imported run: what it was, and its licence
-    metrics = _Named("metrics.jsonl")  # one JSON object a line: every update that was logged, every validation
-    tensorboard = _Named("tensorboard")
-    result = _Named("result.json")  # how training ended; where it is, the run is finished
-    journal = _Named("train.log")  # what training said, with times of day; nothing reads it
-    test_output = _Named("test.out")  # the translations of the recipe's test set, one a line
-    test_scores = _Named("test.json")
-    lock = _Named("run.lock")  # locked by the process that writes here, and names it; it stays
-    replaced = _Named("replaced")  # the earlier run, itself such a folder, while a new one has not saved a state yet
+    recipe = _File("recipe.yaml")  # resolved, with every default; a folder with it is a run
+    chosen = _File("chosen.yaml")  # of a training without a recipe: the proposed one, with reasons
+    request = _File("request.json")  # and its files and options
+    text = _File("text")  # and its text, where validation pairs were held out
+    origin = _File("origin.json")  # the run to begin from, its checksum and scores
+    vocabulary = _File("vocabulary")  # the tokenizers
+    data = _File("data")  # the memory-mapped arrays
+    progress = _File("data/progress.json")  # of preprocessing; removed when it is complete
+    report = _File("data-report.json")  # counts and faults of the text
+    checkpoints = _File("checkpoints")  # weights and training state; with stages in `1-NAME`, `2-NAME`
+    average = _File("average.safetensors")  # by `nmtkit average`; the only weights of an imported run
+    imported = _File("imported.json")  # of an imported run: toolkit, architecture, licence
+    metrics = _File("metrics.jsonl")  # a JSON object a line: logged updates and validations
+    tensorboard = _File("tensorboard")
+    result = _File("result.json")  # how training ended; only finished runs have it
+    train_log = _File("train.log")  # messages of training with timestamps; nothing reads it
+    test_output = _File("test.out")  # translations of the test set, one a line
+    test_scores = _File("test.json")
+    lock = _File("run.lock")  # names the process that holds the lock; never removed
+    replaced = _File("replaced")  # the earlier run, itself a run's folder, until the new one has a checkpoint
 
     @classmethod
     def at(cls, path: str | None, name: str) -> "RunFolder":
-        """The folder at a path; without one that of the name under `runs/`."""
+        """The folder at a path, or of this name under `runs/`."""
         return cls(Path(path) if path else RUNS / name)
 
     def manifest(self, split: str) -> Path:
-        """What the arrays of one split hold; without it they are nothing."""
+        """The description of a split's arrays."""
         return self.data / f"{split}.json"
 
     def stage(self, number: int, name: str) -> Path:
-        """The checkpoints of one stage, counted from 1; without a name those of a training that has no stages."""
+        """The checkpoints of a stage, counted from 1; a training without stages has one without a name."""
         return self.checkpoints / f"{number}-{name}" if name else self.checkpoints
 
     def exists(self) -> bool:
@@ -93,16 +93,12 @@ class RunFolder:
         return self.recipe.is_file()
 
     def parts(self) -> list[Path]:
-        """All that is here and that nmtkit writes."""
-        names = [name for name, part in vars(RunFolder).items() if isinstance(part, _Named)]
+        """All files and folders here that nmtkit writes."""
+        names = [name for name, part in vars(RunFolder).items() if isinstance(part, _File)]
         return [part for part in {getattr(self, name): None for name in names} if os.path.lexists(part)]
 
-    def marks(self) -> list[Path]:
-        """What only a run has beside its recipe, some of it or all."""
-        return [self.lock, self.vocabulary, self.checkpoints, self.metrics, self.result]
-
-    def writer(self) -> str:
-        """Who writes here just now, as "process 7 on a machine"; empty if nobody does, or it cannot be known."""
+    def lock_holder(self) -> str:
+        """The process that holds the lock, as "process 7 on a machine"; empty if none does, or it is unknown."""
         file = None
         try:
             import fcntl  # there is none on Windows
@@ -110,7 +106,7 @@ class RunFolder:
             file = os.open(self.lock, os.O_RDONLY)
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _named(file) if file is not None else ""
+            return _holder(file) if file is not None else ""
         except (OSError, ImportError):
             return ""
         finally:
@@ -118,28 +114,28 @@ class RunFolder:
                 os.close(file)
         return ""
 
-    def begun(self) -> bool:
-        """Whether training has left something here that a new one would replace."""
+    def has_training(self) -> bool:
+        """Whether there are results of a training that a new one would replace."""
         saved = any(self.checkpoints.rglob("*.safetensors"))
         return self.exists() and (saved or self.average.exists() or self.result.exists())
 
-    def has_state(self) -> bool:
-        """Whether training has saved a state here."""
+    def has_checkpoint(self) -> bool:
+        """Whether training has saved a state to resume from."""
         return any(self.checkpoints.rglob("last.safetensors"))
 
-    def parts_of_preparation(self) -> list[Path]:
-        """All that stands here before training begins."""
-        parts = [self.recipe, self.chosen, self.asked, self.text, self.origin, self.vocabulary, self.data, self.report]
-        return [part for part in parts if part.exists()]
+    def preparation_files(self) -> list[Path]:
+        """What exists before training begins."""
+        parts = [self.recipe, self.chosen, self.request, self.text, self.origin]
+        return [part for part in (*parts, self.vocabulary, self.data, self.report) if part.exists()]
 
-    def parts_of_training(self) -> list[Path]:
-        """All that training wrote here, and that a new training replaces; the states first."""
-        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result, self.journal]
-        return [part for part in [*parts, self.imported, self.test_output, self.test_scores] if part.exists()]
+    def training_files(self) -> list[Path]:
+        """What training wrote and a new training replaces; checkpoints first."""
+        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result, self.train_log]
+        return [part for part in (*parts, self.imported, self.test_output, self.test_scores) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
-        """Refuses a folder that is not free for a training; `overwrite` permits to replace an earlier one."""
-        if self.begun() and not overwrite:
+        """Refuses a folder with other files, or with a training unless `overwrite` permits to replace it."""
+        if self.has_training() and not overwrite:
             raise NmtkitError(
                 f"{self.path}: a training was begun here: go on with it (train --resume), "
                 "replace it (train --overwrite), or name another folder (--run DIR)"
@@ -147,30 +143,30 @@ class RunFolder:
         self.require_own()
 
     def require_own(self) -> None:
-        """Makes sure that the folder is a run's, empty, or not there; raises NmtkitError if it holds other things."""
+        """Refuses a folder that is neither a run's nor empty."""
         ours = self.exists() or self.chosen.is_file() or self.lock.is_file()
         if self.path.exists() and not ours and any(self.path.iterdir()):
             raise NmtkitError(f"{self.path}: not the folder of a run and not empty; name another one with --run DIR")
 
 
-def folders_in(runs: Path) -> list[RunFolder]:
-    """The runs in a folder, by their names; none if there is no such folder."""
+def run_folders(runs: Path) -> list[RunFolder]:
+    """The runs in a folder, sorted by name."""
     return [folder for folder in map(RunFolder, sorted(runs.glob("[!.]*"))) if folder.exists()]
 
 
-def runs_there(given: str, runs: Path = RUNS) -> str:
-    """Says which runs there are, for a message about one that is not there."""
-    there = [folder.path.name for folder in folders_in(runs)]
-    if not there:
+def suggest_runs(given: str, runs: Path = RUNS) -> str:
+    """The end of a message about a missing run: names that are similar."""
+    names = [folder.path.name for folder in run_folders(runs)]
+    if not names:
         return f"there is no run under {runs}/ either; train one, or name the folder that `train` wrote"
-    return near_names(Path(given).name, there, what=f"runs under {runs}/")
+    return near_names(Path(given).name, names, what=f"runs under {runs}/")
 
 
-class Hold:
-    """The right to write in a run's folder, which is made if need be; `hold` gives it.
+class RunLock:
+    """The exclusive right to write in a run's folder, which is made if need be; `lock_run` acquires it.
 
-    It ends with `close`, or with the process, however that ends. The lock is `flock`'s, which Linux passes on to the
-    servers of network file systems. `notify` is told in a sentence what is done beside the work itself.
+    It ends with `close`, or with the process, however that ends. `flock` also locks on network file systems, which
+    Linux passes on to their servers. `notify` is told when an earlier run is restored, or files cannot be locked.
     """
 
     def __init__(self, folder: RunFolder, notify: Notify) -> None:
@@ -178,7 +174,7 @@ class Hold:
         self._notify = notify
         self._file: int | None = None  # first, for `__del__` where it cannot be locked
         self._file = self._lock()
-        self.settle("the training that was to replace it was stopped before its first state was saved")
+        self.commit_or_rollback()
 
     def _lock(self) -> int:
         path = self._folder.lock
@@ -192,7 +188,7 @@ class Hold:
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _named(file)
+            holder = _holder(file)
             os.close(file)
             raise NmtkitError(
                 f"{self._folder.path}: another process works in this folder ({holder}); wait for its end, stop it, or "
@@ -205,44 +201,44 @@ class Hold:
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         return file
 
-    def make_room(self) -> None:
-        """Makes the folder free of what training wrote; a run is kept until the next has saved a state: see `settle`.
+    def set_aside(self) -> None:
+        """Moves the results of an earlier training away, until `commit_or_rollback` removes or restores them.
 
-        Text, tokenizers and arrays stay where they are, and are kept with the run as well.
+        Text, tokenizers and arrays stay where they are, and are kept with the earlier run as well.
         """
         folder, kept = self._folder, self._folder.replaced
-        if not folder.begun():  # what a training without a state leaves is of no use
-            for part in folder.parts_of_training():
+        if not folder.has_training():  # nothing of it could be used
+            for part in folder.training_files():
                 _remove(part)
             return
         unfinished = kept.with_name(kept.name + ".new")
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
-            for part in folder.parts_of_preparation():
-                # Arrays and text are never written in place, so a second name is as good as a copy.
+            for part in folder.preparation_files():
+                # Arrays and text are never changed in place, so a hard link is as good as a copy.
                 copy = _linked if part in (folder.data, folder.text) else shutil.copy2
                 if part.is_dir():
                     shutil.copytree(part, unfinished / part.name, copy_function=copy)
                 else:
                     shutil.copy2(part, unfinished / part.name)
             os.replace(unfinished, kept)
-            for part in folder.parts_of_training():
+            for part in folder.training_files():
                 os.replace(part, kept / part.name)
         except OSError as fault:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise NmtkitError(f"{kept}: cannot keep the earlier run there: {fault.strerror or fault}") from fault
 
-    def settle(self, why: str = "the training that was to replace it did not come to its first state") -> None:
-        """Removes the run that was set aside if the new one has a state; else puts it back, and says why."""
+    def commit_or_rollback(self) -> None:
+        """Removes the run that was set aside if the new one has a checkpoint; else restores it."""
         folder, kept = self._folder, self._folder.replaced
         if not kept.is_dir():
             return
         try:
-            if folder.has_state():
+            if folder.has_checkpoint():
                 shutil.rmtree(kept)
                 return
-            for part in folder.parts_of_training():
+            for part in folder.training_files():
                 _remove(part)
             for part in sorted(kept.iterdir()):
                 _remove(folder.path / part.name)
@@ -250,17 +246,17 @@ class Hold:
             kept.rmdir()
         except OSError as fault:
             raise NmtkitError(f"{kept}: cannot bring the earlier run back: {fault.strerror or fault}") from fault
-        self._notify(f"{folder.path}: the earlier run is as it was: {why}")
+        self._notify(f"{folder.path}: restored the earlier run: its replacement had no checkpoint yet")
 
     def close(self) -> None:
-        """Settles, and lets others have the folder."""
+        """Commits or rolls back, and releases the lock."""
         if self.is_open:
             try:
-                self.settle()
+                self.commit_or_rollback()
             finally:
-                self._let_go()
+                self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._file is not None:
             with suppress(OSError):
                 os.truncate(self._file, 0)
@@ -268,9 +264,9 @@ class Hold:
             self._file = None
 
     def __del__(self) -> None:
-        self._let_go()
+        self._release()
 
-    def __enter__(self) -> "Hold":
+    def __enter__(self) -> "RunLock":
         return self
 
     def __exit__(self, *fault: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -278,28 +274,28 @@ class Hold:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
+        """Whether it still holds the lock."""
         return self._file is not None
 
 
-_HELD: WeakValueDictionary[str, Hold] = WeakValueDictionary()
+_LOCKS: WeakValueDictionary[str, RunLock] = WeakValueDictionary()
 
 
-def hold(folder: RunFolder, notify: Notify) -> Hold:
-    """The right to write in a run's folder, for this process; the same one if it has it already.
+def lock_run(folder: RunFolder, notify: Notify) -> RunLock:
+    """Locks a run's folder for this process, which may do so again while it holds the lock.
 
     Raises:
-        NmtkitError: another process has it, or the folder cannot be written.
+        NmtkitError: another process holds the lock, or the folder cannot be written.
     """
     place = os.path.realpath(folder.path)
-    known = _HELD.get(place)
+    known = _LOCKS.get(place)
     if known is None or not known.is_open:
-        known = _HELD[place] = Hold(folder, notify)
+        known = _LOCKS[place] = RunLock(folder, notify)
     return known
 
 
-def _named(file: int) -> str:
-    """Who holds a lock, by its file; who has just locked it is given a moment to write its name there."""
+def _holder(file: int) -> str:
+    """The holder's name in a lock file; a process that has just locked it gets a moment to write it."""
     for _ in range(20):
         if name := os.pread(file, 200, 0).decode("utf-8", "replace").strip():
             return name
@@ -308,7 +304,7 @@ def _named(file: int) -> str:
 
 
 def _linked(source: str, target: str) -> None:
-    """A second name of a file, or a copy where the file system has only one name for each."""
+    """A hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)
     except OSError:

@@ -11,7 +11,7 @@ from typing import Any
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import write_whole
 from nmtkit.core.settings import is_name, load_yaml, parse_json
-from nmtkit.runs.folder import RUNS, Notify, RunFolder, folders_in, hold, runs_there
+from nmtkit.runs.folder import RUNS, Notify, RunFolder, lock_run, run_folders, suggest_runs
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RunSummary:
 
 def list_runs(runs: Path = RUNS) -> list[RunSummary]:
     """All runs in a folder, the newest first."""
-    return sorted(map(_summary, folders_in(runs)), key=lambda one: -one.changed)
+    return sorted(map(_summary, run_folders(runs)), key=lambda one: -one.changed)
 
 
 def _summary(folder: RunFolder) -> RunSummary:
@@ -54,7 +54,7 @@ def _summary(folder: RunFolder) -> RunSummary:
             facts["test"] = {str(score["name"]): float(score["value"]) for score in found}
     except (NmtkitError, ValueError, KeyError, TypeError, AttributeError) as fault:
         facts |= {"state": "damaged", "why": str(fault) if isinstance(fault, NmtkitError) else repr(fault)}
-    if writer := folder.writer():
+    if writer := folder.lock_holder():
         facts |= {"state": "training", "why": writer}
     times = [part.stat().st_mtime for part in (folder.recipe, folder.metrics, folder.result) if part.exists()]
     return RunSummary(folder.path.name, **facts, size=_size(folder.path), changed=max(times))
@@ -78,7 +78,7 @@ def _of_training(folder: RunFolder, metric: str) -> dict[str, Any]:
         if share not in (None, 1) and why != "patience":  # the rate of learning had not come down to its end
             why = f"cut by {why}"
         return {"state": "finished", "why": why, "updates": result["updates"], "validation": best}
-    return {"state": "stopped" if folder.has_state() else "preprocessed", "updates": updates, "validation": best}
+    return {"state": "stopped" if folder.has_checkpoint() else "preprocessed", "updates": updates, "validation": best}
 
 
 def _events(log: Path) -> Iterator[dict[str, Any]]:
@@ -115,12 +115,13 @@ def require_run(name: str, runs: Path = RUNS) -> RunFolder:
     if not folder.exists():
         folder = RunFolder(Path(name))
     if not folder.path.is_dir():
-        raise NmtkitError(f"{name}: there is no such run; {runs_there(name, runs)}")
-    if not folder.exists() or not any(part.exists() for part in folder.marks()):
-        raise NmtkitError(f"{folder.path}: not the folder of a run, so it stays as it is; {runs_there(name, runs)}")
+        raise NmtkitError(f"{name}: there is no such run; {suggest_runs(name, runs)}")
+    marks = (folder.lock, folder.vocabulary, folder.checkpoints, folder.metrics, folder.result)
+    if not folder.exists() or not any(part.exists() for part in marks):
+        raise NmtkitError(f"{folder.path}: not the folder of a run, so it stays as it is; {suggest_runs(name, runs)}")
     if folder.path.is_symlink():
         raise NmtkitError(f"{folder.path}: a link to a run elsewhere; name {folder.path.resolve()}")
-    if writer := folder.writer():
+    if writer := folder.lock_holder():
         raise NmtkitError(
             f"{folder.path}: another process works in this folder ({writer}); wait for its end, or stop it"
         )
@@ -134,7 +135,7 @@ def remove_run(folder: RunFolder, notify: Notify) -> None:
         NmtkitError: it is being written, or cannot be removed.
     """
     try:
-        with hold(folder, notify):
+        with lock_run(folder, notify):
             for part in sorted(folder.parts(), key=lambda part: part == folder.recipe):  # till the end it is a run
                 if part.is_dir() and not part.is_symlink():
                     shutil.rmtree(part)
@@ -162,14 +163,14 @@ def rename_run(folder: RunFolder, name: str, notify: Notify) -> RunFolder:
     if os.path.lexists(new.path):
         raise NmtkitError(f"{new.path}: this name is taken; choose another")
     before, now = f"{os.path.abspath(folder.path)}/", f"{os.path.abspath(new.path)}/"
-    with hold(folder, notify):
+    with lock_run(folder, notify):
         try:
             new.path.parent.mkdir(parents=True, exist_ok=True)
             os.rename(folder.path, new.path)
         except OSError as fault:
             raise NmtkitError(f"{new.path}: cannot move {folder.path} there: {fault.strerror or fault}") from fault
         # A training without a recipe keeps the pairs that it held out in its folder.
-        for part in (new.recipe, new.chosen, new.asked, new.report):
+        for part in (new.recipe, new.chosen, new.request, new.report):
             text = part.read_text(encoding="utf-8") if part.is_file() else ""
             if before in text:
                 write_whole(part, text.replace(before, now))

@@ -128,7 +128,7 @@ def read_origin(folder: RunFolder) -> Origin | None:
         raise CheckpointError(f"{folder.origin}: damaged ({fault}); train anew with --overwrite") from fault
 
 
-def tokenizers_of(origin: Origin) -> TokenizerPair:
+def origin_tokenizers(origin: Origin) -> TokenizerPair:
     """The tokenizers of the run that a training begins from.
 
     Raises:
@@ -140,7 +140,7 @@ def tokenizers_of(origin: Origin) -> TokenizerPair:
     return found
 
 
-def begin_weights(model: Seq2Seq, origin: Origin) -> None:
+def load_origin_weights(model: Seq2Seq, origin: Origin) -> None:
     """Gives a model the weights that were recorded.
 
     Raises:

@@ -14,7 +14,7 @@ from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
 from nmtkit.recipe import Recipe, load
-from nmtkit.runs.folder import RUNS, RunFolder, runs_there
+from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
 
@@ -113,7 +113,7 @@ class SavedRun:
         return model.to(device).eval(), tokenizers, recipe
 
 
-class RunsTogether(SavedRun):
+class EnsembleRun(SavedRun):
     """Several runs as one, whose model is an ensemble of theirs; recipe and folder are those of the first.
 
     Args:
@@ -181,7 +181,7 @@ def find_run(
     names = [] if model is None else [str(model)] if isinstance(model, str | Path) else [*map(str, model)]
     if len(names) > 1:
         found = [_named_run(name, runs)[0] for name in names]
-        return RunsTogether(found, mean, weights), f"one of {len(found)} in an ensemble"
+        return EnsembleRun(found, mean, weights), f"one of {len(found)} in an ensemble"
     if weights is not None:
         raise RecipeError("ensemble_weights are of several runs; name the others with -m RUN as well")
     if names:
@@ -192,7 +192,7 @@ def find_run(
         except CheckpointError as fault:
             raise CheckpointError(
                 f"${MODEL_VARIABLE} names {given}, and there is no such folder; set it to a run's folder, or name one "
-                f"with -m RUN; {runs_there(given, runs)}"
+                f"with -m RUN; {suggest_runs(given, runs)}"
             ) from fault
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
@@ -211,8 +211,8 @@ def _named_run(model: str, runs: Path) -> tuple[SavedRun, str]:
     if not folder.exists() and (runs / model).is_dir():  # also where a file or another folder has the run's name
         folder = RunFolder(runs / model)
     elif not folder.path.exists():
-        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {runs_there(model, runs)}")
-    if folder.replaced.is_dir() and not folder.has_state():
+        raise CheckpointError(f"{model}: not the folder of a run: there is no such folder; {suggest_runs(model, runs)}")
+    if folder.replaced.is_dir() and not folder.has_checkpoint():
         why = "the earlier run, for that which is to replace it has no state yet"
         return SavedRun(RunFolder(folder.replaced)), why
     return SavedRun(folder), "as asked"

@@ -12,7 +12,7 @@ from nmtkit.corpus.reading import read_pairs
 from nmtkit.data.shards import read_manifest
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.log import Log
+from nmtkit.runs.metrics_log import MetricsLog
 
 GOOD = '{"article": "Ba ce.", "summary": "ba"}\n'
 BROKEN = {
@@ -65,7 +65,7 @@ def test_files_of_a_run_are_called_damaged(broken: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer.json: damaged"):
         TokenizerPair.load(tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"update": 1}\n' + broken, encoding="utf-8")
-    Log(RunFolder(tmp_path)).take_back(after=5)
+    MetricsLog(RunFolder(tmp_path)).truncate_after(after=5)
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == '{"update": 1}\n'
 
 

@@ -16,7 +16,7 @@ from nmtkit.corpus.splitting import choose_hold_out, write_splits
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import StoreWriter
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.log import Log
+from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.events import Evaluated
 
 
@@ -65,7 +65,7 @@ def test_held_out_pairs(corpus: Path, tmp_path: Path) -> None:
 def test_small_files(tmp_path: Path) -> None:
     with largest_file(3):
         with pytest.raises(NmtkitError, match=r"metrics\.jsonl: cannot write it: "):
-            Log(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
+            MetricsLog(RunFolder(tmp_path)).add(Evaluated(1, {}, False, 0.0))
         with pytest.raises(NmtkitError, match=r"b\.txt: cannot write it: "):
             write_whole(tmp_path / "b.txt", "some text")
     with pytest.raises(NmtkitError, match="cannot write it: it is a folder"):

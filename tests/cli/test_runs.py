@@ -10,9 +10,9 @@ import pytest
 from commands import Command
 
 from nmtkit.core.version import __version__
-from nmtkit.runs.folder import RunFolder, hold, quiet
-from nmtkit.runs.journal import Journal, code_state
+from nmtkit.runs.folder import RunFolder, ignore, lock_run
 from nmtkit.runs.saved import SavedRun
+from nmtkit.runs.train_log import TrainLog, code_state
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def runs(trained: Path, tmp_path: Path, console: Command) -> Path:
 
 @pytest.fixture
 def held(runs: Path) -> Iterator[RunFolder]:
-    with hold(RunFolder(runs / "whole"), quiet):
+    with lock_run(RunFolder(runs / "whole"), ignore):
         yield RunFolder(runs / "whole")
 
 
@@ -109,7 +109,7 @@ def test_a_training_is_written_down(trained: Path) -> None:
 
 def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     said: list[str] = []
-    journal = Journal(["nmtkit", "train", "a b"], said.append)
+    journal = TrainLog(["nmtkit", "train", "a b"], said.append)
     (tmp_path / "train.log").mkdir()
     journal.open(RunFolder(tmp_path))
     journal.write("more")
@@ -120,7 +120,7 @@ def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
 
 def test_a_training_that_goes_on_writes_behind(tmp_path: Path) -> None:
     for word in ("first", "second"):
-        journal = Journal(["nmtkit", "train", "a b"], quiet)
+        journal = TrainLog(["nmtkit", "train", "a b"], ignore)
         journal.write("waits\nfor it")
         journal.open(RunFolder(tmp_path))
         journal.write(word)

@@ -23,7 +23,7 @@ from nmtkit.models.base import VocabularySizes
 from nmtkit.models.luong import Luong, LuongConfig
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.log import Log
+from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.config import TrainingConfig
 from nmtkit.training.events import Step
@@ -132,7 +132,7 @@ def test_an_objective_is_trained_by_and_told_of(tmp_path: Path) -> None:
 def test_its_terms_are_in_the_log_and_in_the_display(tmp_path: Path) -> None:
     _, events = run(tmp_path / "run", config(confidence_weight=1.0))
     recipe = load("demo")
-    log = Log(RunFolder(tmp_path))
+    log = MetricsLog(RunFolder(tmp_path))
     stream = io.StringIO()
     with TrainingDisplay(stream, seconds_between_lines=0.0) as display:
         for event in events:

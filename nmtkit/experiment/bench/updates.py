@@ -23,7 +23,7 @@ from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.products import Products
 from nmtkit.experiment.run import Run
 from nmtkit.recipe import Recipe
-from nmtkit.runs.folder import Notify, RunFolder, quiet
+from nmtkit.runs.folder import Notify, RunFolder, ignore
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.trainer import Trainer
 
@@ -88,7 +88,7 @@ def a_trial(
         NmtkitError: a run was named, and it is not of this recipe.
     """
     folder = RunFolder.at(run_path, recipe.name)
-    if folder.begun():
+    if folder.has_training():
         try:
             run = Run.open(str(folder.path), same_as=recipe)
             return trial_of(run, device), f"the data of {folder.path}"
@@ -105,7 +105,7 @@ def a_trial(
         return made_up_trial(recipe, (src, tgt), device), said
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nmtkit-bench-"))) / recipe.name
     run = Run.create(recipe, str(scratch))
-    run.preprocess(notify, quiet)
+    run.preprocess(notify, ignore)
     return trial_of(run, device), "its text"
 
 

@@ -20,7 +20,7 @@ _SECONDS = 10
 """How long git may take."""
 
 
-class Journal:
+class TrainLog:
     """Takes the lines of one training; those that come before the folder is known wait for it.
 
     Args:
@@ -42,10 +42,10 @@ class Journal:
         command, *said = self._waiting
         waiting, self._waiting = [command, *(_stamped(line, command[:_STAMP]) for line in made_with), *said], []
         try:
-            self._file = folder.journal.open("a", encoding="utf-8", buffering=1)
+            self._file = folder.train_log.open("a", encoding="utf-8", buffering=1)
             self._file.writelines(waiting)
         except OSError as fault:
-            self._give_up(folder.journal, fault)
+            self._give_up(folder.train_log, fault)
 
     def write(self, text: str) -> None:
         """Takes what was said, in one or more lines."""

@@ -12,14 +12,14 @@ from daily import daily
 from processes import Begun, Server
 
 from nmtkit.core.errors import NmtkitError
-from nmtkit.runs.folder import RunFolder, hold
+from nmtkit.runs.folder import RunFolder, lock_run
 from nmtkit.runs.saved import find_run
 
 HOLDER = """\
 import sys
 from pathlib import Path
-from nmtkit.runs.folder import RunFolder, hold
-held = hold(RunFolder(Path(sys.argv[1])), print)
+from nmtkit.runs.folder import RunFolder, lock_run
+held = lock_run(RunFolder(Path(sys.argv[1])), print)
 print("held", flush=True)
 sys.stdin.read()
 sys.exit()
@@ -89,13 +89,13 @@ def test_only_one_process_writes(run: Path, corpus: Path, nmtkit: Command, holde
 
 def test_a_killed_process_holds_nothing(run: Path, holder: Begun) -> None:
     with pytest.raises(NmtkitError, match=f"process {holder.pid} "):
-        hold(RunFolder(run), quiet)
+        lock_run(RunFolder(run), quiet)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    first = hold(RunFolder(run), quiet)
-    assert hold(RunFolder(run.parent / "run" / ".." / "run"), quiet) is first
+    first = lock_run(RunFolder(run), quiet)
+    assert lock_run(RunFolder(run.parent / "run" / ".." / "run"), quiet) is first
     first.close()
-    with hold(RunFolder(run), quiet) as again:
+    with lock_run(RunFolder(run), quiet) as again:
         assert again is not first
 
 
@@ -107,7 +107,7 @@ def test_a_file_system_without_locks_is_told(run: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fcntl, "flock", fail)
     said: list[str] = []
-    with hold(RunFolder(run), said.append):
+    with lock_run(RunFolder(run), said.append):
         assert len(said) == 1
         assert "No locks available" in said[0]
         assert "no other process" in said[0]
@@ -156,10 +156,10 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
     """Between the two runs the earlier one translates, and the next command that writes brings it back."""
     before = contents(run)
     answer = nmtkit("translate", "-m", run, stdin="ba ce\n").out
-    first = hold(RunFolder(run), quiet)
-    first.make_room()
-    first._let_go()  # as the end of the process would
-    assert not RunFolder(run).begun()
+    first = lock_run(RunFolder(run), quiet)
+    first.set_aside()
+    first._release()  # as the end of the process would
+    assert not RunFolder(run).has_training()
     found, why = find_run(str(run))
     assert found.folder.path == run / "replaced"
     assert "earlier run" in why
@@ -167,13 +167,13 @@ def test_what_a_killed_overwrite_leaves(run: Path, corpus: Path, nmtkit: Command
 
     done = nmtkit("train", corpus / "tiny.yaml", "--run", run)
     assert done.code == 2, done
-    assert "the earlier run is as it was" in " ".join(done.err.split())
+    assert "restored the earlier run" in " ".join(done.err.split())
     assert contents(run) == before
 
 
 def test_a_kept_run_goes_when_the_new_one_has_a_state(run: Path) -> None:
-    with hold(RunFolder(run), quiet) as held:
-        held.make_room()
+    with lock_run(RunFolder(run), quiet) as held:
+        held.set_aside()
         (run / "checkpoints").mkdir()
         (run / "checkpoints/last.safetensors").write_bytes(b"the new state")
     assert not (run / "replaced").exists()

@@ -27,7 +27,7 @@ _NO_SCORES = ("loss", "perplexity", "seconds")
 
 
 @dataclass(frozen=True)
-class Done:
+class StageTotals:
     """What the stages before the present one have taken."""
 
     updates: int = 0
@@ -35,11 +35,11 @@ class Done:
     by_stage: tuple[float, ...] = ()
     """The seconds of each."""
 
-    def and_then(self, stage: SavedStage) -> "Done":
+    def plus(self, stage: SavedStage) -> "StageTotals":
         """With a stage that is over."""
         facts = stage.checkpoints.read_facts()
         seconds = facts["seconds"]
-        return Done(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
+        return StageTotals(self.updates + facts["update"], self.seconds + seconds, (*self.by_stage, seconds))
 
     def shift(self, event: Event) -> Event:
         """The event of the present stage, counted from the beginning of the first."""
@@ -48,7 +48,7 @@ class Done:
         return replace(event, update=event.update + self.updates, seconds=event.seconds + self.seconds)
 
 
-class Logged(NamedTuple):
+class LoggedEvent(NamedTuple):
     """An event as it was logged; a number that was not finite, or that nobody logged, is NaN."""
 
     stage: str
@@ -57,7 +57,7 @@ class Logged(NamedTuple):
     """Counted from the beginning of the first stage."""
 
 
-class Log:
+class MetricsLog:
     """`metrics.jsonl` of a run, one event a line; TensorBoard, where it is installed, gets what is written there."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -68,7 +68,7 @@ class Log:
     def begin(self, after: int | None = None) -> None:
         """Makes ready to write; where training goes on `after` an update, what was logged later is taken back."""
         if after is not None and os.path.lexists(self.path):
-            self.take_back(after)
+            self.truncate_after(after)
         with suppress(ImportError):
             from torch.utils.tensorboard import SummaryWriter
 
@@ -99,7 +99,7 @@ class Log:
         if self._tensorboard is not None:
             self._tensorboard.close()
 
-    def take_back(self, after: int) -> None:
+    def truncate_after(self, after: int) -> None:
         """Drops what was logged past an update, and a last line cut short: a resumed run writes them again."""
         kept = []
         try:
@@ -114,7 +114,7 @@ class Log:
                     kept.append(line)
         write_whole(self.path, "".join(line + "\n" for line in kept))
 
-    def read(self) -> Iterator[Logged]:
+    def read(self) -> Iterator[LoggedEvent]:
         """All that was logged, in order; of a training that goes on still, up to the line that is being written.
 
         Raises:
@@ -134,7 +134,7 @@ class Log:
                 continue
             try:
                 record = parse_json(line, "")
-                logged = Logged(str(record.get("stage") or ""), _event(record))
+                logged = LoggedEvent(str(record.get("stage") or ""), _event(record))
             except (DataError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
                 raise DataError(
                     f"{self.path}, line {number}: not what training logs (an object with `update` and `event`); the "
@@ -191,7 +191,7 @@ def training_curves(run: SavedRun, name: str) -> Training:
     steps: list[Step] = []
     validations: list[Evaluated] = []
     stages: dict[str, int] = {}
-    for stage, event in Log(run.folder).read():
+    for stage, event in MetricsLog(run.folder).read():
         if stage:
             stages[stage] = event.update
         if isinstance(event, Step):

@@ -8,7 +8,7 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.runs.folder import RunFolder
-from nmtkit.runs.log import Log, Logged
+from nmtkit.runs.metrics_log import LoggedEvent, MetricsLog
 from nmtkit.training.events import Evaluated, Saved, Step
 
 
@@ -22,12 +22,12 @@ def evaluated(update: int) -> Evaluated:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    log = Log(RunFolder(tmp_path))
+    log = MetricsLog(RunFolder(tmp_path))
     log.add(step(1, 2.0))
     log.add(Saved("elsewhere", 1))
     log.add(evaluated(1), "second")
     first, second = log.read()
-    assert first == Logged("", step(1, 2.0))
+    assert first == LoggedEvent("", step(1, 2.0))
     assert (second.stage, second.event.update) == ("second", 1)
     assert isinstance(second.event, Evaluated)
     assert second.event.metrics == evaluated(1).metrics
@@ -46,7 +46,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 
 def test_what_was_not_finite_or_not_logged_is_nan(tmp_path: Path) -> None:
-    log = Log(RunFolder(tmp_path))
+    log = MetricsLog(RunFolder(tmp_path))
     log.add(step(1, math.inf))
     log.path.write_text(log.path.read_text() + '{"update": 2, "event": "step"}\n')
     assert json.loads(log.path.read_text().splitlines()[0])["nll"] is None
@@ -59,16 +59,16 @@ def test_what_was_not_finite_or_not_logged_is_nan(tmp_path: Path) -> None:
 
 
 def test_a_training_that_goes_on_takes_back_what_came_after_its_state(tmp_path: Path) -> None:
-    log = Log(RunFolder(tmp_path))
+    log = MetricsLog(RunFolder(tmp_path))
     for update in (1, 2, 3):
         log.add(step(update, 2.0))
     log.path.write_text(log.path.read_text() + '{"update": 4, "ev')
-    log.take_back(after=2)
+    log.truncate_after(after=2)
     assert [logged.event.update for logged in log.read()] == [1, 2]
 
 
 def test_another_kind_of_event_is_damage(tmp_path: Path) -> None:
-    log = Log(RunFolder(tmp_path))
+    log = MetricsLog(RunFolder(tmp_path))
     log.path.write_text('{"update": 4, "event": "stepped"}\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 1: not what training logs"):
         list(log.read())
