@@ -210,8 +210,6 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
 LONG = {
     "cli/inference.py": 303,
     "core/settings.py": 346,
-    "data/batch.py": 328,
-    "data/tokenizer.py": 318,
     "search/decoding_batch.py": 327,
     "training/trainer.py": 315,
 }

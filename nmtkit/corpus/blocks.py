@@ -221,8 +221,8 @@ class LinkBaseCheck:
         self._links: dict[str, list[Links]] = {}
         self._fault: DataError | None = None
 
-    def see(self, block: Block) -> None:
-        """Takes the next block."""
+    def add_block(self, block: Block) -> None:
+        """Collects links of the next block."""
         files = self._files
         if files.alignment_base is not None or not files.has_links or block.messages or self._fault is not None:
             return

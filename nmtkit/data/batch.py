@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from itertools import islice, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -232,26 +231,6 @@ class BatchConfig(Settings):
     window has less padding; it should hold many batches."""
 
 
-Part: TypeAlias = tuple[BatchConfig, int]
-"""The settings that a part of an epoch was cut with, and the number of its first batch."""
-
-
-def _parts(given: Any, batch: int) -> list[Part]:
-    """The parts of an epoch up to a batch, as a state names them; a CheckpointError if it names none."""
-    try:
-        parts = [
-            (BatchConfig(batch_tokens=tokens, batch_size=size, sort_window=window), begin)
-            for tokens, size, window, begin in given
-        ]
-        begins = [begin for _, begin in parts]
-        whole = all(type(begin) is int for begin in begins) and [0, *begins, batch] == sorted([0, *begins, batch])
-    except (TypeError, ValueError):
-        whole = False
-    if not whole or not parts:
-        raise CheckpointError("`stream.settings` does not say how an epoch was cut into batches")
-    return parts
-
-
 def _cut(widths: Numbers, budget: int, most: int | None) -> list[slice]:
     """Cuts sentences that need so many columns `(n,)` into batches, in their order.
 
@@ -394,32 +373,24 @@ class BatchStream(Iterator[Batch]):
         return self._epoch
 
     def state(self) -> dict[str, Any]:
-        """How far the stream has come, for `restore`; the same in all processes of a run."""
-        settings = [[own.batch_tokens, own.batch_size, own.sort_window, begin] for own, begin in self._parts]
-        return {"epoch": self._epoch, "batch": self._number, "settings": settings, "data": self._store.identity}
+        """The position in the stream, for `restore`; the same in all processes of a run."""
+        return {"epoch": self._epoch, "examples": self._examples, "data": self._store.identity}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state()` was taken: the next batch is the one that would have come.
+        """Continues from a `state()`: the next batch is the one that would have come.
 
-        With other settings than then, they cut what is left of the epoch into batches: in this epoch too every example
-        comes once. With other data than then the epoch begins anew.
+        With other batch sizes the epoch continues after as many examples, give or take a batch. With other data it
+        starts again.
 
         Raises:
-            CheckpointError: there is no such place; the data are not those of the state.
+            CheckpointError: an epoch has fewer examples than the state.
         """
-        epoch, batch = state["epoch"], state["batch"]
-        if state.get("data", self._store.identity) != self._store.identity:
-            self._begin(epoch)
-            return
-        # A state of an earlier version says nothing of settings: they could not change.
-        parts = _parts(state["settings"], batch) if "settings" in state else [(self._config, 0)]
-        if parts[-1][0] != self._config:
-            parts.append((self._config, batch))
-        self._begin(epoch, parts)
-        for _ in range(batch - self._number):
+        epoch, examples = state["epoch"], state["examples"]
+        self._begin(epoch)
+        while self._examples < examples and state.get("data", self._store.identity) == self._store.identity:
             self._take()
             if self._epoch != epoch:
-                raise CheckpointError("the data are not those of the checkpoint: an epoch has fewer batches now")
+                raise CheckpointError("the data differ from those of the checkpoint: an epoch has fewer examples now")
 
     def __iter__(self) -> "BatchStream":
         return self
@@ -436,10 +407,9 @@ class BatchStream(Iterator[Batch]):
         src_limit, tgt_limit = self._limits or (None, None)
         return collate([row[:src_limit] for row in src], [row[:tgt_limit] for row in tgt])
 
-    def _begin(self, epoch: int, parts: Sequence[Part] = ()) -> None:
+    def _begin(self, epoch: int) -> None:
         self._epoch = epoch
-        self._parts = list(parts) or [(self._config, 0)]
-        self._number = self._parts[-1][-1]
+        self._number = self._examples = 0
         self._pending = self._batches_of_epoch(epoch)
         self._coming = next(self._pending)
 
@@ -450,33 +420,20 @@ class BatchStream(Iterator[Batch]):
         if coming is None:
             self._begin(self._epoch + 1)
         else:
-            self._coming = coming
             self._number += 1
+            self._examples += len(self._coming)
+            self._coming = coming
         return taken
 
     def _batches_of_epoch(self, epoch: int) -> Iterator[Numbers]:
-        """The examples of each batch, without those that came before the settings changed."""
+        """The examples of each batch. A window is sorted when its turn comes."""
         draw = np.random.default_rng((self._seed, epoch))
         order = self._examples_of_epoch(draw)
         draw.shuffle(order)
-        for (config, begin), (_, end) in pairwise(self._parts):
-            left = np.ones(len(order), dtype=bool)
-            for places in islice(self._places(order, config, draw), end - begin):
-                left[places] = False
-            order = order[left]
-            if not len(order):
-                raise CheckpointError("the data are not those of the checkpoint: an epoch has fewer examples now")
-        for places in self._places(order, self._config, draw):
-            yield order[places]
-
-    def _places(self, order: Numbers, config: BatchConfig, draw: "np.random.Generator") -> Iterator[Numbers]:
-        """Where in the order the examples of each batch are. Windows are made when their turn comes."""
-        windows, begin = -(-len(order) // config.sort_window), 0
-        for window in np.array_split(order, windows):
-            batches = _length_batches(self._src[window], self._tgt[window], config)
+        for window in np.array_split(order, -(-len(order) // self._config.sort_window)):
+            batches = _length_batches(self._src[window], self._tgt[window], self._config)
             for number in draw.permutation(len(batches)):
-                yield begin + batches[number]
-            begin += len(window)
+                yield window[batches[number]]
 
     def _examples_of_epoch(self, draw: "np.random.Generator") -> Numbers:
         """The examples of an epoch in the order of the store, each as often as the weight of its file says."""

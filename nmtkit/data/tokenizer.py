@@ -6,7 +6,6 @@ turning every mark into a space gives the text back. In raw text the mark itself
 
 import io
 import json
-import math
 import os
 import re
 import threading
@@ -24,8 +23,6 @@ import sentencepiece
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.core.files import sum_of_bytes
 from nmtkit.core.settings import Field, Settings, model_validator, parse, parse_json
-from nmtkit.corpus.blocks import Block, Example
-from nmtkit.corpus.checking import DataReport
 from nmtkit.data.vocabulary import BOS, EOS, PAD, RESTORE_HINT, SPECIALS, UNK, Vocabulary, read_vocabulary_file
 
 T = TypeVar("T")
@@ -38,9 +35,6 @@ MAX_VOCAB_SIZE = 100_000_000
 
 _SETTINGS, _SUMS = "tokenizer.json", "sums.json"
 """The tokenizer's settings, and the checksums of all its files, in its folder."""
-
-MAX_SAMPLE_CHARACTERS = 1 << 27
-"""The most characters to learn from: what bounds a sample of documents."""
 
 
 class TokenizerConfig(Settings):
@@ -396,9 +390,8 @@ class TokenizerPair:
 
 
 def _check_sums(folder: Path) -> None:
-    """Makes sure that the files that are there are as they were written; earlier versions kept no checksums."""
     path = folder / _SUMS
-    if not os.path.lexists(path):
+    if not os.path.lexists(path):  # a copy without it can still be used
         return
     try:
         expected = json.loads(read_vocabulary_file(path))
@@ -418,87 +411,3 @@ def _load(config: TokenizerConfig, stem: Path, table: Vocabulary | None = None) 
         return SentencePieceTokenizer(config, model, table)
     except CheckpointError as fault:
         raise CheckpointError(f"{path}: {fault}") from fault
-
-
-class TokenizerSample:
-    """At most `most` pairs that a tokenizer is learned from, spread evenly over a corpus that is read once.
-
-    Pairs lie on a line, each as long as the weight of its file is times the smallest one's. Taken is what lies at every
-    `stride`-th place: with equal weights every pair, or every 2nd, 4th, 8th, ..., whichever is the first to fit. A pair
-    with a large weight may be taken several times.
-    """
-
-    def __init__(self, most: int, weights: Sequence[float] = ()) -> None:
-        self._most = most
-        self._lengths = [weight / min(weights) for weight in weights]
-        self._end = 0.0
-        self._stride = 1
-        self._characters = 0
-        self.kept: list[Example] = []
-        """The sample."""
-        self.total = 0
-        """Pairs that it was drawn from."""
-
-    def see(self, block: Block) -> None:
-        """Takes the next pairs, or leaves them out."""
-        for pair in block.examples():
-            self.add(pair)
-
-    def add(self, pair: Example) -> None:
-        """Takes the next pair, or leaves it out."""
-        self.total += 1
-        begin = self._end
-        self._end += self._lengths[pair.file] if self._lengths else 1.0
-        # As many as there are multiples of the stride from its begin to before its end.
-        for _ in range(math.ceil(self._end / self._stride) - math.ceil(begin / self._stride)):
-            self.kept.append(pair)
-            self._characters += _characters(pair)
-        while len(self.kept) > self._most or (self._characters > MAX_SAMPLE_CHARACTERS and len(self.kept) > 1):
-            self.kept = self.kept[::2]
-            self._characters = sum(map(_characters, self.kept))
-            self._stride *= 2
-
-
-def _characters(pair: Example) -> int:
-    return len(pair.src) + len(pair.tgt or "")
-
-
-def learn_tokenizers(
-    config: TokenizerConfig,
-    pairs: Iterable[Example],
-    report: DataReport | None = None,
-    weights: Sequence[float] = (),
-) -> TokenizerPair:
-    """Learns the tokenizers from a sample of training pairs, which are read once."""
-    sample = TokenizerSample(config.train_lines, weights)
-    for pair in pairs:
-        sample.add(pair)
-    return learn_from_sample(config, sample, report)
-
-
-def learn_from_sample(
-    config: TokenizerConfig, sample: TokenizerSample, report: DataReport | None = None
-) -> TokenizerPair:
-    """Learns the tokenizers from a sample of the training pairs; notes in the report what was learned from how many.
-
-    Raises:
-        RecipeError: `vocab_size` does not fit the text, or the kind is not one to learn.
-        DataError: there is no text.
-    """
-    if config.kind == "marian":
-        raise RecipeError("tokenizer.kind: marian comes with an imported model and cannot be learned; take bpe")
-    src_lines = [pair.src for pair in sample.kept]
-    tgt_lines = [pair.tgt for pair in sample.kept if pair.tgt is not None]
-    teacher: type[SentencePieceTokenizer | WordTokenizer]
-    teacher = WordTokenizer if config.cuts_words else SentencePieceTokenizer
-    if config.joint:
-        joint = teacher.learn(config, src_lines + tgt_lines)
-        tokenizers = TokenizerPair(joint, joint)
-    else:
-        src = teacher.learn(config, src_lines, "source text")
-        of_tgt = config.model_copy(update={"vocab_size": config.tgt_vocab_size or config.vocab_size})
-        tokenizers = TokenizerPair(src, teacher.learn(of_tgt, tgt_lines, "target text"))
-    if report is not None:
-        sizes = len(tokenizers.src.vocabulary), len(tokenizers.tgt.vocabulary)
-        report.learned(config.kind, *sizes, len(sample.kept), sample.total)
-    return tokenizers

@@ -15,7 +15,8 @@ from nmtkit.corpus.faults import OVER_LONG, TOKEN_RATIO, UNSEEN, FaultKind, Faul
 from nmtkit.corpus.hashes import Mask
 from nmtkit.corpus.reading import read_blocks, read_pairs
 from nmtkit.data.encoding import EncodedBlock, EncodingBatch, PairEncoder, encode_blocks
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis, add_counts
 from nmtkit.diagnosis.report import Sheet, share, visible

@@ -16,7 +16,8 @@ from nmtkit.corpus.blocks import Block, LinkBaseCheck
 from nmtkit.corpus.config import FILE_KINDS, SplitFiles
 from nmtkit.corpus.reading import read_blocks
 from nmtkit.data.embeddings import check_size
-from nmtkit.data.tokenizer import TokenizerPair, TokenizerSample
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer_training import TokenizerSample
 from nmtkit.data.vocabulary import SPECIALS
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.diagnosis.tokens import TokenReport, count_tokens, learn_quickly, quick_sample
@@ -230,9 +231,9 @@ class RecipeCheck:
     def see(self, block: Block) -> None:
         """Takes of a block that is examined what counting tokens needs."""
         if block.split == "train":
-            self._base.see(block)
+            self._base.add_block(block)
             if self._sample is not None:
-                self._sample.see(block)
+                self._sample.add_block(block)
 
     def count_tokens(
         self, diagnosis: Diagnosis, notify: Notify = ignore, progress: Callable[[int], None] = ignore

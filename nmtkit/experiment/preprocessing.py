@@ -11,7 +11,8 @@ from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
 from nmtkit.corpus.reading import read_blocks, read_pairs, require_plain_text
 from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgress, encode_split, fingerprint
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerPair, TokenizerSample, learn_from_sample, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerPair
+from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
 from nmtkit.data.workers import available_cores
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
@@ -115,9 +116,9 @@ class Preprocessing:
         def see(block: Block) -> None:
             require_plain_text(block, self._splits[block.split])
             if block.split == "train":
-                base.see(block)
+                base.add_block(block)
                 if sample is not None:
-                    sample.see(block)
+                    sample.add_block(block)
 
         # The check of what is stored tells duplicates.
         found = examine(self._splits, self._in_one_language, duplicates=False, see=see)

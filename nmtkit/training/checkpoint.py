@@ -70,8 +70,8 @@ class StateFacts(Settings):
     @field_validator("stream")
     @classmethod
     def _stream(cls, given: dict[str, Any]) -> dict[str, Any]:
-        if not all(type(given.get(key)) is int and given[key] >= 0 for key in ("epoch", "batch")):
-            raise ValueError("`epoch` and `batch` must be numbers from 0")
+        if not all(type(given.get(key)) is int and given[key] >= 0 for key in ("epoch", "examples")):
+            raise ValueError("`epoch` and `examples` must be numbers from 0")
         return given
 
 

@@ -25,7 +25,7 @@ from nmtkit.core.files import write_json, write_whole
 from nmtkit.core.registry import near_names
 from nmtkit.core.settings import paths_of
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn_tokenizers
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model
 from nmtkit.training.weights import save_weights, weights_of

@@ -9,7 +9,7 @@ from commands import Command, Finished
 
 from nmtkit import Translator
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn_tokenizers
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, build_model
 from nmtkit.training.weights import save_weights, weights_of

@@ -11,7 +11,7 @@ from commands import Command
 from nmtkit import Translator
 from nmtkit.core.files import write_json, write_whole
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import learn_tokenizers
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.recipe import load
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import build_model

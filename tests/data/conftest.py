@@ -11,7 +11,8 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 
 NOUNS = [
     "house",

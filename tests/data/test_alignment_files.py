@@ -17,7 +17,8 @@ from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import SplitReader, read_pairs
 from nmtkit.data.batch import BatchConfig, BatchStream, collate
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import cut_words, share_table, token_links, token_spans
 
 TEXTS = {"a.en": "the dog sees\nAnna\n\n", "a.de": "den Hund sieht er\nAnna\n\n", "a.align": "0-0 1-1 2-2\n0-0\n\n"}
@@ -177,7 +178,7 @@ def require_base(files: SplitFiles) -> None:
     base = LinkBaseCheck(files)
     for item in SplitReader("train", files):
         assert isinstance(item, Block)
-        base.see(item)
+        base.add_block(item)
     base.require()
 
 

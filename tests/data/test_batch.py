@@ -11,7 +11,8 @@ from nmtkit.core.errors import CheckpointError, DataError
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import Batch, BatchConfig, BatchStream, bucket_by_length, collate, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 
 Build = Callable[..., Store]
@@ -107,7 +108,7 @@ def test_an_epoch_has_every_pair_once_within_the_budget(store: Store, window: in
         assert batch.size * max(batch.src.shape[1], batch.tgt_in.shape[1]) <= 600
         seen.update(rows(batch))
     assert seen == corpus(store)
-    assert (stream.state()["epoch"], stream.state()["batch"]) == (1, 0)
+    assert (stream.state()["epoch"], stream.state()["examples"]) == (1, 0)
 
 
 def test_a_sentence_wider_than_the_budget_is_alone(store: Store) -> None:
@@ -165,50 +166,35 @@ def test_restoring_goes_on_exactly(store: Store, consumed: int, world: int) -> N
 
 
 @pytest.mark.parametrize("window", [100_000, 60])
-def test_with_other_settings_the_rest_of_the_epoch_comes_once(store: Store, window: int) -> None:
+def test_with_other_batch_sizes_the_epoch_continues_after_as_many_examples(store: Store, window: int) -> None:
     seen: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     state: dict[str, Any] | None = None
-    # Twice within one epoch, as one who runs out of memory twice; the second time it was stopped and resumed as well.
+    # Twice within one epoch, as after running out of memory twice; the second time it was stopped and resumed as well.
     for tokens, count in ((600, 5), (300, 4), (300, 3), (150, 10_000)):
         stream = BatchStream(store, BatchConfig(batch_tokens=tokens, sort_window=window), seed=3)
         if state is not None:
             stream.restore(json.loads(json.dumps(state)))
+            assert state["examples"] <= stream.state()["examples"] <= state["examples"] + 600 // 2
         for _ in range(count):
             assert stream.epoch == 0
             seen.update(rows(next(stream)))
             if stream.epoch:
                 break
         state = stream.state()
-    assert seen == corpus(store)
+    whole = corpus(store)
+    assert abs(seen.total() - whole.total()) <= 2 * 600 // 2
+    if window == 60:  # only the examples of the windows in which the size changed may come twice or not at all
+        assert (seen - whole).total() + (whole - seen).total() <= 2 * 2 * 60
     plain = BatchStream(store, BatchConfig(batch_tokens=150, sort_window=window), seed=3)
-    plain.restore({"epoch": 1, "batch": 0})
+    plain.restore({"epoch": 1, "examples": 0})
     for _ in range(10):  # the next epoch is as if nothing had been
         assert same(next(plain), next(stream))
 
 
 def test_a_state_of_other_data_is_refused(store: Store) -> None:
     stream = BatchStream(store, BatchConfig(batch_tokens=600), seed=3)
-    with pytest.raises(CheckpointError, match="fewer batches"):
-        stream.restore({"epoch": 0, "batch": 10_000})
-
-
-ODD_SETTINGS: list[Any] = [
-    None,
-    5,
-    "x",
-    [],
-    [[]],
-    [[600, None, 9]],
-    [[600, None, 100_000, -1]],
-    [[600, None, 100_000, 9]],
-]
-
-
-@pytest.mark.parametrize("settings", [*ODD_SETTINGS, [["x", None, 100_000, 0]], [[0, None, 100_000, 0]]])
-def test_a_state_whose_settings_make_no_sense_is_refused(store: Store, settings: Any) -> None:
-    stream = BatchStream(store, BatchConfig(batch_tokens=600), seed=3)
-    with pytest.raises(CheckpointError, match="does not say how an epoch was cut"):
-        stream.restore({"epoch": 0, "batch": 3, "settings": settings})
+    with pytest.raises(CheckpointError, match="fewer examples"):
+        stream.restore({"epoch": 0, "examples": 10_000})
 
 
 def test_processes_share_one_sequence_of_batches(store: Store) -> None:
@@ -235,7 +221,7 @@ def test_sampling_cuts_anew_each_time_and_resumes_exactly(pairs: list[Example], 
     cuts = [{sampling.src.decode(src): src for src, _ in rows(batch)} for batch in (first, second)]
     assert sum(cuts[0][text] != cuts[1][text] for text in texts) > 50
     resumed = BatchStream(store, config, seed=1, tokenizers=sampling)
-    resumed.restore({"epoch": 1, "batch": 0})
+    resumed.restore({"epoch": 1, "examples": 0})
     assert same(next(resumed), second)
 
 

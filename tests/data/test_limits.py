@@ -12,7 +12,8 @@ from nmtkit.corpus.checking import DataReport, PairChecker
 from nmtkit.corpus.config import DataConfig
 from nmtkit.data.batch import BatchConfig, BatchStream, sorted_batches
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import EOS, SPECIALS, UNK, Vocabulary
 
 # Known words are a to d, with ids 4 to 7; V is 8.

@@ -24,7 +24,8 @@ from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.encoding import PreprocessingProgress
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 
 SETTINGS = {"train": {"src": "a", "tgt": "b"}, "max_length": 150, "drop_duplicates": True}
 

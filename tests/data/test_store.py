@@ -14,7 +14,8 @@ from nmtkit.corpus.config import DataConfig
 from nmtkit.data.encoding import fingerprint
 from nmtkit.data.shards import RaggedArray
 from nmtkit.data.store import Store, StoreWriter
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import UNK
 
 Build = Callable[..., Store]

@@ -8,13 +8,8 @@ from hypothesis import strategies as st
 from nmtkit.core.errors import CheckpointError, DataError, RecipeError
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
-from nmtkit.data.tokenizer import (
-    SentencePieceTokenizer,
-    TokenizerConfig,
-    TokenizerPair,
-    WordTokenizer,
-    learn_tokenizers,
-)
+from nmtkit.data.tokenizer import SentencePieceTokenizer, TokenizerConfig, TokenizerPair, WordTokenizer
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 KINDS = ["bpe", "unigram", "char", "word"]

@@ -12,10 +12,11 @@ from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_pairs
-from nmtkit.data import tokenizer
+from nmtkit.data import tokenizer_training
 from nmtkit.data.batch import BatchConfig, BatchStream
 from nmtkit.data.store import Store
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, TokenizerSample, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import TokenizerSample, learn_tokenizers
 
 Build = Callable[..., Store]
 SIZES = (400, 200, 100)
@@ -200,7 +201,7 @@ def test_a_sample_of_fractions_of_a_weight() -> None:
 
 
 def test_a_sample_of_documents_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "MAX_SAMPLE_CHARACTERS", 3000)
+    monkeypatch.setattr(tokenizer_training, "MAX_SAMPLE_CHARACTERS", 3000)
     sample = TokenizerSample(1000)
     for line in range(1, 301):
         sample.add(Example("word " * 20, "x", line))

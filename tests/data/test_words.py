@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig, learn_tokenizers
+from nmtkit.data.tokenizer import Tokenizer, TokenizerConfig
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.words import (
     TABLE,
     WordSegmentation,

@@ -8,7 +8,8 @@ import pytest
 from nmtkit.corpus.checking import DataReport
 from nmtkit.corpus.config import DataConfig, SplitFiles
 from nmtkit.corpus.reading import read_blocks, read_pairs
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.diagnosis import tokens
 from nmtkit.diagnosis.findings import Diagnosis, SplitDiagnosis
 from nmtkit.diagnosis.tokens import TokenReport
@@ -158,7 +159,7 @@ def test_a_quick_tokenizer_is_as_the_settings_say(config: DataConfig) -> None:
     settings = TokenizerConfig(kind="bpe", vocab_size=60)
     sample = tokens.quick_sample(settings)
     for block in read_blocks("train", config.train):
-        sample.see(block)
+        sample.add_block(block)
     learned = tokens.learn_quickly(settings, sample, config.train)
     assert len(learned.src.vocabulary) == 60
 

@@ -13,7 +13,8 @@ from commands import sentence_pairs
 from nmtkit.core.files import write_whole
 from nmtkit.core.settings import parse
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import BOS, EOS, PAD
 from nmtkit.experiment.opening import load_translator
 from nmtkit.interchange import conversion

@@ -17,7 +17,7 @@ from nmtkit.core.task import TASKS, TRANSLATION
 from nmtkit.core.wording import in_words
 from nmtkit.corpus.blocks import Example
 from nmtkit.corpus.statistics import CorpusCounter, CorpusStatistics, SideStatistics
-from nmtkit.data.tokenizer import learn_tokenizers
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.presets.choosing import (
     PRESETS,
     TASKS_WITH_PRESETS,

@@ -266,7 +266,7 @@ CHANGES = {
             *(("update", value) for value in ("x", -5, 10**9, 10**30, None, 1.5, True)),
             *(("seconds", value) for value in ("x", -1.0, math.nan, math.inf)),
             *(("validations", value) for value in (None, [1], [[1]], [["x", 1.0]], [[1, math.nan]])),
-            *(("stream", value) for value in ({}, {"epoch": -1, "batch": 0}, {"epoch": 10**9, "batch": 0}, "x")),
+            *(("stream", value) for value in ({}, {"epoch": -1, "examples": 0}, {"epoch": 10**9, "examples": 0}, "x")),
             *(("random", value) for value in (None, [], ["x"], [{}], [RANDOM])),
             *(("lr", value) for value in ([1.0], "x")),
         ]

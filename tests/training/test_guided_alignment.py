@@ -45,10 +45,10 @@ class Reversing:
         return collate(src, [row[::-1] for row in src], alignment=links if self.links else None)
 
     def state(self) -> dict[str, int]:
-        return {"epoch": 0, "batch": self.drawn}
+        return {"epoch": 0, "examples": self.drawn}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        self.drawn = state["batch"]
+        self.drawn = state["examples"]
 
 
 def transformer(**given: Any) -> Transformer:

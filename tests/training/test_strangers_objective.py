@@ -162,7 +162,7 @@ def train_tiny(folder: Path, model: Any, settings: TrainingConfig) -> list[Step]
             return tiny_batch(1)
 
         def state(self) -> dict[str, int]:
-            return {"epoch": 0, "batch": 0}
+            return {"epoch": 0, "examples": 0}
 
         def restore(self, state: Mapping[str, int]) -> None:
             pass

@@ -107,10 +107,10 @@ class TinyStream:
         return tiny_batch(number, self.size)
 
     def state(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "batch": self.drawn % self.per_epoch}
+        return {"epoch": self.epoch, "examples": self.drawn % self.per_epoch}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        self.drawn = state["epoch"] * self.per_epoch + state["batch"]
+        self.drawn = state["epoch"] * self.per_epoch + state["examples"]
 
 
 class Pace:

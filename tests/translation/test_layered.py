@@ -7,7 +7,8 @@ import torch
 from nmtkit.core.errors import DataError, NmtkitError
 from nmtkit.corpus.blocks import Example
 from nmtkit.data.batch import collate
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.data.vocabulary import EOS
 from nmtkit.models.base import VocabularySizes
 from nmtkit.models.rnnsearch import RnnSearch, RnnSearchConfig

@@ -25,7 +25,8 @@ import nmtkit.models  # noqa: F401  # fills the registry
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.models.base import MODELS, VocabularySizes
 from nmtkit.search.rules import SearchConfig
 from nmtkit.translation import stream

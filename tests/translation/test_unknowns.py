@@ -5,7 +5,8 @@ import pytest
 
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.blocks import Example
-from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair, learn_tokenizers
+from nmtkit.data.tokenizer import TokenizerConfig, TokenizerPair
+from nmtkit.data.tokenizer_training import learn_tokenizers
 from nmtkit.translation.unknowns import CLOSE, Replacement, UnknownReplacer, parse_dictionary
 
 TEXT = ["the old man sees Paris , and the dog sleeps .", "the dog sees the old man , and Paris sleeps ."]
