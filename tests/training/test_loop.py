@@ -499,7 +499,7 @@ def test_a_loss_that_stays_bad_ends_the_training_with_the_last_good_state(tmp_pa
         run(tmp_path, settings(max_updates=99, save_every=4, log_every=5), model, stream)
     message = str(caught.value)
     assert "update 14: the loss or its gradient is not finite, 10 updates in a row" in message
-    assert "epoch 2, batch 3" in message  # update 14 drew batch 13, and an epoch has 5
+    assert "epoch 2, examples 3" in message  # update 14 drew batch 13, and an epoch has 5
     assert "holds update 12" in message
     assert "--resume" in message
     good, _ = run(tmp_path / "good", settings(max_updates=4), poisoned_model(), Poisoned(set()))
