@@ -51,6 +51,7 @@ FLOORS = {
 # Library -> the only files that may import it.
 DOORS = {
     "click": {"cli"},
+    "cloup": {"cli"},
     "rich": {"console"},
     "sentencepiece": {"data/tokenizer.py"},
     "sacrebleu": {"metrics/bleu.py", "corpora/sacrebleu_sets.py"},
@@ -208,7 +209,6 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
 
 # Lines of code of those files that have not yet found their cut.
 LONG = {
-    "cli/inference.py": 303,
     "core/settings.py": 346,
     "search/decoding_batch.py": 327,
     "training/trainer.py": 315,

@@ -17,39 +17,53 @@ from nmtkit.cli import streams
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.version import __version__
 
-# name -> what `nmtkit --help` says of it; the command itself is `command` in the module of that name.
-COMMANDS = {
-    "fetch": "Fetch a public corpus by name: download, filter, split, ready to train on.",
-    "check": "Look for faults in a corpus before anything is trained; --fix cleans it.",
-    "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
-    "train": "Train the model of a recipe; --resume continues a stopped run.",
-    "tune": "Measure how this machine trains a recipe quickest; train then uses it.",
-    "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
-    "translate": "Translate files or standard input, one line out for each line in.",
-    "summarize": "Summarize files or standard input, one article a line.",
-    "evaluate": "Translate or summarize a test set with a run, and score it.",
-    "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
-    "score-summaries": "Score summaries: ROUGE, new and copied words, repetitions, length.",
-    "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
-    "rescore": "Print the log-probabilities of given translations under a model.",
-    "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
-    "align": "Align the words of given translations by a model's attention.",
-    "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (or visualize-alignment).",
-    "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
-    "tokenize": "Cut text into the tokens of a run.",
-    "detokenize": "Join the tokens of a run to text.",
-    "bench": "Measure decoding, beside other engines, and training.",
-    "runs": "List the runs that there are; remove and rename them.",
-    "average": "Average checkpoints of a run into one.",
-    "import": "Make a run of a model of another toolkit.",
-    "export": "Write a run for Hugging Face, CTranslate2 or as safetensors, with a model card.",
-    "recipe": "List, show, check and explain recipes.",
-    "doctor": "Show versions, devices, and which device will be used and why.",
-    "guide": "Read the guide: first steps, how-tos, all options and recipe keys.",
+SECTIONS = {
+    "Data": {
+        "fetch": "Download a public corpus by name, filtered, split and ready to train on.",
+        "check": "Find faults of a corpus before training; --fix cleans it.",
+        "preprocess": "Read and check a recipe's text, learn its tokenizer, write its arrays.",
+    },
+    "Training": {
+        "train": "Train the model of a recipe, or on two text files; --resume continues a run.",
+        "tune": "Measure the fastest training settings of this machine for a recipe.",
+        "average": "Average checkpoints of a run into one.",
+        "runs": "List, rename and remove runs.",
+    },
+    "Using a model": {
+        "translate": "Translate files or standard input, one line out for each line in.",
+        "summarize": "Summarize files or standard input, one article a line.",
+        "rescore": "Print the log-probabilities of given translations under a model.",
+        "align": "Align the words of given translations by a model's attention.",
+        "tokenize": "Split text into the tokens of a run.",
+        "detokenize": "Join the tokens of a run to text.",
+    },
+    "Evaluation": {
+        "evaluate": "Translate or summarize a test set with a run, and score it.",
+        "score": "Score translations as sacrebleu does: BLEU, chrF, TER.",
+        "score-summaries": "Score summaries: ROUGE, novel and copied words, repetitions, length.",
+        "score-alignments": "Score word alignments: alignment error rate, precision, recall.",
+        "compare": "Train several recipes and compare BLEU, alignments, speed, size.",
+        "bench": "Measure the speed of decoding and training.",
+    },
+    "Looking inside": {
+        "explain": "Show the beam search of a sentence as a tree: kept, ended, pruned, blocked.",
+        "plot-attention": "Draw a model's attention as PNG, SVG, PDF, HTML or text (or visualize-alignment).",
+        "plot-training": "Draw loss, perplexity, validation score and learning rate of runs.",
+    },
+    "Exchange with other toolkits": {
+        "import": "Convert a model of another toolkit to a run.",
+        "export": "Convert a run for Hugging Face or CTranslate2, or to safetensors, with a model card.",
+    },
+    "Help": {
+        "recipe": "List, show, check and explain recipes.",
+        "guide": "Read the guide: first steps, how-tos, all options and recipe keys.",
+        "doctor": "Show versions, devices, and which device is used and why.",
+    },
 }
-
+"""Commands by purpose, with the line of `nmtkit --help`; each is `command` in the module of its name."""
+COMMANDS = [name for section in SECTIONS.values() for name in section]
 ALIASES = {"visualize-alignment": "plot-attention"}
-"""Other names of commands; `--help` names them beside their commands."""
+"""Other names of commands."""
 
 
 def _imported(module: str) -> ModuleType:
@@ -70,8 +84,8 @@ class LazyGroup(click.Group):
     """A group whose commands are imported on use, so that `--help` stays quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of a working day."""
-        return list(COMMANDS)
+        """All names, in the order of the sections."""
+        return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports the command's module."""
@@ -93,9 +107,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of commands, from the words above instead of the modules."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """The sections above, without loading the commands."""
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), meaning) for name, meaning in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

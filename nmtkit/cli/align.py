@@ -8,9 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 import click
+import cloup
 
-from nmtkit.cli import inference, options, results
+from nmtkit.cli import completing, inference, options, results
 from nmtkit.cli.options import FILE, NEW_FILE, Number
+from nmtkit.cli.reading import pair_windows
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.alignments import SYMMETRIZATIONS, SoftAlignment, SoftAlignmentWriter, Symmetrization, format_pharaoh
@@ -23,7 +25,7 @@ from nmtkit.translation.translator import Translator
 
 @dataclass(frozen=True)
 class PairFiles:
-    """The files of the pairs, and of their words where those are counted otherwise."""
+    """Files of the pairs, and of the same lines with spaces between words."""
 
     source: Path
     target: Path
@@ -37,8 +39,8 @@ searched together need most of the frequent tokens anyway."""
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The shortlist to be written, if any, and how many tokens it is to have."""
+class ShortlistOptions:
+    """The shortlist to write, if any, and its size."""
 
     shortlist_file: Path | None
     best: int | None
@@ -49,74 +51,89 @@ class Listing:
             raise click.UsageError("--shortlist-best and --shortlist-frequent are for --shortlist FILE; give it too")
 
     def counting(self, tokenizers: TokenizerPair) -> AbstractContextManager[LinkCounts | None]:
-        """Counts links, and writes the shortlist at the end, if one is asked for."""
+        """Counts links, and writes the shortlist at the end; None without one."""
         if self.shortlist_file is None:
             return nullcontext()
         most = FREQUENT if self.frequent is None else self.frequent
         return shortlist_writer(self.shortlist_file, tokenizers, self.best or BEST, most)
 
 
-@click.command()
-@results.output
-@inference.which_runs
-@inference.precision("fp32")
-@inference.source_file
-@click.option("--target", required=True, type=FILE, help="Their translations, line by line.")
-@click.option(
-    "--source-words",
-    type=FILE,
-    metavar="FILE",
-    help="The source lines with a space between words (l' homme). Default: the spaces of --source.",
+@cloup.command()
+@cloup.option_group(
+    "Common",
+    options.models,
+    inference.checkpoint,
+    inference.source_file,
+    click.option("--target", required=True, type=FILE, help="Their translations, line by line."),
+    results.output,
+    click.option(
+        "--threshold",
+        type=Number(0, 1, whole=False, above=True),
+        help="Link all words with at least this weight. Default: each target word to its best source word.",
+    ),
+    click.option("--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights: FILE.json or FILE.npz."),
+    options.device,
 )
-@click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target.")
-@click.option(
-    "--threshold",
-    type=Number(0, 1, whole=False, above=True),
-    help="Link all words with at least this weight. Default: each target word with its best source word.",
+@cloup.option_group(
+    "Words",
+    click.option(
+        "--source-words",
+        type=FILE,
+        metavar="FILE",
+        help="The source lines with a space between words (l' homme). Default: the spaces of --source.",
+    ),
+    click.option("--target-words", type=FILE, metavar="FILE", help="The same for the target."),
 )
-@click.option(
-    "--reverse-model",
-    metavar="RUN",
-    multiple=True,
-    callback=options.one_run,
-    help="A run of the other direction (target to source), to symmetrize.",
+@cloup.option_group(
+    "Two directions",
+    click.option(
+        "--reverse-model",
+        metavar="RUN",
+        multiple=True,
+        callback=options.one_run,
+        shell_complete=completing.runs,
+        help="A run of the other direction (target to source), to symmetrize.",
+    ),
+    click.option(
+        "--symmetrize",
+        "method",
+        type=click.Choice(SYMMETRIZATIONS),
+        metavar="METHOD",
+        help=f"{', '.join(SYMMETRIZATIONS)}. Default with --reverse-model: grow-diag.",
+    ),
 )
-@click.option(
-    "--symmetrize",
-    "method",
-    type=click.Choice(SYMMETRIZATIONS),
-    help="How to combine two directions. Default with --reverse-model: grow-diag.",
+@cloup.option_group(
+    "Shortlist for `nmtkit translate --shortlist`",
+    click.option("--shortlist", "shortlist_file", type=NEW_FILE, metavar="FILE", help="Also write the shortlist."),
+    click.option(
+        "--shortlist-best",
+        "best",
+        type=Number(1),
+        metavar="N",
+        help=f"Keep the N most frequent target tokens of each source token. Default: {BEST}.",
+    ),
+    click.option(
+        "--shortlist-frequent",
+        "frequent",
+        type=Number(0),
+        metavar="M",
+        help=f"Add the M most frequent target tokens to every sentence. Default: {FREQUENT}.",
+    ),
 )
-@click.option(
-    "--soft", type=NEW_FILE, metavar="FILE", help="Also write the weights between words: FILE.json or FILE.npz."
+@cloup.option_group(
+    "Attention, search and speed",
+    inference.layer,
+    inference.head,
+    inference.search,
+    inference.precision("fp32"),
+    inference.batch_tokens,
+    options.threads,
 )
-@click.option(
-    "--shortlist",
-    "shortlist_file",
-    type=NEW_FILE,
-    metavar="FILE",
-    help="Also write which target tokens each source token was linked to, for `nmtkit translate --shortlist`.",
-)
-@click.option(
-    "--shortlist-best",
-    "best",
-    type=Number(1),
-    metavar="N",
-    help=f"At most so many for each source token, the most often linked. Default: {BEST}.",
-)
-@click.option(
-    "--shortlist-frequent",
-    "frequent",
-    type=Number(0),
-    metavar="M",
-    help=f"The M most frequent target tokens of the pairs for every sentence. Default: {FREQUENT}.",
-)
-@inference.layer
-@inference.head
-@inference.batches
 @options.quiet
-@options.grouped(PairFiles, "texts")
-@options.grouped(Listing, "listing")
+@results.into_output
+@inference.opens_model
+@options.collect(PairFiles, "texts")
+@options.collect(ShortlistOptions, "listing")
 def command(
     how: Opening,
     texts: PairFiles,
@@ -124,27 +141,23 @@ def command(
     method: Symmetrization | None,
     reverse_model: str | None,
     soft: Path | None,
-    listing: Listing,
+    listing: ShortlistOptions,
 ) -> None:
     """Align the words of given translations by a model's attention.
 
     Prints a line for each pair in the Pharaoh format: "i-j" links source word i and target word j, counted from 0. A
-    pair with an empty side has an empty line. White space separates words: the n-th word of a line is word n, whatever
-    the tokenizer makes of it, and punctuation glued to a word is part of it. The attention of subwords is merged to
-    words: the columns of a source word are added, the rows of a target word averaged. The end of the sentence is no
-    word. Each target word is linked to the source word with the largest weight.
+    pair with an empty side has an empty line. Words are what white space separates, whatever the tokenizer makes of
+    them. The attention of subwords is merged to words: columns of a source word are added, rows of a target word
+    averaged. Each target word is linked to the source word with the largest weight.
 
-    --symmetrize combines two directions: those of two models, or, without --reverse-model, the two ways to read one
-    attention. The second way links each source word to the target word that looks at it most. grow-diag grows from the
-    links of both directions along their neighbours. -final adds links for words that have none yet; -final-and and
-    -strict only where both words have none.
+    --symmetrize combines two directions: two models, or, without --reverse-model, the two ways to read one attention:
+    the second links each source word to the target word that attends to it most. grow-diag grows from the common links
+    along their neighbours; -final adds links of words that have none yet, -final-and and -strict only where both words
+    have none.
 
     --soft FILE.json is a list with an object for each pair: source and target words, and "weights" with a row for each
-    target word. --soft FILE.npz has an array "1", "2", ... for each pair. --reverse-model adds "reverse_weights", or
-    arrays "1.reverse", ..., with a row for each source word.
-
-    --shortlist counts the links that are printed: each token of a source word as linked to each token of the target
-    word. The longer the text, the better: all pairs of the training corpus, for instance.
+    target word; FILE.npz has an array "1", "2", ... for each pair. --reverse-model adds "reverse_weights", or arrays
+    "1.reverse", ..., with a row for each source word.
 
     \b
     Examples:
@@ -157,13 +170,13 @@ def command(
     if threshold is not None and (method is not None or reverse_model is not None):
         raise click.UsageError("--threshold keeps several links a word; it does not go with --symmetrize")
     file = nullcontext() if soft is None else SoftAlignmentWriter(soft)
-    translator = inference.open_asked(how)
+    translator = inference.open_model(how)
     backward = None
     if reverse_model is not None:
-        backward = inference.open_asked(replace(how, model=reverse_model, ensemble_weights=None))
+        backward = inference.open_model(replace(how, model=reverse_model, ensemble_weights=None))
         method = method or "grow-diag"
     half_empty = 0
-    with results.progress("pairs") as shown, file as writer, listing.counting(translator.tokenizers) as counts:
+    with results.progress("pairs") as display, file as writer, listing.counting(translator.tokenizers) as counts:
         for one, reverse in _aligned(translator, backward, texts):
             half_empty += bool(one.src_words) != bool(one.tgt_words)
             links = one.links(threshold) if method is None else one.symmetrized(method, reverse)
@@ -172,7 +185,7 @@ def command(
                 writer.add(one, reverse)
             if counts is not None:
                 counts.add(links, one.src_ids, one.tgt_ids)
-            shown.advance(1)
+            display.advance(1)
     if half_empty:
         tell(f"{half_empty} pairs have one empty side: their lines are empty")
 
@@ -180,11 +193,11 @@ def command(
 def _aligned(
     translator: Translator, backward: Translator | None, texts: PairFiles
 ) -> Iterator[tuple[SoftAlignment, SoftAlignment | None]]:
-    """What the model says of each pair, and a model of the other direction if there is one."""
+    """The alignment of each pair by the model, and by the model of the other direction if there is one."""
     paths = (texts.source_words, texts.target_words)
     words = [None if path is None else read_lines(path) for path in paths]
     count = 0
-    for window in inference.pair_windows(texts.source, texts.target):
+    for window in pair_windows(texts.source, texts.target):
         src, tgt = [pair.src for pair in window], [pair.tgt or "" for pair in window]
         src_words, tgt_words = (None if lines is None else list(islice(lines, len(window))) for lines in words)
         for path, lines in zip(paths, (src_words, tgt_words), strict=True):
@@ -193,11 +206,11 @@ def _aligned(
                     f"{path} ends after line {count + len(lines)}, but {texts.source} goes on: they must be pairs"
                 )
         try:
-            found = translator.align(src, tgt, src_words, tgt_words, count + 1)
+            aligned = translator.align(src, tgt, src_words, tgt_words, count + 1)
             others = backward.align(tgt, src, tgt_words, src_words, count + 1) if backward else [None] * len(src)
         except DataError as fault:
             raise DataError(f"{texts.source} and {texts.target}: {fault}") from fault
-        yield from zip(found, others, strict=True)
+        yield from zip(aligned, others, strict=True)
         count += len(window)
     for path, rest in zip(paths, words, strict=True):
         if rest is not None and next(rest, None) is not None:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit import console, recipe
 from nmtkit.cli import inference, options
@@ -59,8 +60,10 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     return names
 
 
-@command.command("decode")
-@inference.which_run
+@command.command("decode", cls=cloup.Command)
+@options.model
+@inference.checkpoint
+@options.device
 @click.option(
     "--source",
     metavar="FILE",
@@ -78,9 +81,10 @@ def _names(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
     "--alone", type=Number(1), default=50, show_default=True, help="So many lines are also translated one at a time."
 )
 @rounds
-@inference.search_options()
 @output
-@inference.batches
+@inference.search_flags("beam_size")
+@inference.search_groups()
+@inference.opens_model
 def bench_decoding(
     how: Opening,
     source: str | None,
@@ -103,7 +107,7 @@ def bench_decoding(
 
     "differ": lines unlike those of nmtkit's first row; "ties": those of them that the model scores equally; "cut":
     those that reached a length limit. These differ by rule: the others have one limit for all lines, and rank what has
-    not ended among what has. --max-length 100 --max-length-ratio 100 gives nmtkit one limit for all lines too.
+    not ended among what has. --max-length 100 --search max_length_ratio=100 gives nmtkit one limit for all lines too.
 
     \b
     Examples:
@@ -134,7 +138,7 @@ def bench_decoding(
 
 
 @command.command("train")
-@click.argument("name", metavar="RECIPE")
+@options.recipe
 @options.overrides
 @options.run_folder
 @options.device

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from nmtkit import console
+from nmtkit.cli import completing
 from nmtkit.cli import options as shared
 from nmtkit.cli.diagnosing import show_examination, write_report
 from nmtkit.core.errors import DataError, NmtkitError
@@ -73,7 +74,7 @@ class _CheckCommand(click.Command):
 
 
 @click.command(cls=_CheckCommand)
-@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True)
+@click.argument("names", metavar="RECIPE|FILES...", nargs=-1, required=True, shell_complete=completing.recipes)
 @click.option("--valid", multiple=True, metavar="SRC [TGT]", help="The validation set, after the files themselves.")
 @click.option("--test", multiple=True, metavar="SRC [TGT]", help="The test set. It may have no target.")
 @click.option("--src-field", default="src", metavar="KEY", help="JSON lines: the key of the source. Default: src.")

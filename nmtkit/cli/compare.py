@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from nmtkit import console, pictures, recipe
-from nmtkit.cli import options
+from nmtkit.cli import completing, options
+from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import Number
-from nmtkit.cli.reporting import draw_lengths, show_lengths, tell
+from nmtkit.cli.reporting import tell
 from nmtkit.cli.train import begin_training, journalled, train_run
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import sum_of_bytes
@@ -23,7 +24,7 @@ EDGES = (10, 20, 30, 40)
 
 
 @click.command()
-@click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
+@click.argument("names", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipes)
 @options.overrides
 @click.option("--runs", type=options.FILE, default=RUNS, show_default=True, help="The folder of the runs.")
 @click.option("--longer-than", type=Number(0), default=30, show_default=True, help="A long source has more words.")

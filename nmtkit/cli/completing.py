@@ -1,73 +1,36 @@
-"""Shell completion of names: recipes, runs, corpora, a recipe's keys and their values, topics of the guide.
+"""Shell completion of recipes, runs, corpora, recipe keys and their values; click completes commands and options.
 
-Commands are not loaded for it. Their names and options are click's own completion, to which everything goes that is not
-known here.
+Modules are imported when they are needed: every command has options that name these functions.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from click.shell_completion import (
-    BashComplete,
-    CompletionItem,
-    FishComplete,
-    ShellComplete,
-    ZshComplete,
-    add_completion_class,
-)
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
-from nmtkit.core.settings import beside_package
-from nmtkit.runs.folder import RUNS, run_folders
-
-OF_RECIPES = ("train", "preprocess", "tune", "compare", "check", "recipe show", "recipe check", "bench train")
-"""The commands whose arguments are recipes."""
-OF_RUNS = ("runs rm", "runs mv", "plot-training")
-RUN_OPTIONS = ("-m", "--model", "--run", "--reverse-model", "--init-from")
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-class _Names(ShellComplete):
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """See `ShellComplete`."""
-        if incomplete.startswith("-"):
-            return super().get_completions(args, incomplete)
-        found = _completed(args, incomplete)
-        return super().get_completions(args, incomplete) if found is None else found
+def completer(names: Callable[[], Iterable[str]], otherwise: str = "") -> Completer:
+    """Completes names; where none fits, `otherwise` says what the shell completes instead: "file" or "dir"."""
 
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        items = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+        return items or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 
-def _completed(args: Sequence[str], incomplete: str) -> list[CompletionItem] | None:
-    """What may stand after some words; None if it is no name."""
-    command, last = " ".join(args[:2]), args[-1] if args else ""
-    if last == "--set":
-        return _key(incomplete)
-    if last in RUN_OPTIONS and not command.startswith("score"):
-        return _items(_runs(), incomplete, "dir")
-    if last == "--recipe":
-        return _items(_recipes(), incomplete, "file")
-    if last.startswith("-"):
-        return None
-    if command in OF_RUNS or args[:1] == ["plot-training"]:
-        return _items(_runs(), incomplete, "dir")
-    if command in OF_RECIPES or (args[:1] and args[0] in OF_RECIPES):
-        return _items(_recipes(), incomplete, "file")
-    if command == "recipe explain":
-        return _items(_keys(), incomplete)
-    if args == ["guide"]:
-        return _items(importlib.import_module("nmtkit.cli.guide").TOPICS, incomplete)
-    return _items(_corpora(), incomplete) if args[:1] == ["fetch"] else None
-
-
-def _items(names: Iterable[str], incomplete: str, otherwise: str = "") -> list[CompletionItem]:
-    """The names that begin so; if there are none, files or folders may be meant, which the shell completes."""
-    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-    return found or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
+    return complete
 
 
 def _recipes() -> list[str]:
-    return sorted(path.stem for path in beside_package("recipes").glob("*.yaml"))
+    folder: Path = importlib.import_module("nmtkit.core.settings").beside_package("recipes")
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _runs() -> list[str]:
-    return [folder.path.name for folder in run_folders(RUNS)]
+    folder = importlib.import_module("nmtkit.runs.folder")
+    return [run.path.name for run in folder.run_folders(folder.RUNS)]
 
 
 def _corpora() -> list[str]:
@@ -76,24 +39,38 @@ def _corpora() -> list[str]:
 
 
 def _keys() -> list[str]:
-    """The dotted keys of recipes; this takes as long as loading the models."""
     recipe, settings = (importlib.import_module(f"nmtkit.{name}") for name in ("recipe", "core.settings"))
     paths = settings.paths_of(recipe.Recipe)
     return list(dict.fromkeys(".".join(path) for path in paths if path[0] != "stages"))
 
 
-def _key(incomplete: str) -> list[CompletionItem]:
-    """What begins so as KEY=VALUE: keys, or after the sign the values of the key."""
-    key, sign, value = incomplete.partition("=")
-    if not sign:
-        return _items((f"{name}=" for name in _keys()), incomplete)
-    choices = importlib.import_module("nmtkit.recipe").choices(key)
-    values = [one.name for one in choices if " " not in one.name]
-    return _items((f"{key}={name}" for name in values), f"{key}={value}")
+recipes = completer(_recipes, "file")
+runs = completer(_runs, "dir")
+corpora = completer(_corpora)
+keys = completer(_keys)
 
 
-class _Bash(_Names, BashComplete):
-    """Bash takes `=` for a word of its own, and completes what stands behind it."""
+def _assignments(group: str) -> Completer:
+    """Completes KEY=VALUE of a group of keys: keys, and after the sign the values of the key."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        key, sign, _ = incomplete.partition("=")
+        if not sign:
+            names = [name.removeprefix(group) + "=" for name in _keys() if name.startswith(group)]
+        else:
+            choices = importlib.import_module("nmtkit.recipe").choices(group + key)
+            names = [f"{key}={one.name}" for one in choices if " " not in one.name]
+        return completer(lambda: names)(ctx, parameter, incomplete)
+
+    return complete
+
+
+assignments = _assignments("")
+search_assignments = _assignments("search.")
+
+
+class _Bash(BashComplete):
+    """Bash splits words at `=`, completes what stands behind it, and is to add no space after `KEY=`."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *= ]] && compopt -o nospace"
@@ -116,15 +93,6 @@ class _Bash(_Names, BashComplete):
         return f"{item.type},{str(item.value).removeprefix(self._before)}"
 
 
-class _Zsh(_Names, ZshComplete):
-    pass
-
-
-class _Fish(_Names, FishComplete):
-    pass
-
-
 def prepare_completion() -> None:
-    """Makes click's completion know names."""
-    for shell in (_Bash, _Zsh, _Fish):
-        add_completion_class(shell)
+    """Replaces click's completion for bash."""
+    add_completion_class(_Bash)

@@ -11,11 +11,12 @@ from nmtkit.data.tokenizer import WORD_START
 
 
 @click.command()
-@results.output
 @options.files
 @options.model
+@results.output
 @side_option("target")
 @options.quiet
+@results.into_output
 def command(model: str | None, files: tuple[Path, ...], side: str) -> None:
     """Join the tokens of FILEs, or of standard input, to text: one line out for each line in.
 

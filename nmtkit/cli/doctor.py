@@ -16,7 +16,7 @@ from nmtkit.core.version import __version__
 from nmtkit.data.workers import available_cores
 from nmtkit.translation.inputs import SearchWay
 
-LIBRARIES = ["numpy", "click", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
+LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]
 LIBRARIES += ["sacrebleu", "rouge-score", "matplotlib", "tensorboard"]
 
 

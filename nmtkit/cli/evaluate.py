@@ -7,16 +7,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
+import cloup
 
-from nmtkit.cli import inference, options, results, scoring
-from nmtkit.cli.inference import write_found
+from nmtkit.cli import completing, inference, options, results, scoring
 from nmtkit.cli.options import FILE
 from nmtkit.cli.reading import field_lines, windows
 from nmtkit.cli.reporting import note, tell
-from nmtkit.cli.summarize import LONGER
+from nmtkit.cli.summarize import LINES_PER_ARTICLE
 from nmtkit.corpora.sacrebleu_sets import load_sacrebleu_set
 from nmtkit.experiment.opening import Opening
-from nmtkit.metrics import SPM_TOKENIZERS, TOKENIZERS, Comparison, Score, metric_names, score_all
+from nmtkit.metrics import Comparison, Score, metric_names, score_all
 from nmtkit.metrics.systems import require_equal_counts
 from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import find_run
@@ -25,8 +25,8 @@ from nmtkit.translation.translator import Translator
 
 
 @dataclass(frozen=True)
-class TestFiles:
-    """Where the test set is."""
+class TestSetOptions:
+    """The test set: files, or a set of sacrebleu."""
 
     source: Path | None
     ref: tuple[Path, ...]
@@ -41,11 +41,7 @@ class TestFiles:
             raise click.UsageError("give --source FILE and --ref FILE, or --test-set NAME alone")
 
     def read(self) -> tuple[list[str], list[list[str]]]:
-        """The sources, and a list for each reference.
-
-        Raises:
-            NmtkitError: they cannot be read, or differ in length.
-        """
+        """The sources, and a list for each reference."""
         if self.test_set is not None:
             published = load_sacrebleu_set(self.test_set)
             return published.sources, published.references
@@ -56,8 +52,8 @@ class TestFiles:
         return sources, refs
 
     @property
-    def called(self) -> str:
-        """What the test set is called."""
+    def name(self) -> str:
+        """The name of the test set."""
         return self.test_set or str(self.source)
 
 
@@ -69,8 +65,8 @@ def _texts(path: Path, field: str, option: str, joint: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Measures:
-    """By what the outputs are scored; what is not said is as the recipe of the run has it."""
+class MetricOptions:
+    """Metrics and their settings; None: the recipe's."""
 
     metrics: str | None
     tokenize: str | None
@@ -78,60 +74,45 @@ class Measures:
 
     def score(self, texts: list[str], refs: list[list[str]], sources: list[str], recipe: Recipe) -> list[Score]:
         """The scores, in order."""
-        usual = recipe.evaluation.options
-        lowercase = usual.lowercase if self.lowercase is None else self.lowercase
-        chosen = replace(usual, tokenize=self.tokenize or usual.tokenize, lowercase=lowercase)
+        defaults = recipe.evaluation.options
+        lowercase = defaults.lowercase if self.lowercase is None else self.lowercase
+        chosen = replace(defaults, tokenize=self.tokenize or defaults.tokenize, lowercase=lowercase)
         return score_all(texts, refs, self.names(recipe), chosen, sources)
 
     def names(self, recipe: Recipe) -> list[str]:
-        """The metrics; raises NmtkitError if one is unknown."""
+        """The names of the metrics."""
         return metric_names(recipe.tested if self.metrics is None else self.metrics.replace(",", " ").split())
 
 
-@click.command()
-@click.argument("run", required=False)
-@inference.which_runs_where
-@click.option("--source", type=FILE, help="The test set, plain or .gz; .jsonl has articles under --article-field.")
-@click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated.")
-@click.option(
-    "--test-set",
-    metavar="NAME/PAIR",
-    help="A test set of sacrebleu instead, such as wmt14/en-de; downloaded the first time.",
+@cloup.command()
+@click.argument("run", required=False, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common",
+    options.models,
+    inference.checkpoint,
+    click.option("--source", type=FILE, help="Sources of the test set, plain or .gz, or .jsonl."),
+    click.option("--ref", type=FILE, multiple=True, help="Its references. May be repeated."),
+    click.option("--test-set", metavar="NAME/PAIR", help="A test set of sacrebleu, such as wmt14/en-de; downloaded."),
+    results.output,
+    click.option("--metrics", metavar="LIST", help="As in `nmtkit score`, e.g. bleu,ter. Default: the recipe's."),
+    inference.search_flags("beam_size"),
+    options.as_json("Print a JSON object: scores with signatures, time, counts."),
+    options.devices,
 )
-@click.option(
-    "--article-field",
-    metavar="KEY",
-    default="article",
-    show_default=True,
-    help="The key of the articles in --source, if it is .jsonl.",
+@inference.search_groups(inference.workers)
+@cloup.option_group(
+    "Texts and metrics",
+    click.option("--article-field", metavar="KEY", default="article", help="Key of articles in .jsonl. [article]"),
+    click.option("--summary-field", metavar="KEY", default="summary", help="Key of summaries in .jsonl. [summary]"),
+    scoring.tokenize_option(None, "BLEU's tokenizer. Default: the recipe's."),
+    click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's."),
 )
-@click.option(
-    "--summary-field",
-    metavar="KEY",
-    default="summary",
-    show_default=True,
-    help="The key of the summaries in --ref, if it is .jsonl.",
-)
-@results.output_option
-@click.option(
-    "--metrics", metavar="LIST", help="As `nmtkit score` has them, e.g. bleu,ter. Default: as after training."
-)
-@click.option(
-    "--tokenize", type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)), help="Tokenizer of BLEU. Default: the recipe's."
-)
-@click.option("--lowercase/--no-lowercase", default=None, help="BLEU and chrF ignore case. Default: the recipe's.")
-@inference.precision("auto")
-@inference.engine
-@inference.search_options()
-@inference.shortlist
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object: scores with signatures, time, counts.")
-@inference.workers
-@inference.batches
 @options.quiet
-@options.grouped(TestFiles, "files")
-@options.grouped(Measures, "measures")
+@inference.opens_model
+@options.collect(TestSetOptions, "files")
+@options.collect(MetricOptions, "metrics")
 def command(
-    how: Opening, run: str | None, files: TestFiles, measures: Measures, output: Path | None, as_json: bool
+    how: Opening, run: str | None, files: TestSetOptions, metrics: MetricOptions, output: Path | None, as_json: bool
 ) -> None:
     """Translate or summarize a test set with a RUN, and score it.
 
@@ -149,38 +130,38 @@ def command(
         raise click.UsageError("RUN and -m name the same thing: give one of them")
     how = replace(how, model=run or how.model)
     saved, _ = find_run(how.model)
-    measures.names(saved.recipe)
+    metrics.names(saved.recipe)
     sources, refs = files.read()
-    read = results.files_among({"source": files.source, "ref": files.ref})
+    read = results.paths_in({"source": files.source, "ref": files.ref})
     with nullcontext() if output is None else results.output_file(output, read) as kept:
-        translator = inference.open_asked(how)
+        translator = inference.open_model(how)
         begun = time.monotonic()
-        found = _found(translator, sources)
+        outputs = _outputs(translator, sources)
         seconds = time.monotonic() - begun
-        texts = [one.text for one in found]
+        texts = [one.text for one in outputs]
         if kept is not None:
             kept.writelines(text + "\n" for text in texts)
-    cut, unfinished = sum(one.src_left_out > 0 for one in found), sum(not one.finished for one in found)
+    cut, unfinished = sum(one.src_left_out > 0 for one in outputs), sum(not one.finished for one in outputs)
     if cut:
-        tell(f"{cut} of {len(found)} sources were longer than {translator.max_source_tokens} tokens and were cut")
+        tell(f"{cut} of {len(outputs)} sources were longer than {translator.max_source_tokens} tokens and were cut")
     if unfinished:
-        tell(f"{unfinished} of {len(found)} outputs reached the length limit before their end; --max-length raises it")
+        tell(f"{unfinished} of {len(outputs)} outputs reached the length limit; --max-length raises it")
     runs = " + ".join(str(one.folder.path) for one in saved.members())
-    scores = measures.score(texts, refs, sources, saved.recipe)
+    scores = metrics.score(texts, refs, sources, saved.recipe)
     if as_json:
-        facts = {"run": runs, "test_set": files.called, "lines": len(texts), "seconds": seconds}
+        facts = {"run": runs, "test_set": files.name, "lines": len(texts), "seconds": seconds}
         record = facts | {"sources_cut": cut, "unfinished": unfinished, "scores": [asdict(score) for score in scores]}
         click.echo(json.dumps(record, indent=2, ensure_ascii=False))
         return
     for score in scores:
         note(Comparison(score).line(width=2))
     figures = (f"{score.name} {score.value:.2f}" for score in scores)
-    click.echo("  ".join([runs, files.called, *figures]))
+    click.echo("  ".join([runs, files.name, *figures]))
 
 
-def _found(translator: Translator, sources: list[str]) -> list[Translation]:
-    """The best output for each source, searched as the commands do that only print it."""
-    most = translator.window if translator.task == "translation" else max(1, translator.window // LONGER)
-    found: list[Translation] = []
-    write_found(translator.stream(windows(sources, most)), lambda best: found.append(best[0]), "lines")
-    return found
+def _outputs(translator: Translator, sources: list[str]) -> list[Translation]:
+    """The best output for each source, in the same batches as by `translate` or `summarize`."""
+    most = translator.window if translator.task == "translation" else max(1, translator.window // LINES_PER_ARTICLE)
+    outputs: list[Translation] = []
+    results.write_stream(translator.stream(windows(sources, most)), lambda best: outputs.append(best[0]), "lines")
+    return outputs

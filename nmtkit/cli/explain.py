@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit.cli import inference, options
-from nmtkit.cli.inference import Printer, write_json_line
 from nmtkit.cli.options import FILE, NEW_FILE, Number
 from nmtkit.cli.reading import STDIN, stdin_lines
 from nmtkit.cli.reporting import note, tell
+from nmtkit.cli.results import Printer, write_json_line
 from nmtkit.console.trees import show_search
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
 from nmtkit.corpus.text import read_lines
@@ -22,59 +23,48 @@ from nmtkit.translation.result import Translation
 from nmtkit.translation.translator import Translator
 
 MOST = 50
-"""Sentences of one call; each is a picture."""
+"""Sentences of one call."""
 
 
-class _Steps(Number):
-    """A number of steps, or `all`, which is 0."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.name = "N|all"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that was given."""
-        return 0 if value in ("all", 0) else super().convert(value, param, ctx)
-
-
-@click.command()
-@inference.which_runs
-@inference.precision("auto")
+@cloup.command()
 @click.argument("sentence", required=False)
-@click.option("--source", type=FILE, metavar="FILE", help=f"Take the lines of a file, at most {MOST}, plain or .gz.")
-@click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each sentence.")
-@click.option(
-    "--steps",
-    type=_Steps(),
-    help="Show so many steps, the first and the last ones. Default: as many as fit the screen.",
+@cloup.option_group(
+    "Common",
+    options.models,
+    inference.checkpoint,
+    click.option("--source", type=FILE, metavar="FILE", help=f"Read sentences from a file, at most {MOST}."),
+    inference.search_flags("beam_size"),
+    click.option(
+        "--steps",
+        type=Number(1, word="all", meaning=0),
+        metavar="N",
+        help="Show N steps, the first and the last; or all. Default: as many as fit the screen.",
+    ),
+    click.option("-o", "--output", type=NEW_FILE, metavar="FILE", help="Draw a page instead: FILE.html."),
+    options.as_json("Print a JSON object for each sentence."),
+    options.device,
 )
-@inference.search_options()
-@inference.shortlist
-@inference.batches
+@inference.search_groups()
 @options.quiet
+@inference.opens_model
 def command(
     how: Opening, sentence: str | None, source: Path | None, output: Path | None, as_json: bool, steps: int | None
 ) -> None:
-    """Explain a beam search: show, step by step, what it kept, ended, pruned and blocked.
+    """Explain a beam search: show, step by step, which hypotheses it kept, finished, pruned and blocked.
 
-    Takes SENTENCE, or lines of standard input. The search is the one that `translate` makes of the sentence with the
-    same options, and finds the same with the same numbers.
+    Takes SENTENCE, or lines of standard input. The search is the same as that of `translate` with the same options.
 
-    Each row is a step, with the hypotheses that it kept side by side: the last token, and the log-probability (nats)
-    from the start. The sign before a token points to the hypothesis above that it continues. Then follow:
+    Each row is a step: the hypotheses that it kept, side by side, each with its last token and its log-probability
+    (nats) from the start. The sign before a token points to the hypothesis above that it continues. Then follow:
 
     \b
       ■ ended     the hypothesis is finished; its score is what results are ranked by
       × pruned    it did not fit into the beam
-      ⊘ blocked   a rule, which is named, forbade it; it would have been looked at
+      ⊘ blocked   a rule, which is named, forbade it
 
-    The number before such a token is the hypothesis that it continues. The number behind it says how far its
-    log-probability is from that of the last one kept. A step looks at the 2K likeliest continuations of K hypotheses.
-    An end counts only among the first K. --repetition-penalty, --diversity-groups and --coverage-kind summary rank by
-    more than log-probability. Each group keeps and prunes by itself. Each of --samples is kept until it ends.
-
-    Keys of recipes are explained by `nmtkit recipe explain`.
+    Such a token is preceded by the number of the hypothesis it continues, and followed by the distance of its
+    log-probability from that of the last hypothesis kept. A step with K hypotheses considers the 2K likeliest
+    continuations; an end counts only among the first K.
 
     \b
     Examples:
@@ -88,17 +78,17 @@ def command(
             raise click.UsageError("--json prints, and -o draws a page: leave one of them out")
         require_page(output)
     lines = list(_lines(sentence, source))
-    translator = inference.open_asked(how)
-    found = [_explained(translator, line, number) for number, line in enumerate(lines, start=1)]
+    translator = inference.open_model(how)
+    explained = [_explained(translator, line, number) for number, line in enumerate(lines, start=1)]
     if output is not None:
-        save_search([tree for tree, _ in found], output)
+        save_search([tree for tree, _ in explained], output)
         note(f"wrote {output}")
     elif as_json:
         printer = Printer(translator.tokenizers.tgt, 1, True)
-        for number, (tree, translations) in enumerate(found, start=1):
+        for number, (tree, translations) in enumerate(explained, start=1):
             write_json_line(_record(printer, number, tree, translations))
     else:
-        show_trees([tree for tree, _ in found], steps)
+        show_trees([tree for tree, _ in explained], steps)
 
 
 def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
@@ -108,23 +98,23 @@ def show_trees(trees: Sequence[SearchTree], steps: int | None = None) -> None:
 
 
 def _explained(translator: Translator, line: str, number: int) -> tuple[SearchTree, list[Translation]]:
-    tree, found = decisions.search_tree(translator, line, f"line {number}")
-    if found[0].src_left_out:
-        tell(f"line {number}: the last {found[0].src_left_out:,} source tokens were not read")
-    return tree, found
+    tree, translations = decisions.search_tree(translator, line, f"line {number}")
+    if translations[0].src_left_out:
+        tell(f"line {number}: the last {translations[0].src_left_out:,} source tokens were not read")
+    return tree, translations
 
 
-def _record(printer: Printer, number: int, tree: SearchTree, found: Sequence[Translation]) -> dict[str, Any]:
+def _record(printer: Printer, number: int, tree: SearchTree, translations: Sequence[Translation]) -> dict[str, Any]:
     """A tree as an object; `best` and `others` are those of `translate --json`."""
     return {
         "line": number,
-        "source_tokens": found[0].src_tokens,
+        "source_tokens": translations[0].src_tokens,
         "settings": tree.settings,
         "beam_size": tree.beam_size,
         "steps": [[asdict(one) for one in step] for step in tree.steps],
         "stopped": tree.stopped,
-        "best": printer.record(found[0]),
-        "others": [printer.record(one) for one in found[1:]],
+        "best": printer.record(translations[0]),
+        "others": [printer.record(one) for one in translations[1:]],
     }
 
 

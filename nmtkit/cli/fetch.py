@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from nmtkit import console
+from nmtkit.cli import completing
 from nmtkit.core.errors import NmtkitError
 from nmtkit.corpora.catalogue import Catalogue, Corpus, Entry
 from nmtkit.corpora.corpus_files import largest_first
@@ -18,7 +19,7 @@ VALUES_SHOWN = 4
 
 
 @click.command()
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=completing.corpora)
 @click.option("--list", "lists", is_flag=True, help="List the corpora of the catalogue and stop.")
 @click.option("--show", is_flag=True, help="Show what NAME is, its licence and its sources, and stop.")
 @click.option("--to", metavar="DIR", type=click.Path(path_type=Path), help="Its folder. Default: corpora/NAME.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 
 from nmtkit import console
-from nmtkit.cli import cli
+from nmtkit.cli import cli, completing
 from nmtkit.console.markdown import show_page
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.registry import near_names
@@ -17,6 +17,7 @@ from nmtkit.core.settings import beside_package
 PAGES = (
     "first",
     "second",
+    "decoding",
     "language-pair",
     "domain",
     "summarizer",
@@ -94,7 +95,7 @@ def _keys() -> Iterator[str]:
 
 
 @click.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=completing.completer(lambda: TOPICS))
 def command(topic: str | None) -> None:
     """Print a page of the guide, or list the topics.
 

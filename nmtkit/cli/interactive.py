@@ -29,21 +29,15 @@ Any other line is translated; put a blank before one that begins with a colon.""
 
 
 def require_terminal() -> None:
-    """Refuses to ask where nobody types or sees the answers.
-
-    Raises:
-        click.UsageError: standard input or output is no terminal.
-    """
+    """Raises click.UsageError unless standard input and output are a terminal."""
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
         raise click.UsageError("--interactive needs a terminal; files and pipes are translated without it")
 
 
 def converse(translator: Translator, results: int | None) -> None:
-    """Asks for lines and answers them, until whoever types has enough.
+    """Translates lines that are typed, until the end of input.
 
-    Args:
-        translator: what translates.
-        results: how many results of each line to show; None: a few, as many as the beam is wide at most.
+    `results` of each line are shown; None: a few, at most as many as the beam is wide.
     """
     with suppress(ImportError):  # not every Python has it; lines are then typed without editing and history
         importlib.import_module("readline")
@@ -67,14 +61,14 @@ def _asked() -> str:
 
 
 class _Conversation:
-    """What holds from one line to the next."""
+    """The settings and the last line."""
 
     def __init__(self, translator: Translator, results: int) -> None:
         self.goes_on = True
         self._translator, self._results, self._last = translator, results, ""
 
     def answer(self, line: str) -> None:
-        """Obeys a command, or translates a line; a mistake is told, and the conversation goes on."""
+        """Runs a command or translates a line; an error is shown, and the conversation goes on."""
         try:
             if line.startswith(":"):
                 self._obey(line[1:].split())
@@ -102,7 +96,7 @@ class _Conversation:
                 raise NmtkitError(f":{' '.join(words)} is no command; :help shows them")
 
     def _set(self, results: int | None = None, beam: int | None = None) -> None:
-        """Sets one of them; no more results are shown than the beam is wide, or samples are drawn."""
+        """Changes the settings; at most as many results are shown as there are hypotheses or samples."""
         config = self._translator.config
         if beam and config.samples:
             raise NmtkitError("samples are drawn without a beam; :n N draws N of them at least")

@@ -5,11 +5,13 @@ from functools import partial
 from pathlib import Path
 
 import click
+import cloup
 
 from nmtkit import console, pictures
 from nmtkit.cli import inference, options
+from nmtkit.cli.figures import collect_style, figure_group, save_pictures
 from nmtkit.cli.reading import STDIN, stdin_lines
-from nmtkit.cli.reporting import look_options, note, save_pictures, tell
+from nmtkit.cli.reporting import note, tell
 from nmtkit.console.shading import show_attention
 from nmtkit.core.errors import DataError
 from nmtkit.corpus.json_records import EXTRACT_HINT, refuse_json_lines
@@ -55,37 +57,42 @@ def _is_html(output: Path) -> bool:
     return output.suffix.lower() == ".html"
 
 
-@click.command("plot-attention")
-@inference.which_runs
-@inference.precision("fp32")
+@cloup.command("plot-attention")
 @click.argument("source", required=False)
 @click.argument("target", required=False)
-@options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True)
-@click.option(
-    "--grid",
-    is_flag=True,
-    help="All sentences on one sheet, in even rows and columns. Default: a page each in .pdf, line after line in .png "
-    "and .svg, one below the other in .html.",
+@cloup.option_group(
+    "Common",
+    options.models,
+    inference.checkpoint,
+    options.picture_file("-o", "--output", meaning="Draw into a file instead of the terminal", several=True),
+    click.option(
+        "--grid",
+        is_flag=True,
+        help="All sentences on one sheet. Default: a page each in .pdf, one below the other elsewhere.",
+    ),
+    click.option("--layers", is_flag=True, help="Transformer: all layers and heads, by subwords, as an .html page."),
+    inference.layer,
+    inference.head,
+    click.option(
+        "--what",
+        type=click.Choice(["attention", "positions", "entropy"]),
+        default="attention",
+        show_default=True,
+        help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: of each head's attention, "
+        "in nats, over all sentences.",
+    ),
+    options.device,
 )
-@click.option(
-    "--layers",
-    is_flag=True,
-    help="Transformer: all layers and heads, by subwords, as a page with buttons; needs -o FILE.html.",
+@figure_group
+@cloup.option_group(
+    "Search",
+    inference.search_flags("beam_size", "length_penalty"),
+    inference.search,
+    inference.precision("fp32"),
 )
-@click.option(
-    "--what",
-    type=click.Choice(["attention", "positions", "entropy"]),
-    default="attention",
-    show_default=True,
-    help=f"positions: the first {POSITIONS} position vectors of a Transformer. entropy: how spread out the attention "
-    "of each head is, in nats, over all sentences.",
-)
-@inference.layer
-@inference.head
-@inference.search_options("beam_size", "length_penalty")
 @options.quiet
-@look_options
-@inference.opening
+@collect_style
+@inference.opens_model
 def command(
     how: Opening,
     source: str | None,
@@ -98,20 +105,15 @@ def command(
 ) -> None:
     """Draw a model's attention: a row for each target word, a column for each source word.
 
-    SOURCE is a sentence or an article. TARGET is a translation of it; without TARGET the model translates. Without
-    SOURCE, each line of standard input is a sentence, or "SOURCE TAB TARGET". Subwords are merged to words: a target
-    word's row is the mean of its subwords' rows, a source word's column the sum of its subwords' columns. Local
-    attention is drawn with its windows and their centres. A Transformer shows the mean of the heads of its alignment
-    layer, or what --layer and --head choose; --layers shows all of them. --what entropy measures subwords, or words if
-    the model has one attention.
+    SOURCE is a sentence or an article. TARGET is its translation; without TARGET the model translates. Without SOURCE,
+    each line of standard input is a sentence, or "SOURCE TAB TARGET". The attention of subwords is merged to words:
+    rows of a target word are averaged, columns of a source word added. Local attention is drawn with its windows. A
+    Transformer shows the mean of the heads of its alignment layer, or what --layer and --head choose.
 
     A model that copies or summarizes has a column for each word of the summary (bold: copied) and a row for each word
-    of the article. A strip under the heat-map shows p_gen, the probability of generating a word instead of copying it.
-    The coverage of an article's word, the sum of its row, stands beside it. A long article has 60 rows: the words with
-    the most coverage, and the stretches between them, added up. In .html the article is coloured by coverage; point
-    at a word of the summary to see where the model looked. The terminal shows the article in the same way, then a line
-    for each word of the summary with the words of most attention. A word of several subwords has the mean p_gen of
-    those with letters or digits, and counts as copied if all of them were.
+    of the article, with the word's coverage beside it; a strip shows p_gen, the probability of generating a word
+    instead of copying it. A long article has 60 rows: the words with the most coverage, and what lies between them,
+    added up. In .html, point at a word of the summary to see where the model looked.
 
     `nmtkit visualize-alignment` is another name of this command.
 
@@ -128,7 +130,7 @@ def command(
       nmtkit plot-attention -m runs/transformer --what positions -o positions.png
     """
     _require_fitting_options(output, grid, layers, what, source, chosen=bool(how.layer or how.head))
-    translator = inference.open_asked(how)
+    translator = inference.open_model(how)
     if not output:
         _show(translator, _pairs(source, target), what, look.title)
         return

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit import console, pictures
+from nmtkit.cli import completing
+from nmtkit.cli.figures import collect_style, figure_group, save_pictures
 from nmtkit.cli.options import picture_file
-from nmtkit.cli.reporting import look_options, save_pictures
 from nmtkit.metrics import text_metrics
 from nmtkit.pictures.curves import Points, Training, save_training
 from nmtkit.pictures.drawing import Look
@@ -17,10 +19,13 @@ from nmtkit.runs.metrics_log import training_curves
 from nmtkit.runs.saved import find_run
 
 
-@click.command("plot-training")
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
-@look_options
+@cloup.command("plot-training")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=completing.runs)
+@cloup.option_group(
+    "Common", picture_file("-o", "--output", meaning="Draw a figure instead of printing a table", several=True)
+)
+@figure_group
+@collect_style
 def command(runs: tuple[str, ...], output: tuple[Path, ...], look: Look) -> None:
     """Draw the course of trainings: loss, perplexity, a validation score and learning rate over the updates.
 

@@ -13,7 +13,7 @@ from nmtkit.experiment.run import Run
 
 
 @click.command()
-@click.argument("name", metavar="RECIPE")
+@options.recipe
 @options.overrides
 @options.run_folder
 @click.option(

@@ -9,10 +9,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 from nmtkit.core.errors import DataError
+from nmtkit.corpus.blocks import Example
+from nmtkit.corpus.config import SplitFiles
 from nmtkit.corpus.json_records import LOOKED_AT, parse_record, refuse_json_lines, text_of
+from nmtkit.corpus.reading import read_pairs
 from nmtkit.corpus.text import read_lines, read_stream_lines
 
 STDIN = "standard input"
+PAIRS_AT_ONCE = 2048
 
 
 def stdin_lines() -> Iterator[str]:
@@ -76,6 +80,12 @@ def field_lines(files: Sequence[Path], name: str, option: str = "--article-field
             except DataError as fault:
                 raise DataError(f"{fault}; plain text is read without {option}") from fault
             yield text_of(record, name, where, f"name another with {option}", joint)
+
+
+def pair_windows(source: Path, target: Path, json_target: bool = False) -> Iterator[list[Example]]:
+    """The pairs of two files, some at a time; `json_target`: each target is a JSON text."""
+    pairs = read_pairs(SplitFiles(src=[str(source)], tgt=[str(target)]), json_target)
+    return iter(lambda: list(islice(pairs, PAIRS_AT_ONCE)), [])
 
 
 MOST_CHARACTERS = 1 << 22

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from nmtkit import console, recipe
-from nmtkit.cli import options
+from nmtkit.cli import completing, options
 from nmtkit.core.errors import RecipeError
 from nmtkit.core.files import write_whole
 from nmtkit.core.registry import MOST_KEYS, near_names
@@ -63,7 +63,7 @@ def _listed(one: recipe.Recipe) -> list[str]:
 
 
 @command.command("show")
-@click.argument("name", metavar="RECIPE")
+@options.recipe
 @click.option("--resolved", is_flag=True, help="Write out every default; follow `extends` and --set.")
 @options.overrides
 def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
@@ -81,7 +81,7 @@ def show_recipe(name: str, resolved: bool, overrides: tuple[str, ...]) -> None:
 
 
 @command.command("check")
-@click.argument("name", metavar="RECIPE")
+@options.recipe
 @options.overrides
 def check_keys(name: str, overrides: tuple[str, ...]) -> None:
     """Check a recipe without training: its keys, its files, its model's size.
@@ -100,9 +100,15 @@ def check_keys(name: str, overrides: tuple[str, ...]) -> None:
 
 
 @command.command("explain")
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=completing.keys)
 @click.option(
-    "--recipe", "name", metavar="RECIPE", default="demo", show_default=True, help="Show the values of this recipe."
+    "--recipe",
+    "name",
+    metavar="RECIPE",
+    default="demo",
+    show_default=True,
+    shell_complete=completing.recipes,
+    help="Show the values of this recipe.",
 )
 def explain_keys(key: str | None, name: str) -> None:
     """Explain a recipe's keys: meaning, default, the value in one recipe, and what else may stand there.

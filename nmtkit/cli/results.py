@@ -1,104 +1,104 @@
-"""Where results go, and how a terminal is asked for lines: files written whole, standard output, a prompt."""
+"""Writing results: as text or objects, to standard output or a file written whole, with a prompt for who types."""
 
 import gzip
 import io
+import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 import click
 
 from nmtkit import console
-from nmtkit.cli.options import NEW_FILE, Decorator, together
-from nmtkit.cli.reporting import is_quiet, note
+from nmtkit.cli.options import NEW_FILE, Decorator
+from nmtkit.cli.reporting import is_quiet, note, tell
 from nmtkit.core.errors import NmtkitError
 from nmtkit.core.files import replacing, writing
+from nmtkit.data.tokenizer import Tokenizer
+from nmtkit.translation.paragraphs import Paragraph
+from nmtkit.translation.result import Translation, copied_spans, moses_line
+from nmtkit.translation.summarizer import Summary
+
+Written = TypeVar("Written")
 
 
 class _Output(io.FileIO):
-    """A file of results; a fault of writing it names the file that is meant, not the one beside it."""
+    """A temporary file of results; an error of writing it names the file that it will become."""
 
-    def __init__(self, path: Path, called: Path) -> None:
+    def __init__(self, path: Path, final: Path) -> None:
         super().__init__(path, "w")
-        self._called = called
+        self._final = final
 
     def write(self, data: object, /) -> int:
-        with writing(self._called):
+        with writing(self._final):
             return super().write(data)  # type: ignore[arg-type]  # a buffer, a type that Python 3.11 cannot name
 
 
 @contextmanager
-def output_file(path: Path, read: Iterable[Path]) -> Iterator[TextIO]:
-    """A file for results: whole at the end of the block, or as it was before; packed if its name ends in .gz.
-
-    Args:
-        path: the file.
-        read: files that the results are made of.
+def output_file(path: Path, inputs: Iterable[Path]) -> Iterator[TextIO]:
+    """A file for results: whole at the end of the block, or as it was before; gzip-compressed if its name ends in .gz.
 
     Raises:
-        NmtkitError: it cannot be written, or is one of those that are read.
+        NmtkitError: it cannot be written, or is one of the `inputs`.
     """
-    for other in read:
+    for other in inputs:
         if path.exists() and other.exists() and path.samefile(other):
             raise NmtkitError(f"{path}: -o names a file that is read or written too; name another")
     with ExitStack() as stack:
         with writing(path):
-            beside = stack.enter_context(replacing(path))
-            raw: BinaryIO = stack.enter_context(io.BufferedWriter(_Output(beside, path)))
-        if path.suffix == ".gz":  # without a name and a time in its head, so that equal text makes equal files
+            temporary = stack.enter_context(replacing(path))
+            raw: BinaryIO = stack.enter_context(io.BufferedWriter(_Output(temporary, path)))
+        if path.suffix == ".gz":  # without name and time in its header, so that equal text makes equal files
             raw = cast(BinaryIO, stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0)))
         yield stack.enter_context(io.TextIOWrapper(raw, encoding="utf-8", newline="\n"))
 
 
-output_option: Decorator = click.option(
+output: Decorator = click.option(
     "-o",
     "--output",
     type=NEW_FILE,
     metavar="FILE",
-    help="Write the results here instead of standard output: whole or not at all. FILE.gz is compressed.",
+    help="Write results to FILE, or compressed to FILE.gz.",
 )
 
 
-def files_among(given: dict[str, Any]) -> list[Path]:
-    """The files that options name, whatever for."""
+def paths_in(given: dict[str, Any]) -> list[Path]:
+    """All paths among the values of options."""
     values = [value if isinstance(value, tuple) else (value,) for value in given.values()]
     return [one for value in values for one in value if isinstance(one, Path)]
 
 
-def _into_file(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A command whose standard output is the file that `--output` names."""
+def into_output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Redirects a command's standard output to the file of `--output`; goes above what consumes other options."""
 
     @wraps(command)
     def with_output(output: Path | None, **given: Any) -> None:
         if output is None:
             command(**given)
             return
-        with output_file(output, files_among(given)) as file, redirect_stdout(file):
+        with output_file(output, paths_in(given)) as file, redirect_stdout(file):
             command(**given)
         note(f"wrote {output}")
 
     return with_output
 
 
-output: Decorator = together(output_option, _into_file)
-"""Gives a command the option `--output`; stands above all other options, whose files it must not replace."""
-
-
-def progress(what: str) -> console.LineProgress:
-    """How many of `what` are done, on stderr; nowhere if notes are unwanted."""
-    return console.LineProgress(what, stream=io.StringIO() if is_quiet() else None)
+def progress(unit: str) -> console.LineProgress:
+    """A display on stderr of how many `unit` are done; shows nothing with `--quiet`."""
+    return console.LineProgress(unit, stream=io.StringIO() if is_quiet() else None)
 
 
 class Prompt:
-    """Asks whoever types at a terminal for the next line, on stderr; asks nobody else, nor where notes are unwanted.
+    """Asks for the next line on stderr if lines are typed at a terminal; not with `--quiet`.
 
     Args:
-        files: what is read instead of standard input.
-        what: what a line is, such as "an article".
-        done: what is done with it.
+        files: read instead of standard input.
+        what: a line, such as "an article".
+        done: a participle, such as "translated".
     """
 
     def __init__(self, files: Sequence[Path], what: str, done: str) -> None:
@@ -117,3 +117,122 @@ class Prompt:
         """Ends the line on which nothing more was typed."""
         if self._asks:
             click.echo(err=True)
+
+
+@dataclass
+class Printer:
+    """Writes outputs to standard output, line by line, and counts what a user should know at the end."""
+
+    tokenizer: Tokenizer
+    """Of the target."""
+    n_best: int
+    """Outputs asked for each line."""
+    as_json: bool
+    scores: bool = False
+    """Whether score and log-probability precede each output."""
+    form: str = "text"
+    """The value of `--format`."""
+    replaced: bool = False
+    """Whether unknown words were replaced; objects then list them."""
+    lines: int = 0
+    """Lines of input that were written."""
+    unfinished: int = 0
+    """Lines whose output reached the length limit."""
+    cut: int = 0
+    """Lines of input that were not read to their end."""
+    fewer: int = 0
+    """Lines with fewer than `n_best` outputs, since equal texts are merged."""
+
+    def write(self, outputs: Sequence[Translation]) -> None:
+        """Writes the outputs of one line of input, best first."""
+        self._count(outputs[:1])
+        best = outputs[0]
+        self.fewer += len(outputs) < self.n_best and bool(best.src_tokens)
+        if self.as_json:
+            left_out = {"source_tokens_left_out": best.src_left_out} if best.src_left_out else {}
+            record = {"line": self.lines, "source_tokens": best.src_tokens, **left_out}
+            write_json_line(record | {"best": self.record(best), "others": [self.record(one) for one in outputs[1:]]})
+        elif self.form == "moses":
+            for one in outputs:
+                _write(moses_line(self.lines - 1, one))
+        elif self.n_best > 1:
+            for one in outputs:
+                _write(f"{self.lines}\t{one.score:.6f}\t{one.log_prob:.6f}\t{one.text}")
+        elif self.scores:
+            _write(f"{best.score:.6f}\t{best.log_prob:.6f}\t{best.text}")
+        else:
+            _write(best.text)
+
+    def write_windows(self, summary: Summary) -> None:
+        """Writes the summary of one article that was read in windows."""
+        self._write_pieces(summary.text, "windows", summary.windows)
+
+    def write_sentences(self, paragraph: Paragraph) -> None:
+        """Writes the translation of one line that was split into sentences."""
+        self._write_pieces(paragraph.text, "sentences", paragraph.sentences)
+
+    def _write_pieces(self, text: str, name: str, pieces: Sequence[Translation]) -> None:
+        self._count(pieces)
+        if self.as_json:
+            records = [{"source_tokens": one.src_tokens, "best": self.record(one)} for one in pieces]
+            write_json_line({"line": self.lines, "text": text, name: records})
+        else:
+            _write(text)
+
+    def report(self, outputs: str, remedy: str) -> None:
+        """Says on stderr how many lines reached the length limit, or have fewer outputs than asked for."""
+        if self.fewer:
+            tell(f"{self.fewer} of {self.lines} lines have fewer than {self.n_best} {outputs}: equal texts are one")
+        if self.unfinished:
+            tell(
+                f"{self.unfinished} of the {outputs} reached the length limit before their end; "
+                f"raise it with {remedy} if they look cut"
+            )
+
+    def _count(self, outputs: Sequence[Translation]) -> None:
+        self.lines += 1
+        for fault in {fault for one in outputs for fault in one.amiss}:
+            tell(f"line {self.lines}: the translation {fault}")
+        self.unfinished += any(not one.finished for one in outputs)
+        self.cut += any(one.src_left_out > 0 for one in outputs)
+
+    def record(self, one: Translation) -> dict[str, Any]:
+        """An output as an object."""
+        names = ("text", "score", "log_prob", "tokens", "token_log_probs", "finished")
+        record = {name: getattr(one, name) for name in names}
+        if self.replaced:
+            record["replaced"] = [asdict(replacement) for replacement in one.replaced]
+        if one.copied is not None:
+            spans = copied_spans(self.tokenizer, one.tokens, one.src_tokens, one.copied)
+            record |= {"p_gen": one.p_gen, "copied": one.copied, "copied_spans": [asdict(span) for span in spans]}
+        return record
+
+
+def write_stream(
+    batches: Generator[Sequence[Written], None, None],
+    write: Callable[[Written], None],
+    unit: str,
+    prompt: Prompt | None = None,
+) -> None:
+    """Writes results as soon as they are there, with a line on stderr that says how many `unit` are done."""
+    if prompt:
+        prompt.ask()
+    with progress(unit) as display, closing(batches):
+        for batch in batches:
+            for one in batch:
+                write(one)
+            sys.stdout.flush()
+            display.advance(len(batch))
+            if prompt:
+                prompt.ask()
+    if prompt:
+        prompt.end()
+
+
+def write_json_line(record: dict[str, Any]) -> None:
+    """Writes an object as a line of standard output."""
+    _write(json.dumps(record, ensure_ascii=False))
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from nmtkit import console
-from nmtkit.cli import options
+from nmtkit.cli import completing, options
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import NmtkitError
 from nmtkit.runs.folder import RUNS
@@ -60,7 +60,7 @@ def _row(one: RunSummary) -> list[str]:
 
 
 @command.command("rm")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completing.runs)
 @yes
 @click.pass_obj
 def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
@@ -82,7 +82,7 @@ def remove(runs: Path, names: tuple[str, ...], yes: bool) -> None:
 
 
 @command.command("mv")
-@click.argument("old", metavar="OLD")
+@click.argument("old", metavar="OLD", shell_complete=completing.runs)
 @click.argument("new", metavar="NEW")
 @yes
 @click.pass_obj

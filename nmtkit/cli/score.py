@@ -5,11 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+import cloup
 
 from nmtkit import console
 from nmtkit.cli import scoring
+from nmtkit.cli.figures import draw_lengths, show_lengths
 from nmtkit.cli.options import picture_file
-from nmtkit.cli.reporting import draw_lengths, show_lengths
 from nmtkit.corpus.json_records import EXTRACT_HINT
 from nmtkit.metrics import METRICS, LengthBucket, Options, Resampling, by_length
 from nmtkit.metrics.significance import SIGNIFICANT
@@ -21,13 +22,19 @@ REMEDY = f"{EXTRACT_HINT} (only score-summaries reads a .jsonl file by itself)"
 
 @click.command("score", cls=scoring.MetricsCommand)
 @scoring.hyps
-@scoring.refs
-@click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it.")
+@cloup.option_group(
+    "Common",
+    scoring.refs,
+    click.option("--source", metavar="SRC", help="Source text, for --by-length and for metrics that need it."),
+    scoring.as_json,
+)
 @scoring.scoring(summaries=False)
-@click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, else of the first REF.")
-@click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the length ranges.")
-@picture_file("--plot", meaning="Draw --by-length")
-@scoring.as_json
+@cloup.option_group(
+    "By length",
+    click.option("--by-length", "lengths_shown", is_flag=True, help="BLEU by words of the source, or of REF."),
+    click.option("--edges", metavar="LIST", default="10,20,30,40,50", show_default=True, help="Ends of the ranges."),
+    picture_file("--plot", meaning="Draw --by-length"),
+)
 def command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit import console
 from nmtkit.cli import scoring
@@ -26,20 +27,20 @@ from nmtkit.metrics.systems import (
 
 @click.command("score-summaries", cls=scoring.MetricsCommand)
 @scoring.hyps
-@scoring.refs
-@click.option("--source", metavar="SRC", help="The articles. Adds the report on the summaries.")
-@click.option("--terms", metavar="JSONL", help="Lists of words. Adds their recall: the share that the summaries hold.")
-@click.option(
-    "--terms-field", metavar="KEY", default="unseen", show_default=True, help="The key of the lists in --terms."
+@cloup.option_group(
+    "Common",
+    scoring.refs,
+    click.option("--source", metavar="SRC", help="The articles; adds the report on quality."),
+    click.option("--terms", metavar="JSONL", help="Lists of terms; adds their recall in the summaries."),
+    scoring.as_json,
 )
-@click.option(
-    "--summary-field", metavar="KEY", default="summary", show_default=True, help="The key of summaries in JSON lines."
-)
-@click.option(
-    "--article-field", metavar="KEY", default="article", show_default=True, help="The key of articles in JSON lines."
+@cloup.option_group(
+    "Keys of JSON lines",
+    click.option("--summary-field", metavar="KEY", default="summary", show_default=True, help="Summaries."),
+    click.option("--article-field", metavar="KEY", default="article", show_default=True, help="Articles in --source."),
+    click.option("--terms-field", metavar="KEY", default="unseen", show_default=True, help="Lists in --terms."),
 )
 @scoring.scoring(summaries=True)
-@scoring.as_json
 def command(
     hyps: tuple[str, ...],
     ref_paths: tuple[str, ...],

@@ -6,9 +6,11 @@ from functools import wraps
 from typing import Any
 
 import click
+import cloup
 
 from nmtkit import console
-from nmtkit.cli.options import Decorator, Number, grouped, together
+from nmtkit.cli import options
+from nmtkit.cli.options import Decorator, Number, collect, together
 from nmtkit.cli.reading import stdin_lines
 from nmtkit.cli.reporting import tell
 from nmtkit.core.errors import DataError
@@ -39,13 +41,26 @@ hyps: Decorator = click.argument("hyps", metavar="HYP...", nargs=-1, required=Tr
 refs: Decorator = click.option(
     "--ref", "ref_paths", metavar="REF", multiple=True, required=True, help="Reference. May be repeated."
 )
-as_json: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON with all digits, no tables.")
+as_json: Decorator = options.as_json("Print JSON with all digits, no tables.")
+
+
+def tokenize_option(default: str | None, meaning: str, *more: str, hidden: bool = False) -> Decorator:
+    """The option of BLEU's tokenizer."""
+    return click.option(
+        *more,
+        "--tokenize",
+        type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)),
+        metavar="NAME",
+        default=default,
+        hidden=hidden,
+        help=f"{meaning} {', '.join((*TOKENIZERS, *SPM_TOKENIZERS))}.",
+    )
 
 
 _METRICS = ("-m", "--metrics")
 
 
-class MetricsCommand(click.Command):
+class MetricsCommand(cloup.Command):
     """A command whose `--metrics` takes names as sacrebleu does, with blanks between them, or with commas."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -105,7 +120,12 @@ def scoring(summaries: bool) -> Decorator:
 
         return with_draws
 
-    return together(*_about_texts(summaries), *_about_tests(summaries), grouped(Options, "options"), decide)
+    return together(
+        cloup.option_group("Metrics", *_about_texts(summaries)),
+        cloup.option_group("Significance", *_about_tests(summaries)),
+        collect(Options, "options"),
+        decide,
+    )
 
 
 def _about_texts(summaries: bool) -> list[Decorator]:
@@ -121,20 +141,12 @@ def _about_texts(summaries: bool) -> list[Decorator]:
             callback=_names,
             help=f"{', '.join(own)}, rouge (all four); with an extra {', '.join(more)}. In the order to print.",
         ),
-        click.option(
-            "-tok",
-            "--tokenize",
-            type=click.Choice((*TOKENIZERS, *SPM_TOKENIZERS)),
-            default="13a",
-            show_default=True,
-            hidden=summaries,
-            help="BLEU's tokenizer. sacrebleu downloads the models of flores101, flores200 and spm on first use.",
-        ),
+        tokenize_option("13a", "BLEU's tokenizer. Default: 13a.", "-tok", hidden=summaries),
         click.option(
             "-lc",
             "--lowercase",
             is_flag=True,
-            help="Wanted words, BLEU and chrF ignore case. ROUGE always does."
+            help="Terms, BLEU and chrF ignore case. ROUGE always does."
             if summaries
             else "BLEU and chrF ignore case, as sacrebleu does with -lc --chrf-lowercase. TER always does.",
         ),

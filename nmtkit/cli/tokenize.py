@@ -58,11 +58,12 @@ def write_lines(files: tuple[Path, ...], change: Callable[[str], str], done: str
 
 
 @click.command()
-@results.output
 @options.files
 @options.model
+@results.output
 @side_option("source")
 @options.quiet
+@results.into_output
 def command(model: str | None, files: tuple[Path, ...], side: str) -> None:
     """Cut FILEs, or standard input, into the tokens of a run: one line out for each line in.
 

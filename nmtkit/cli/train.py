@@ -13,7 +13,7 @@ import click
 import torch
 
 from nmtkit import console, recipe
-from nmtkit.cli import options
+from nmtkit.cli import completing, options
 from nmtkit.cli.diagnosing import show_diagnosis
 from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_changes, show_report, tell
@@ -57,7 +57,7 @@ class _WithResume(click.Command):
 
 
 @click.command(cls=_WithResume)
-@click.argument("name", metavar="[RECIPE]", required=False)
+@click.argument("name", metavar="[RECIPE]", required=False, shell_complete=completing.recipes)
 @_files("--source", "Without a recipe: text to train on, a sentence a line. May be repeated.")
 @_files("--target", "Its translation or summary, line by line.")
 @_files("--valid-source", "Validation text. Default: 5 % of the pairs are held out.")
@@ -108,7 +108,7 @@ class _WithResume(click.Command):
 )
 @options.device
 @options.training_threads
-@options.grouped(RecipeRequest, "request")
+@options.collect(RecipeRequest, "request")
 def command(
     name: str | None,
     request: RecipeRequest,

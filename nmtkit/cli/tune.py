@@ -20,7 +20,7 @@ from nmtkit.runs.folder import RunFolder, lock_run
 
 
 @click.command()
-@click.argument("name", metavar="RECIPE")
+@options.recipe
 @options.overrides
 @options.run_folder
 @options.device

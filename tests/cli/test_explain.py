@@ -6,7 +6,7 @@ from pathlib import Path
 from commands import Command
 
 SENTENCE = "ba ce di"
-EAGER = ("--engine", "eager")
+EAGER = ("--search", "engine=eager")
 """Recorded steps read more columns than there are, which may round the last digit otherwise."""
 
 
@@ -35,7 +35,7 @@ def test_the_numbers_are_those_of_translate(trained: Path, console: Command) -> 
 def test_results_are_those_of_translate_however_many_are_searched_for(trained: Path, console: Command) -> None:
     """Of groups, by minimum Bayes risk, drawn, and of an ensemble."""
     for options in (
-        ["--beam-size", "4", "--diversity-groups", "2", "--diversity-strength", "0.1", "--n-best", "4"],
+        ["--beam-size", "4", "--search", "diversity_groups=2", "--search", "diversity_strength=0.1", "--n-best", "4"],
         ["--beam-size", "3", "--mbr", "chrf", "--n-best", "3"],
         ["--samples", "3", "--temperature", "2"],
         ["-m", trained, "--beam-size", "2", "--n-best", "2"],

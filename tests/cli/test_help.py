@@ -11,7 +11,7 @@ import torch
 from commands import Command, Finished
 
 from nmtkit import recipe
-from nmtkit.cli import COMMANDS
+from nmtkit.cli import COMMANDS, SECTIONS
 from nmtkit.experiment import checks
 from nmtkit.models.base import MODELS
 
@@ -40,11 +40,21 @@ def test_help_lists_every_command(nmtkit: Command) -> None:
     assert all(f"  {name} " in done.out for name in COMMANDS)
 
 
+def test_help_is_short_and_has_headings(console: Command) -> None:
+    """The options of every day come first; `translate --help` has at most 100 lines."""
+    shown = console("translate", "--help").out
+    assert len(shown.splitlines()) <= 100
+    headings = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings[:4] == ["Common:", "Constraints:", "Search (default: the recipe's settings):", "Sampling:"]
+    shown = console("--help").out
+    assert [shown.index(f"{title}:") for title in SECTIONS] == sorted(shown.index(f"{title}:") for title in SECTIONS)
+
+
 def test_no_command_shows_which_there_are(nmtkit: Command) -> None:
     for words in ([], ["recipe"], ["bench"]):
         done = nmtkit(*words)
         assert (done.code, done.err) == (0, "")
-        assert "Commands:" in done.out
+        assert ("Commands:" if words else "Evaluation:") in done.out
 
 
 def test_unknown_command_and_option(nmtkit: Command) -> None:
@@ -76,6 +86,8 @@ def test_unknown_command_and_option(nmtkit: Command) -> None:
         ("train demo --set training.schedule.kind =", ["constant", "noam"]),
         ("recipe explain training.optim", ["training.optimizer"]),
         ("guide se", ["second"]),
+        ("translate --search sto", ["stop="]),
+        ("translate --search stop=e", ["exact"]),
         ("train --task ", ["translation", "summarization"]),
         ("train --over", ["--overwrite"]),
     ],

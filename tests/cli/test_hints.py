@@ -89,7 +89,7 @@ def test_an_unknown_recipe_is_answered_with_the_three_nearest(given: str, near: 
 def test_fewer_results_than_asked_for_are_told(trained: Path, corpus: Path, console: Command) -> None:
     lines = [*(corpus / "test.src").read_text().splitlines()[:6], ""]
     text = "\n".join(lines) + "\n"
-    groups = ["translate", "-m", trained, "--beam-size", "6", "--diversity-groups", "3", "--n-best", "6"]
+    groups = ["translate", "-m", trained, "--beam-size", "6", "--search", "diversity_groups=3", "--n-best", "6"]
     done = console(*groups, stdin=text)
     counts = [sum(one.startswith(f"{number}\t") for one in done.out.splitlines()) for number in range(1, 7)]
     fewer = sum(count < 6 for count in counts)

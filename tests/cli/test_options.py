@@ -28,7 +28,6 @@ ENDLESS = "1" + "0" * 30
         ("translate", "--max-length", f"0 9223372036854775808 {ENDLESS}", "1 to 1,000,000"),
         ("translate", "--no-repeat-ngram", f"-1 {ENDLESS}", "0 to"),
         ("translate", "--coverage-penalty", "-1 nan inf 1e308", "0 to 1e+06"),
-        ("translate", "--max-length-ratio", "-1 nan inf", "0 to"),
         ("translate", "--threads", f"0 1000000 {ENDLESS}", "1 to 1,024"),
         ("translate", "--batch-tokens", f"0 {ENDLESS}", f"1 to {LARGEST:,}"),
         (f"align {FILES}", "--threshold", "nan 0 1.5 -inf", "above 0 to 1"),
@@ -133,9 +132,24 @@ def test_a_run_that_is_not_there_is_told_which_are(console: Command, tmp_path: P
 
 
 def test_a_preferred_prefix_needs_one(console: Command) -> None:
-    done = console("translate", "-m", "A", "--prefix-bias", "0.5", stdin="a\n")
-    assert (done.code, "give --prefix or --jsonl with it" in done.err) == (2, True)
-    assert "no such option" in console("evaluate", "A", "--prefix-bias", "0.5").err.lower()
+    for words in (["translate", "-m", "A"], ["evaluate", "A", "--source", "a", "--ref", "b"]):
+        done = console(*words, "--search", "prefix_bias=0.5", stdin="a\n")
+        assert (done.code, "with --prefix or --jsonl" in done.err) == (2, True), done
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("max_length_ratio=-1", "`max_length_ratio`"),
+        ("max_length_ratio=nan", "`max_length_ratio`"),
+        ("patiense=2", "did you mean 'patience'"),
+        ("stop", "expected KEY=VALUE"),
+        ("engine=quick", "`engine`: not one of its values"),
+    ],
+)
+def test_any_key_of_the_search_is_set_and_checked(trained: Path, console: Command, setting: str, message: str) -> None:
+    done = console("translate", "-m", trained, "--search", setting, stdin="ba\n")
+    assert (done.code, done.out, message in done.err) == (2, "", True), done
 
 
 def test_the_bootstrap_has_bounds_in_python_too() -> None:

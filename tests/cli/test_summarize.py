@@ -238,9 +238,9 @@ def test_the_options_of_the_search_arrive(console: Command) -> None:
 
     assert max(lengths("--min-length", "0", "--max-length", "2")) <= 2
     assert min(lengths("--min-length", "9")) >= 9
-    first, second = lengths("--min-length", "0", "--min-length-ratio", "1.25", "--max-length", "30")
+    first, second = lengths("--min-length", "0", "--search", "min_length_ratio=1.25", "--max-length", "30")
     assert (first >= 10, second >= 5) == (True, True)  # of 8 tokens that are read, and 4
-    assert max(lengths("--min-length-ratio", "9")) <= 12  # never more than the limit
+    assert max(lengths("--search", "min_length_ratio=9")) <= 12  # never more than the limit
     done = console("summarize", "--no-repeat-ngram", "1", "--min-length", "8", stdin=joined(ARTICLES))
     for line in done.out.splitlines():
         words = line.replace(".", " .").replace(",", " ,").split()
@@ -249,7 +249,7 @@ def test_the_options_of_the_search_arrive(console: Command) -> None:
 
 def test_the_summary_coverage_penalty_is_in_the_score(console: Command) -> None:
     options = ["summarize", "--json", "--length-penalty", "none", "--min-length", "8"]
-    done = console(*options, "--coverage-penalty", "2", "--coverage-kind", "summary", stdin=ARTICLES[0])
+    done = console(*options, "--coverage-penalty", "2", "--search", "coverage_kind=summary", stdin=ARTICLES[0])
     best = json.loads(done.out)["best"]
     settings = {"length_penalty": "none", "min_length": 8, "coverage_penalty": 2.0, "coverage_kind": "summary"}
     translator = Translator.load("runs/news", device="cpu", search_settings=settings)
@@ -324,7 +324,7 @@ def test_the_lead_needs_no_model(console: Command, tmp_path: Path, monkeypatch: 
         (["--format", "moses", "--window", "9"], "leave --window out"),
         (["--min-length", "30"], "min_length 30 leaves no room below max_length 12"),
         (["--beam-size", "2", "--n-best", "3"], "n_best 3 is more than beam_size 2"),
-        (["--coverage-kind", "wu"], "gnmt"),
+        (["--search", "coverage_kind=wu"], "gnmt"),
         (["-m", "nowhere"], "there is no such folder"),
     ],
     ids=[

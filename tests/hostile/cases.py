@@ -145,8 +145,8 @@ ASKED = b"ba ce di\nfo gu\n\nzu ba ce ba\n"
 PAIRS = ("--source", "test.src", "--target", "test.tgt")
 OPTIONS = {
     ("translate", "-m", "runs/tiny"): (
-        "--beam-size --n-best --max-length --min-length --max-length-ratio --min-length-ratio --no-repeat-ngram "
-        "--coverage-penalty --length-penalty --batch-tokens --threads --weights --device -m"
+        "--beam-size --n-best --max-length --min-length --no-repeat-ngram "
+        "--coverage-penalty --length-penalty --batch-tokens --threads --checkpoint --device --search -m"
     ),
     ("summarize", "-m", "runs/sum"): "--window --max-source-tokens --lead --n-best --max-length --coverage-penalty",
     ("rescore", "-m", "runs/tiny", *PAIRS): "--length-penalty --batch-tokens --target",
@@ -217,7 +217,7 @@ def texts(draw: Draw, tiny: str, summarizer: str) -> Case:
         ("align", "-m", tiny, *both, "--soft", "a.json"),
     ]
     score, check = ("score", "odd.src", "--ref", "odd.tgt"), ("check", "odd.src", "odd.tgt")
-    others = [(*score, *more) for more in ((), ("--json",), ("--summary", "--n-samples", "5"), ("--by-length",))]
+    others = [(*score, *more) for more in ((), ("--json",), ("--by-length",))]
     others += [(*check, *more) for more in ((), ("--html", "a.html"), ("--json", "-"), ("--fix", "clean"))]
     others += [("preprocess", "tiny.yaml", "--set", "data.train={src: odd.src, tgt: odd.tgt}")]
     words = draw(st.sampled_from(streams * 2 + twos * 2 + others))

@@ -135,7 +135,7 @@ def test_the_command_reads_them(console: Command, trained: Path, tmp_path: Path)
         for several, message in (
             (["--samples", "2"], "terms need a beam search, and samples are drawn without"),
             (
-                ["--beam-size", "4", "--diversity-groups", "2"],
+                ["--beam-size", "4", "--search", "diversity_groups=2"],
                 "terms need one beam, and diversity_groups makes several",
             ),
         ):

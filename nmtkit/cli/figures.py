@@ -1,0 +1,110 @@
+"""Figures of several commands: the options of their style, and saving them."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+import cloup
+
+from nmtkit import console, pictures
+from nmtkit.cli.options import Decorator, Number
+from nmtkit.cli.reporting import note, tell
+from nmtkit.metrics import LengthBucket
+from nmtkit.pictures.curves import save_by_length
+from nmtkit.pictures.drawing import Look
+
+LEAST_INCHES, MOST_INCHES = 0.5, 100.0
+
+
+def _inches(ctx: click.Context, parameter: click.Parameter, given: str | None) -> tuple[float, float | None] | None:
+    if given is None:
+        return None
+    try:
+        width, *height = (float(part) for part in given.lower().split("x"))
+    except ValueError:
+        width, height = 0.0, []
+    if len(height) > 1 or not all(LEAST_INCHES <= one <= MOST_INCHES for one in (width, *height)):
+        raise click.BadParameter(
+            f"{given!r}: give a width, or WIDTHxHEIGHT, from {LEAST_INCHES:g} to {MOST_INCHES:g} inches: 3.3, 6.5x4"
+        )
+    return width, height[0] if height else None
+
+
+figure_group: Decorator = cloup.option_group(
+    "Figure",
+    click.option("--title", metavar="TEXT", help="Title of the figure, instead of its own."),
+    click.option("--no-title", is_flag=True, help="No title, for a paper with a caption."),
+    click.option("--size", metavar="INCHES", callback=_inches, help="Width, or WIDTHxHEIGHT: 3.3, 6.5x4."),
+    click.option("--font", metavar="FAMILY", help="Font family, such as serif. Default: DejaVu Sans."),
+    click.option("--font-size", type=Number(3, 72, whole=False), metavar="POINTS", help="Size of the words."),
+    click.option(
+        "--colours",
+        metavar="NAMES",
+        help="Separated by commas: shades from none to most, or a colour of each curve; or one colour map of "
+        "matplotlib, such as Greys.",
+    ),
+)
+
+
+def collect_style(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Passes the options of `figure_group` to a command as one `Look`, called `look`."""
+
+    @wraps(command)
+    def with_style(*, title: str | None, no_title: bool, colours: str | None, **given: Any) -> Any:
+        if no_title and title:
+            raise click.UsageError("--title gives the figure a title and --no-title none: give one of them")
+        size, font, font_size = (given.pop(key) for key in ("size", "font", "font_size"))
+        names = tuple(part.strip() for part in (colours or "").split(",") if part.strip())
+        look = Look("" if no_title else title, size, font or "", font_size, names)
+        if look.font or look.colours:
+            look.check()
+        return command(look=look, **given)
+
+    return with_style
+
+
+def save_pictures(outputs: Sequence[Path], save: Callable[[Path], object], look: Look) -> None:
+    """Saves a picture in each format."""
+    for output in outputs:
+        save_picture(output, save)
+        if look.size is not None and output.suffix.lower() == ".html":
+            tell(f"{output}: --size is for .png, .svg and .pdf; a page is as wide as its window")
+
+
+def save_picture(output: Path, save: Callable[[Path], object]) -> None:
+    """Saves a picture, and says so; characters that its fonts lack are reported as a line of text."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", pictures.PictureWarning)
+        save(output)
+    for warning in caught:
+        tell(str(warning.message))
+    note(f"wrote {output}")
+
+
+def show_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]]) -> None:
+    """A table of BLEU by length, a column for each system; ranges without lines are left out."""
+    rows = []
+    for column in zip(*buckets, strict=True):
+        values = [f"{bucket.score.value:.2f}" for bucket in column if bucket.score is not None]
+        if values:
+            rows.append([_range(column[0]), str(column[0].count), *values])
+    console.table("BLEU by length", ["words", "lines", *names], rows)
+
+
+def draw_lengths(names: Sequence[str], buckets: Sequence[Sequence[LengthBucket]], output: Path) -> None:
+    """BLEU by length as a figure, a line for each system; ranges without lines are left out."""
+    systems = [
+        (name, [bucket.score.value for bucket in row if bucket.score is not None])
+        for name, row in zip(names, buckets, strict=True)
+    ]
+    filled = [bucket for bucket in buckets[0] if bucket.count]
+    ranges = [_range(bucket) for bucket in filled]
+    counts = [bucket.count for bucket in filled]
+    save_picture(output, lambda path: save_by_length(ranges, systems, path, counts))
+
+
+def _range(bucket: LengthBucket) -> str:
+    return f"{bucket.low}-{bucket.high}" if bucket.high is not None else f"{bucket.low} and more"
