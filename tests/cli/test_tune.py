@@ -152,7 +152,7 @@ def test_preprocessing_takes_the_cores_of_all_processes(
 
     monkeypatch.setattr(Run, "begin", begin)
     monkeypatch.setattr(distributed, "size", lambda: together)
-    monkeypatch.setattr(train, "cores", lambda: 7)
+    monkeypatch.setattr(train, "available_cores", lambda: 7)
     torch.set_num_threads(3)
     loaded = recipe.load(corpus / "tiny.yaml")
     with pytest.raises(Asked) as asked:
