@@ -12,8 +12,8 @@ from nmtkit import console
 from nmtkit.autotune import found as kept
 from nmtkit.autotune.training import TrainingWay
 from nmtkit.core import device
+from nmtkit.core.processes import available_cores
 from nmtkit.core.version import __version__
-from nmtkit.data.workers import available_cores
 from nmtkit.translation.inputs import SearchWay
 
 LIBRARIES = ["numpy", "click", "cloup", "pydantic", "pyyaml", "rich", "safetensors", "sentencepiece"]

@@ -19,8 +19,8 @@ from nmtkit.cli.options import Number
 from nmtkit.cli.reporting import show_changes, show_report, tell
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.processes import available_cores
 from nmtkit.core.task import TASKS
-from nmtkit.data.workers import available_cores
 from nmtkit.experiment.run import Run, choose_device
 from nmtkit.experiment.stages import StageBegun, more_time
 from nmtkit.metrics import Comparison, Score

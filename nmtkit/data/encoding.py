@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nmtkit.core.errors import DataError
+from nmtkit.core.processes import ordered_map
 from nmtkit.core.settings import parse_json
 from nmtkit.corpus.alignments import Links
 from nmtkit.corpus.blocks import Block
@@ -25,7 +26,6 @@ from nmtkit.data.store import StoreWriter
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.vocabulary import UNK
 from nmtkit.data.words import token_links, token_spans
-from nmtkit.data.workers import ordered_map
 
 ALONE = 1 << 22
 """So many characters are cut before other processes are started, which takes as long as cutting a good part of them."""
@@ -204,7 +204,9 @@ def encode_blocks(
             judged.append((chunk, verdict))
             yield chunk
 
-    with closing(ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE)) as results:
+    with closing(
+        ordered_map(encoder, chunks(), processes, lambda chunk: chunk.size, ALONE, "preprocess --workers")
+    ) as results:
         for encoded in results:
             yield EncodedBlock(*judged.popleft(), encoded)
 

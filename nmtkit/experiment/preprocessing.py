@@ -5,6 +5,7 @@ from typing import Any
 
 from nmtkit.core.errors import DataError
 from nmtkit.core.files import write_json
+from nmtkit.core.processes import available_cores
 from nmtkit.core.task import TASKS
 from nmtkit.corpus.blocks import Block, LinkBaseCheck
 from nmtkit.corpus.checking import DataReport, PairChecker, read_checksums
@@ -13,7 +14,6 @@ from nmtkit.data.encoding import FileChecksums, PairEncoder, PreprocessingProgre
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
 from nmtkit.data.tokenizer_training import TokenizerSample, learn_from_sample, learn_tokenizers
-from nmtkit.data.workers import available_cores
 from nmtkit.diagnosis.examine import examine
 from nmtkit.diagnosis.findings import Diagnosis
 from nmtkit.recipe import Recipe

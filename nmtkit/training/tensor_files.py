@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtkit.core.errors import CheckpointError
 from nmtkit.core.files import SUM, replacing, signed, sum_of_array, verified
-from nmtkit.data.workers import available_cores
+from nmtkit.core.processes import available_cores
 
 _FACTS = "facts"
 

@@ -1,29 +1,24 @@
 """Processes that search for a translator, each with a core or a device of its own.
 
-On Linux those of a CPU are forks, which share the weights, also those that were packed for this CPU. Each computes in
-one thread, since those of OpenMP do not survive a fork; see `nmtkit.core.device.may_fork`. Workers on other devices are
-processes from scratch.
+On Linux the workers of a CPU are forks, which share the weights, also those packed for this CPU. Each computes in one
+thread, since OpenMP's threads do not survive a fork; see `nmtkit.core.device.may_fork`. Workers of other devices are
+new interpreters.
 """
 
-import multiprocessing
-import signal
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from nmtkit.core import device as devices
 from nmtkit.core.errors import NmtkitError
+from nmtkit.core.processes import WorkerProcess, start_workers
 from nmtkit.translation.result import Translation
 from nmtkit.translation.stream import Answer, Search, Take
-
-SOON = 5.0
-"""Seconds until a process whose connection broke has ended."""
-_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @dataclass(frozen=True)
@@ -43,31 +38,24 @@ class Workers:
 
 
 class WorkerPool:
-    """Processes that are there until it is left.
+    """Searches in processes, which end with the block.
 
     Args:
-        workers: which.
-        make: makes of a device what one there does; can be pickled unless they are forks.
+        workers: their places.
+        make: makes the search of a device; picklable unless the workers are forks.
 
     Raises:
         NmtkitError: no process can be started.
     """
 
     def __init__(self, workers: Workers, make: Callable[[str], Search]) -> None:
-        self.searches: list[_Worker] = []
-        method: Literal["fork", "spawn"] = "fork" if workers.open is None else "spawn"
-        # What ends this process before they know what to do about a signal ends them by ending their input.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         devices.give_back_freed_memory()  # else each fork copies every page of it that it writes into
-        try:
-            for number, place in enumerate(workers.places, start=1):
-                held = [one.connection for one in self.searches] if method == "fork" else []
-                self.searches.append(_Worker(number, place, method, make, held))
-        except OSError as fault:
-            self.end()
-            raise NmtkitError(f"no process can be started ({fault.strerror or fault}); try with --workers 1") from fault
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        mains = [partial(_work, make, place) for place in workers.places]
+        started = enumerate(start_workers(mains, "--workers", fork=workers.open is None), start=1)
+        self.searches = [
+            _Worker(f"worker {number}", place, one)
+            for (number, one), place in zip(started, workers.places, strict=True)
+        ]
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -76,71 +64,42 @@ class WorkerPool:
         self.end()
 
     def end(self) -> None:
-        """Ends them, whatever they are doing."""
+        """Kills the workers."""
         for worker in self.searches:
-            worker.end()
+            worker.process.end()
 
 
+@dataclass(frozen=True)
 class _Worker:
-    """One process. `held` are connections of the parent that a fork is to close."""
+    """A `Search` in another process."""
 
-    def __init__(
-        self,
-        number: int,
-        place: str,
-        method: Literal["fork", "spawn"],
-        make: Callable[[str], Search],
-        held: Sequence[Connection],
-    ) -> None:
-        context = multiprocessing.get_context(method)
-        self.connection, theirs = context.Pipe()
-        held = [*held, self.connection] if method == "fork" else []
-        self._process = context.Process(target=_work, args=(theirs, make, place, held), daemon=True)  # type: ignore[attr-defined]  # typeshed's contexts
-        with (
-            warnings.catch_warnings()
-        ):  # Python 3.12 and later warn of every fork beside threads; see `device.may_fork`
-            warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
-            self._process.start()
-        theirs.close()
-        self._name = f"worker {number} (process {self._process.pid}, {place})"
+    name: str
+    place: str
+    process: WorkerProcess
 
     def __call__(self, take: Take) -> Iterator[tuple[int, Answer]]:
-        """A `Search`: hands the process what it asks for, and on what it finds.
-
-        Raises:
-            NmtkitError: the process was lost.
-        """
+        connection, name = self.process.connection, f"{self.name} (process {self.process.pid}, {self.place})"
         try:
-            self.connection.send(True)
-            while (message := self.connection.recv()) is not None:
+            connection.send(True)
+            while (message := connection.recv()) is not None:
                 if isinstance(message, BaseException):
                     raise message
                 what, given = message
                 if what == "take":
-                    self.connection.send(take(*given))
+                    connection.send(take(*given))
                 else:
                     number, translations = given
                     yield number, _Given(translations)
         except MemoryError as fault:
             raise NmtkitError(
-                f"{self._name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
+                f"{name} is out of memory: {fault}; take smaller batches (--batch-tokens N) or fewer workers"
             ) from fault
         except (EOFError, OSError) as fault:
-            raise NmtkitError(self._lost()) from fault
-
-    def end(self) -> None:
-        """Ends it."""
-        self._process.kill()
-        self._process.join()
-
-    def _lost(self) -> str:
-        self._process.join(SOON)
-        code = self._process.exitcode or 0
-        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return (
-            f"{self._name} {how}, so the lines that it had are lost; those that were written before are whole. If the "
-            "memory was not enough for all workers, try with fewer (--workers N) or smaller batches (--batch-tokens N)"
-        )
+            raise NmtkitError(
+                f"{name} {self.process.exit_reason()}, so the lines that it had are lost; those that were written "
+                "before are whole. If there was not enough memory for all workers, try with fewer (--workers N) or "
+                "smaller batches (--batch-tokens N)"
+            ) from fault
 
 
 @dataclass(frozen=True)
@@ -153,13 +112,8 @@ class _Given:
         return self.translations
 
 
-def _work(connection: Connection, make: Callable[[str], Search], place: str, held: Sequence[Connection]) -> None:
-    """The program of a worker: searches whenever it is told to; ends when its connection does."""
-    for one in held:
-        one.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+def _work(make: Callable[[str], Search], place: str, connection: Connection) -> None:
+    """The program of a worker: one search for each message."""
     if place == "cpu":
         torch.set_num_threads(1)
 
@@ -174,10 +128,10 @@ def _work(connection: Connection, make: Callable[[str], Search], place: str, hel
                 connection.send(("found", (number, answer())))
             connection.send(None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the parent is done, or is no more
+        raise
     except NmtkitError as fault:
         connection.send(fault)
-    except Exception as fault:  # whatever it is, the parent shows it
+    except Exception as fault:  # shown by the parent
         said = str(fault).partition("\n")[0]
         short = isinstance(fault, MemoryError) or "out of memory" in said or "can't allocate memory" in said
         connection.send(MemoryError(said) if short else RuntimeError(traceback.format_exc()))

@@ -1,13 +1,13 @@
 """How fast a trained model translates, and the engines of others with the same weights: in turns, in one run."""
 
 import os
-import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -17,8 +17,8 @@ from nmtkit import metrics
 from nmtkit.autotune.turns import in_turns
 from nmtkit.core import device as devices
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.processes import WorkerProcess, call, call_each
 from nmtkit.core.task import TASKS
-from nmtkit.data.workers import WorkerProcess
 from nmtkit.experiment.bench import machine
 from nmtkit.experiment.bench.engines import CONTESTANTS, EXACT, Contestant, Decoded, Ours, Setting
 from nmtkit.experiment.bench.products import Products
@@ -242,14 +242,15 @@ def _refuse_what_cannot_be_done(work: DecodingWork, run: SavedRun) -> None:
 
 def _started(name: str, how: Opening, stack: ExitStack) -> Ask:
     """Starts an engine's process, which ends with the stack."""
-    said = (f"decodes by {name}", "take fewer lines, or measure the engines one after the other")
+    remedy = "take fewer lines, or measure the engines one after the other"
     variables = dict(os.environ)
     if name != Ours.name and devices.WAITING in variables:  # how threads wait was chosen for nmtkit alone
         for variable in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", devices.WAITING):
             del variables[variable]
-    helper = WorkerProcess(pickle.dumps(Service(name, how)), said, variables)
-    stack.callback(helper.end)
-    return lambda method, *arguments: helper((method, arguments))
+    worker = WorkerProcess(variables=variables)
+    stack.callback(worker.end)
+    worker.connection.send(partial(call_each, Service(name, how)))
+    return lambda method, *arguments: call(worker, (method, arguments), remedy)
 
 
 def _best(name: str, work: DecodingWork, notify: Callable[[str], None]) -> list[DecodingSpeed]:

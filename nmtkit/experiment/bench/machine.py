@@ -19,7 +19,7 @@ import torch
 
 from nmtkit.autotune.found import processor
 from nmtkit.core import device
-from nmtkit.data.workers import available_cores
+from nmtkit.core.processes import available_cores
 
 CPU_PRESSURE = Path("/proc/pressure/cpu")
 QUIET = 5.0

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from nmtkit.core.errors import DataError, NmtkitError
+from nmtkit.core.processes import ordered_map
 from nmtkit.corpus.alignments import parse_pharaoh_line
-from nmtkit.data.workers import ordered_map
 
 # The other process looks work up by its name, so what is done here comes from libraries.
 DOUBLE = partial(operator.mul, 2)
@@ -95,7 +95,7 @@ def test_a_process_that_is_killed_is_one_clear_message() -> None:
     next(results), next(results)
     for number in children() - before:
         os.kill(number, signal.SIGKILL)
-    with pytest.raises(NmtkitError, match=r"was ended by signal 9; .*--workers N"):
+    with pytest.raises(NmtkitError, match=r"was ended by signal SIGKILL; .*--workers N"):
         list(results)
     assert children() == before
 
@@ -121,7 +121,7 @@ import operator, os, signal, sys, time
 from contextlib import suppress
 from functools import partial
 from nmtkit.corpus.alignments import parse_pharaoh_line
-from nmtkit.data.workers import ordered_map
+from nmtkit.core.processes import ordered_map
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a test that runs in the background is begun without it
 results = ordered_map(partial(operator.mul, 2), iter(range(10**9)), 2, lambda item: 1, 1)

@@ -1,0 +1,222 @@
+"""Worker processes, and a map over them that keeps the order.
+
+A worker ends when the process that started it does, however that happens, for its connection is closed then.
+"""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from nmtkit.core.errors import NmtkitError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Main: TypeAlias = Callable[[Connection], None]
+"""The program of a worker. It lets the `EOFError` pass that `recv` raises when the parent has ended."""
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from nmtkit.core import processes; processes.run_worker({file})"
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class WorkerProcess:
+    """A process that runs a program.
+
+    With `main` it is a fork, which shares this process's memory (Linux only) and closes the connections of `siblings`.
+    Without it is a new interpreter that runs the program sent as the first message. It imports only what that needs:
+    it starts quickly, and does not depend on the libraries and threads of this process.
+    """
+
+    def __init__(
+        self,
+        main: Main | None = None,
+        siblings: Sequence["WorkerProcess"] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self._process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess
+        with theirs:
+            if main is not None:
+                inherited = [self.connection, *(one.connection for one in siblings)]
+                context = multiprocessing.get_context("fork")
+                self._process = context.Process(target=_run_fork, args=(main, theirs, inherited), daemon=True)
+                with warnings.catch_warnings():  # of forks beside threads; see `device.may_fork`
+                    warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
+                    self._process.start()
+            else:
+                program = [sys.executable, "-c", _PROGRAM.format(path=list(map(str, sys.path)), file=theirs.fileno())]
+                # What libraries print goes to standard error; in a session of its own Ctrl-C does not reach the worker.
+                options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}
+                self._process = subprocess.Popen(program, pass_fds=[theirs.fileno()], env=variables, **options)
+        self.pid = self._process.pid
+
+    def _wait(self) -> int:
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.wait()
+        self._process.join()
+        return self._process.exitcode or 0
+
+    def exit_reason(self) -> str:
+        """Why the process ended after its connection broke, such as "was ended by signal SIGKILL"."""
+        code = self._wait()
+        return f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    def end(self) -> None:
+        """Kills the process."""
+        self._process.kill()
+        self._wait()
+        self.connection.close()
+
+
+def _run_fork(main: Main, connection: Connection, inherited: Sequence[Connection]) -> None:
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    _run(main, connection)
+
+
+def run_worker(file: int) -> None:
+    """The program of a new interpreter; `file` is the descriptor of its connection."""
+    connection = Connection(file)
+    _run(connection.recv(), connection)
+
+
+def _run(main: Main, connection: Connection) -> None:
+    try:
+        main(connection)
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
+        os._exit(0)
+
+
+def start_workers(mains: Sequence[Main], option: str, fork: bool = False) -> list[WorkerProcess]:
+    """Starts a process for each program, all or none.
+
+    Raises:
+        NmtkitError: a process cannot be started; `option` sets their number.
+    """
+    started: list[WorkerProcess] = []
+    # A signal that comes before a fork has its own handlers ends the parent, and the fork by its connection.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS if fork else ())
+    try:
+        for main in mains:
+            started.append(WorkerProcess(main if fork else None, started))
+        for worker, main in zip(started, () if fork else mains, strict=False):
+            worker.connection.send(main)
+    except OSError as fault:
+        for worker in started:
+            worker.end()
+        raise NmtkitError(f"no process can be started ({fault.strerror or fault}); try with {option} 1") from fault
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return started
+
+
+def call_each(function: Callable[[Any], Any], connection: Connection) -> None:
+    """The program of a worker that answers each item with the function's result."""
+    while True:
+        item = connection.recv()
+        answer: tuple[bool, Any]
+        try:
+            answer = (True, function(item))
+        except NmtkitError as fault:
+            answer = (False, fault)
+        except Exception:  # shown by the parent
+            answer = (False, RuntimeError(traceback.format_exc()))
+        connection.send(answer)
+
+
+def call(worker: WorkerProcess, item: Any, remedy: str) -> Any:
+    """The result of an item in a worker that runs `call_each`; NmtkitError if the process was killed."""
+    try:
+        worker.connection.send(item)
+        good, answer = worker.connection.recv()
+    except (OSError, EOFError) as fault:
+        raise NmtkitError(
+            f"a worker process {worker.exit_reason()}; most likely the memory was not enough for all of them: {remedy}"
+        ) from fault
+    if not good:
+        raise answer
+    return answer
+
+
+def ordered_map(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    processes: int,
+    size: Callable[[Item], int],
+    alone: int,
+    option: str = "--workers",
+) -> Generator[Result, None, None]:
+    """Maps a picklable function over items, in order, by several processes where that pays.
+
+    The first items, up to the size `alone` in all, are mapped in this process; then workers start, and items are read
+    ahead by a few for each. A fault of `function` or `items` is raised after the results of the items before it. To be
+    closed if it is not read to its end. `option` is what sets the number of processes.
+
+    Raises:
+        NmtkitError: a process was killed, or none can be started.
+    """
+    coming = iter(items)
+    done = 0
+    for item in coming:
+        yield function(item)
+        done += size(item)
+        if processes > 1 and done >= alone:
+            yield from _map_in_workers(function, coming, processes, option)
+
+
+def _map_in_workers(
+    function: Callable[[Item], Result], items: Iterator[Item], processes: int, option: str
+) -> Iterator[Result]:
+    workers = start_workers([partial(call_each, function)] * processes, option)
+    threads = ThreadPoolExecutor(processes)
+    idle: SimpleQueue[WorkerProcess] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+
+    def call_idle(item: Item) -> Result:
+        worker = idle.get()
+        try:
+            result: Result = call(worker, item, f"try again with fewer ({option} N)")
+        finally:
+            idle.put(worker)
+        return result
+
+    waiting: deque[Future[Result]] = deque()
+    fault: NmtkitError | None = None
+    try:
+        while fault is None:
+            try:
+                item = next(items)
+            except StopIteration:
+                break
+            except NmtkitError as raised:  # after the results of the items before it
+                fault = raised
+            else:
+                waiting.append(threads.submit(call_idle, item))
+                if len(waiting) == 2 * processes:  # the next item of each process is ready
+                    yield waiting.popleft().result()
+        yield from (future.result() for future in waiting)
+        if fault is not None:
+            raise fault
+    finally:
+        for worker in workers:
+            worker.end()
+        threads.shutdown(cancel_futures=True)
