@@ -75,6 +75,7 @@ LAZY = {
     "pictures",
     "runs/folder.py",
     "runs/metrics_log.py",
+    "runs/saved.py",
     "layers/kernels.py",
     "metrics/bleu.py",
     "metrics/neural.py",

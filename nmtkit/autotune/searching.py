@@ -14,7 +14,7 @@ from nmtkit.autotune.found import Found
 from nmtkit.autotune.turns import GIVEN_UP, MOST_SECONDS, MOST_SHARE, TooSlowError, Turns, in_turns
 from nmtkit.core import device as devices
 from nmtkit.layers.inference import PrecisionChoice, is_slow, supported_precisions
-from nmtkit.recipe import Recipe
+from nmtkit.models.base import ModelConfig
 from nmtkit.search.engine import FEW_SENTENCES
 from nmtkit.translation.inputs import SearchWay, usual
 
@@ -46,10 +46,15 @@ def ways_to_search(device: torch.device, asked: PrecisionChoice = "auto") -> lis
 
 
 def search_work(
-    recipe: Recipe, vocabulary: int, beam_size: int, threads: int | None, device: torch.device, asked: PrecisionChoice
+    model: ModelConfig,
+    vocabulary: int,
+    beam_size: int,
+    threads: int | None,
+    device: torch.device,
+    asked: PrecisionChoice,
 ) -> dict[str, Any]:
     """What a finding is kept for: all that decides how quick the ways to search are, and which there are."""
-    work = found.work_of("search", recipe.model, device)
+    work = found.work_of("search", model, device)
     work["machine"] |= {"threads": threads} if threads else {}
     return {**work, "vocabularies": [vocabulary, vocabulary], "batch": [beam_size], "precision": asked}
 

@@ -20,10 +20,11 @@ from nmtkit.corpus.text import read_lines
 from nmtkit.data.batch import sorted_batches
 from nmtkit.data.store import Store
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.experiment.opening import Opening, find_way, open_translator, source_limit
+from nmtkit.experiment.opening import Opening, find_way, open_translator
 from nmtkit.models.base import Seq2Seq
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.inference import source_limit
 from nmtkit.runs.metrics_log import MetricsLog
 from nmtkit.runs.saved import SavedRun
 from nmtkit.training.events import Step

@@ -21,7 +21,6 @@ from nmtkit.data.vocabulary import UNK
 from nmtkit.layers.inference import PrecisionChoice, cast_to_16_bits, is_slow, quantize_for_inference
 from nmtkit.models.base import Seq2Seq, as_headed
 from nmtkit.models.ensemble import Mean
-from nmtkit.recipe import Recipe
 from nmtkit.runs.saved import SavedRun, find_run
 from nmtkit.search.engine import StepMode, require_graph_support
 from nmtkit.training.weights import count_weights
@@ -105,7 +104,7 @@ def open_run(how: Opening, task: str | None = None, notify: Callable[[str], None
     """
     run, why = find_run(how.model, task=task, mean=how.ensemble, weights=how.ensemble_weights)
     for one in run.members():
-        trained_for = one.recipe.task
+        trained_for = one.inference.task
         if task is not None and trained_for != task:
             raise NmtkitError(
                 f"{one.folder.path} ({why}) was trained for {trained_for}: use `nmtkit "
@@ -130,10 +129,10 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         return _for_workers(run, how, places, notify)
     (place,) = places
     require_graph_support(how.engine, place, how.shortlist is not None)
-    model, tokenizers, recipe = run.open_model(place, how.weights)
+    model, tokenizers, trained = run.open_for_inference(place, how.weights)
     shortlist = None if how.shortlist is None else read_shortlist(Path(how.shortlist), tokenizers).to(place)
     settings = how.search_settings or {}
-    config = recipe.search.changed(settings)
+    config = trained.search.changed(settings)
     if "beam_size" not in settings and not config.samples and how.n_best > config.beam_size:
         wider = -(-how.n_best // config.diversity_groups) * config.diversity_groups
         if notify is not None:
@@ -146,7 +145,7 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
             raise RecipeError(f"{model.config.kind} has one attention, not layers of heads to choose from")
         of_heads.show(how.layer, "mean" if how.head is None else how.head)
     asked = _asked(model, how.precision)
-    work = search_work(recipe, model.sizes.tgt, config.beam_size, how.threads, place, asked)
+    work = search_work(trained.model, model.sizes.tgt, config.beam_size, how.threads, place, asked)
     known = look_up(work, SearchWay) if len(model.models()) == 1 else None
     way = known.way if known else usual(place, "fp32" if asked == "auto" else asked)
     devices.prepare(place, threads=how.threads)
@@ -161,9 +160,9 @@ def open_translator(run: SavedRun, how: Opening, notify: Callable[[str], None] |
         model,
         tokenizers,
         config,
-        name=" + ".join(dict.fromkeys(one.recipe.name for one in run.members())),
-        task=recipe.task,
-        max_source_tokens=how.max_source_tokens or source_limit(recipe),
+        name=" + ".join(dict.fromkeys(one.inference.name for one in run.members())),
+        task=trained.task,
+        max_source_tokens=how.max_source_tokens or trained.max_source_tokens,
         batch_tokens=how.batch_tokens,
         steps=how.engine,
         way=way,
@@ -200,7 +199,9 @@ def _for_workers(
     # Here no line is searched: only text is cut into tokens and put together again.
     translator = open_translator(run, replace(how, device="cpu", precision="fp32"), notify)
     vocabulary, beam = translator.model.sizes.tgt, translator.config.beam_size
-    known = look_up(search_work(run.recipe, vocabulary, beam, how.threads, places[0], how.precision), SearchWay)
+    known = look_up(
+        search_work(run.inference.model, vocabulary, beam, how.threads, places[0], how.precision), SearchWay
+    )
     workers = Workers([str(place) for place in places], partial(_opened_at, how))
     return replace(translator, way=known.way if known else usual(places[0]), workers=workers)
 
@@ -263,7 +264,7 @@ def find_way(
     opened[usually.chosen_way.precision] = usually
     model, config, device = usually.model, usually.config, usually.device
     asked = how.precision if device.type == "cpu" else usually.chosen_way.precision
-    work = search_work(run.recipe, model.sizes.tgt, config.beam_size, how.threads, device, asked)
+    work = search_work(run.inference.model, model.sizes.tgt, config.beam_size, how.threads, device, asked)
 
     def search(way: SearchWay, some: Sequence[str], most: float) -> list[str]:
         translator = take(way)
@@ -272,9 +273,3 @@ def find_way(
 
     found = quickest_search(search, lines, device, work, planned_seconds, again)
     return take(found.way), found
-
-
-def source_limit(recipe: Recipe) -> int | None:
-    """How many tokens of a source a recipe's model reads at most; None where it reads all."""
-    cuts = recipe.data.cuts
-    return cuts[0] if cuts is not None and TASKS.get(recipe.task).reads_beginnings else None

@@ -106,6 +106,7 @@ class StagedTraining:
             after = None
             if self.resume:
                 self.run.folder.result.unlink(missing_ok=True)
+                self.run.folder.inference.unlink(missing_ok=True)
                 self._forget_average()
                 after = done.updates + int(stage.checkpoints.read_facts()["update"])
             self._log = MetricsLog(self.run.folder)
@@ -201,6 +202,7 @@ def _write_result(folder: RunFolder, stages: list[SavedStage], event: Event) -> 
             for one in stages
         ]
     write_json(folder.result, result)
+    SavedRun(folder).save_inference()
 
 
 def _best_and_kept(checkpoints: Checkpoints) -> dict[str, Any]:

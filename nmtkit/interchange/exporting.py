@@ -28,6 +28,7 @@ from nmtkit.models.base import Seq2Seq
 from nmtkit.models.transformer import TransformerConfig
 from nmtkit.recipe import Recipe
 from nmtkit.runs.folder import Notify, RunFolder, ignore
+from nmtkit.runs.inference import write_inference
 from nmtkit.runs.saved import SavedRun
 from nmtkit.search.rules import SearchConfig
 from nmtkit.training.tensor_files import write_plain_tensors
@@ -249,6 +250,7 @@ def _safetensors(model: Seq2Seq, tokenizers: TokenizerPair, recipe: Recipe, fold
     save_weights(made.average, weights_of(model), tokenizers.sum)
     write_json(made.result, {"reason": "exported", "updates": 0, "best": None, "kept": []})
     write_whole(made.recipe, recipe.to_yaml())
+    write_inference(made, recipe, made.checkpoints)
 
 
 EXPORTS: dict[str, Callable[[Seq2Seq, TokenizerPair, Recipe, Path], None]] = {

@@ -68,6 +68,7 @@ class RunFolder:
     imported = _File("imported.json")  # of an imported run: toolkit, architecture, licence
     metrics = _File("metrics.jsonl")  # a JSON object a line: logged updates and validations
     tensorboard = _File("tensorboard")
+    inference = _File("inference.json")  # what decoding needs of the recipe; of a finished, averaged or imported run
     result = _File("result.json")  # how training ended; only finished runs have it
     train_log = _File("train.log")  # messages of training with timestamps; nothing reads it
     test_output = _File("test.out")  # translations of the test set, one a line
@@ -130,8 +131,9 @@ class RunFolder:
 
     def training_files(self) -> list[Path]:
         """What training wrote and a new training replaces; checkpoints first."""
-        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.result, self.train_log]
-        return [part for part in (*parts, self.imported, self.test_output, self.test_scores) if part.exists()]
+        parts = [self.checkpoints, self.average, self.metrics, self.tensorboard, self.inference, self.result]
+        more = (self.train_log, self.imported, self.test_output, self.test_scores)
+        return [part for part in (*parts, *more) if part.exists()]
 
     def require_free(self, overwrite: bool) -> None:
         """Refuses a folder with other files, or with a training unless `overwrite` permits to replace it."""

@@ -1,22 +1,26 @@
-"""What a run has saved: its recipe, tokenizers, weights and model; and which run is meant where none is named."""
+"""A saved run: its recipe, tokenizers, weights and model; and the run that is meant where none is named."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from nmtkit.core.errors import CheckpointError, RecipeError
 from nmtkit.core.task import TASKS
 from nmtkit.data.tokenizer import TokenizerPair
-from nmtkit.models.base import MODELS, Seq2Seq, VocabularySizes
+from nmtkit.models.base import MODELS, ModelConfig, Seq2Seq, VocabularySizes
 from nmtkit.models.ensemble import Ensemble, Mean
-from nmtkit.recipe import Recipe, load
 from nmtkit.runs.folder import RUNS, RunFolder, suggest_runs
+from nmtkit.runs.inference import InferenceConfig, read_inference, write_inference
 from nmtkit.training.checkpoint import Checkpoints
 from nmtkit.training.weights import Undrawn, average_weights, load_weights, save_weights, vocabulary_of
+
+if TYPE_CHECKING:
+    from nmtkit.recipe import Recipe
 
 MODEL_VARIABLE = "NMTKIT_MODEL"
 
@@ -26,24 +30,36 @@ class SavedStage:
     """One stage of a run with its whole recipe; a run without stages is one stage without a name."""
 
     name: str
-    recipe: Recipe
+    recipe: "Recipe"
     checkpoints: Checkpoints
 
 
 class SavedRun:
-    """What a run's folder holds. Making the object touches no file; the recipe is read once, when asked for."""
+    """A run in its folder. Making the object touches no file; the recipe is read once, when it is needed."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
     @cached_property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> "Recipe":
         """The recipe of the run; raises CheckpointError if this is not the folder of one."""
         path = self.folder.path
         if not self.folder.exists():
             what = "it has no recipe.yaml" if path.is_dir() else "there is no such folder"
             raise CheckpointError(f"{path}: not the folder of a run: {what}; name the folder that `train` wrote")
+        from nmtkit.recipe import load  # which loads the settings of training, that decoding does without
+
         return load(self.folder.recipe, otherwise="run")
+
+    @property
+    def inference(self) -> InferenceConfig:
+        """What decoding needs of the recipe; of the newest stage that was validated."""
+        return read_inference(self.folder) or InferenceConfig.of(self.newest_stage().recipe)
+
+    def save_inference(self) -> None:
+        """Writes `inference` beside the recipe, for a run whose training has ended."""
+        stage = self.newest_stage()
+        write_inference(self.folder, stage.recipe, stage.checkpoints.folder)
 
     def load_tokenizers(self) -> TokenizerPair:
         """The tokenizers of the run; raises CheckpointError if they are missing or damaged."""
@@ -75,12 +91,14 @@ class SavedRun:
         Raises:
             CheckpointError: the run has no such weights.
         """
-        checkpoints = self.newest_stage().checkpoints
+        known = read_inference(self.folder) if which in ("auto", "best", "last", "average") else None
+        stages = [] if known else self.stages()
+        checkpoints = Checkpoints(self.folder.path / known.checkpoints) if known else self.newest_stage().checkpoints
         best = next(iter(checkpoints.best()), None)
         last = checkpoints.last if checkpoints.last.is_file() else None
         average = self.folder.average if os.path.lexists(self.folder.average) else None
         named = {"best": best, "last": last, "average": average, "auto": average or best or last}
-        of_stages = {stage.name: stage.checkpoints.best() for stage in self.stages() if stage.name}
+        of_stages = {stage.name: stage.checkpoints.best() for stage in stages if stage.name}
         named |= {name: next(iter(files), None) for name, files in of_stages.items()}
         found = named[which] if which in named else Path(which)
         if found is None or not found.is_file():
@@ -95,22 +113,34 @@ class SavedRun:
         """Itself; of runs that are opened together each of them."""
         return [self]
 
-    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
-        """The trained model in evaluation mode on `device`, its tokenizers and its recipe; `which` is as of `weights`.
+    def open_model(self, device: torch.device, which: str = "auto") -> "tuple[Seq2Seq, TokenizerPair, Recipe]":
+        """The trained model in evaluation mode, its tokenizers and its recipe; `which` is as of `weights`.
 
-        Model and recipe are those of the stage that the weights are from; of the newest one that was validated for an
-        average, or a file from elsewhere.
+        Model and recipe are of the stage that the weights are from; for an average, or a file from elsewhere, of the
+        newest one that was validated.
         """
-        stages = self.stages()
-        tokenizers = self.load_tokenizers()
         weights = self.weights(which)
         folder = weights.resolve().parent
-        own = [stage for stage in stages if stage.checkpoints.folder.resolve() == folder]
+        own = [stage for stage in self.stages() if stage.checkpoints.folder.resolve() == folder]
         recipe = (own or [self.newest_stage()])[0].recipe
+        return *self._load(recipe.model, weights, device), recipe
+
+    def open_for_inference(
+        self, device: torch.device, which: str = "auto"
+    ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
+        """As `open_model`, with only the settings that decoding needs."""
+        known = read_inference(self.folder)
+        if known is None or which not in ("auto", "best", "last", "average"):
+            model, tokenizers, recipe = self.open_model(device, which)
+            return model, tokenizers, InferenceConfig.of(recipe)
+        return *self._load(known.model, self.weights(which), device), known
+
+    def _load(self, config: ModelConfig, weights: Path, device: torch.device) -> tuple[Seq2Seq, TokenizerPair]:
+        tokenizers = self.load_tokenizers()
         with Undrawn():
-            model = build_model(recipe, tokenizers)
+            model = MODELS.get(config.kind)(config, sizes_of(tokenizers))
         load_weights(model, weights, tokenizers.sum)
-        return model.to(device).eval(), tokenizers, recipe
+        return model.to(device).eval(), tokenizers
 
 
 class EnsembleRun(SavedRun):
@@ -130,24 +160,26 @@ class EnsembleRun(SavedRun):
         """The runs."""
         return list(self.runs)
 
-    def open_model(self, device: torch.device, which: str = "auto") -> tuple[Seq2Seq, TokenizerPair, Recipe]:
-        """The ensemble, and tokenizers and recipe of the first run; of each run the weights that `which` says.
+    def open_for_inference(
+        self, device: torch.device, which: str = "auto"
+    ) -> tuple[Seq2Seq, TokenizerPair, InferenceConfig]:
+        """The ensemble, and tokenizers and settings of the first run; of each run the weights that `which` says.
 
         Raises:
             RecipeError: the runs have several vocabularies, or there is not a weight for each.
         """
-        opened = [run.open_model(device, which) for run in self.runs]
-        first, (_, tokenizers, recipe) = self.runs[0], opened[0]
+        opened = [run.open_for_inference(device, which) for run in self.runs]
+        first, (_, tokenizers, config) = self.runs[0], opened[0]
         for run, (_, others, _) in zip(self.runs, opened, strict=True):
             if others.sum != tokenizers.sum:
                 raise RecipeError(
                     f"{first.folder.path} and {run.folder.path} have different vocabularies, and an ensemble needs "
                     "one: train both on the same text with the same tokenizer settings"
                 )
-        return Ensemble([model for model, _, _ in opened], self._mean, self._weights), tokenizers, recipe
+        return Ensemble([model for model, _, _ in opened], self._mean, self._weights), tokenizers, config
 
 
-def build_model(recipe: Recipe, tokenizers: TokenizerPair) -> Seq2Seq:
+def build_model(recipe: "Recipe", tokenizers: TokenizerPair) -> Seq2Seq:
     """The recipe's model with fresh weights, drawn from torch's generator."""
     return MODELS.get(recipe.model.kind)(recipe.model, sizes_of(tokenizers))
 
@@ -196,7 +228,7 @@ def find_run(
             ) from fault
     finished = [RunFolder(path.parent) for path in runs.glob("*/result.json")]
     finished.sort(key=lambda folder: folder.result.stat().st_mtime, reverse=True)
-    newest = next((run for run in map(SavedRun, finished) if task is None or run.recipe.task == task), None)
+    newest = next((run for run in map(SavedRun, finished) if task is None or run.inference.task == task), None)
     of_task = f" for {task}" if task else ""
     if newest is None:
         raise CheckpointError(
@@ -250,3 +282,5 @@ def average_files(files: Sequence[Path], output: Path, of: SavedRun | None = Non
         tokenizers = of.load_tokenizers()
         model, vocabulary = build_model(of.newest_stage().recipe, tokenizers), tokenizers.sum
     save_weights(output, average_weights(files, model, vocabulary), vocabulary)
+    if of is not None and output == of.folder.average:
+        of.save_inference()

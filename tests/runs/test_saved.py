@@ -1,18 +1,21 @@
 """Which run is meant, and that what it saved is read once."""
 
 import os
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nmtkit import recipe
 from nmtkit.core.errors import CheckpointError
 from nmtkit.experiment.opening import Opening, open_run
-from nmtkit.recipe import load
-from nmtkit.runs import saved
 from nmtkit.runs.folder import RunFolder
 from nmtkit.runs.saved import SavedRun, find_run
+from nmtkit.translation.translator import Translator
 
 
 @pytest.fixture
@@ -24,19 +27,64 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[path.parent.name] += 1
         return load(path, *given, **named)
 
-    monkeypatch.setattr(saved, "load", counted)
+    load = recipe.load
+    monkeypatch.setattr(recipe, "load", counted)
     monkeypatch.delenv("NMTKIT_MODEL", raising=False)
     return counts
 
 
-def test_a_recipe_is_read_once_until_a_translator_is_open(trained: Path, reads: Counter[str]) -> None:
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def open_as_translate(run: Path) -> Translator:
+    said: list[str] = []
+    translator = open_run(Opening(model=str(run), device="cpu", n_best=9), "translation", said.append)
+    assert len(said) == 2
+    return translator
+
+
+def test_a_trained_run_is_opened_without_its_recipe(trained: Path, copy: Path, reads: Counter[str]) -> None:
     _, why = find_run(str(trained))
     assert why == "as asked"
-    assert not reads, "finding reads nothing that nobody has asked for"
-    said: list[str] = []
-    open_run(Opening(model=str(trained), device="cpu", n_best=9), "translation", said.append)  # as `translate` does
-    assert len(said) == 2
-    assert reads == {"tiny": 1}
+    one = open_as_translate(trained)
+    assert not reads
+    (copy / "inference.json").unlink()
+    other = open_as_translate(copy)
+    assert reads == {"copy": 1}
+    assert (one.config, one.name, one.task, one.max_source_tokens) == (
+        other.config,
+        other.name,
+        other.task,
+        other.max_source_tokens,
+    )
+    assert one.model.config == other.model.config
+    assert one.translate(["ba zu fo"]) == other.translate(["ba zu fo"])
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"name": 7}', "\0"])
+def test_a_damaged_inference_config_is_not_believed(content: str, copy: Path, reads: Counter[str]) -> None:
+    (copy / "inference.json").write_text(content)
+    open_as_translate(copy)
+    assert reads == {"copy": 1}
+
+
+def test_a_recipe_that_was_changed_is_read(copy: Path, reads: Counter[str]) -> None:
+    path = copy / "recipe.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("length_penalty: average", "length_penalty: gnmt"))
+    assert open_as_translate(copy).config.length_penalty == "gnmt"
+    assert reads == {"copy": 1}
+
+
+def test_no_settings_of_training_are_loaded_to_decode(trained: Path) -> None:
+    program = (
+        "import sys; from nmtkit.experiment.opening import load_translator\n"
+        "load_translator(sys.argv[1], device='cpu').translate(['ba zu fo'])\n"
+        "sys.exit(' '.join({'nmtkit.recipe', 'nmtkit.training.config'} & {*sys.modules}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(trained)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(
@@ -44,10 +92,10 @@ def test_the_newest_run_of_a_task_is_found_reading_no_recipe_twice(
 ) -> None:
     text = (trained / "recipe.yaml").read_text(encoding="utf-8")
     summaries = text.replace("task: translation", "task: summarization").replace("bleu", "rougeL")
-    for number, (name, recipe) in enumerate({"old": text, "mid": text, "news": summaries}.items()):
+    for number, (name, content) in enumerate({"old": text, "mid": text, "news": summaries}.items()):
         folder = RunFolder(tmp_path / name)
         folder.path.mkdir()
-        folder.recipe.write_text(recipe, encoding="utf-8")
+        folder.recipe.write_text(content, encoding="utf-8")
         folder.result.write_text("{}")
         os.utime(folder.result, (number, number))
     run, why = find_run(runs=tmp_path, task="translation")

@@ -15,7 +15,7 @@ from nmtkit.autotune.searching import ways_to_search
 from nmtkit.core import device as devices
 from nmtkit.data.batch import Batch, bucket_by_length
 from nmtkit.data.vocabulary import BOS, EOS, PAD, UNK
-from nmtkit.experiment.opening import Opening, open_translator, source_limit, workers_for
+from nmtkit.experiment.opening import Opening, open_translator, workers_for
 from nmtkit.interchange import conversion
 from nmtkit.interchange.exporting import EARLY_STOPPING, require_comparable
 from nmtkit.layers.inference import Precision, supported_precisions
@@ -154,9 +154,9 @@ class _Peer(Contestant):
 
     def __init__(self, how: Opening) -> None:
         run = find_run(how.model)[0]
-        model, tokenizers, recipe = run.open_model(torch.device("cpu"), how.weights)
-        config = recipe.search.changed(how.search_settings or {})
-        most = how.max_source_tokens or source_limit(recipe)
+        model, tokenizers, trained = run.open_for_inference(torch.device("cpu"), how.weights)
+        config = trained.search.changed(how.search_settings or {})
+        most = how.max_source_tokens or trained.max_source_tokens
         self.reader = Translator(model, tokenizers, config, max_source_tokens=most)
         self.place = devices.choose(how.device)
         self._threads = how.threads or devices.cpu_threads()
